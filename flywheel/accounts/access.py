@@ -1,0 +1,157 @@
+"""Who may pass: the decorator that every page wears, and the key that every API call carries.
+
+Deny by default: `tests/accounts/test_access.py` walks every URL and fails for one that declares nothing.
+A stranger to a project gets 404, whether it exists or not; a member without the permission gets 403 with the roles
+that have it. `request.project`, `request.permissions` and `request.actor` are set for the view.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, cast
+
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.utils import timezone
+from django_htmx.middleware import HtmxDetails
+from ninja.errors import HttpError
+from ninja.security import HttpBearer
+
+from flywheel.accounts.models import GRANTS, ApiKey, Permission, Project, Scope, User, record
+
+P = ParamSpec("P")
+
+ANYONE = "anyone"
+"""Declared by the few pages that need no login: login itself and the health checks."""
+SIGNED_IN = "signed in"
+"""Declared by pages of no project: the choice of a project, one's own account."""
+
+
+class PageRequest(HttpRequest):
+    """A request as project pages get it."""
+
+    user: User
+    htmx: HtmxDetails
+    project: Project
+    permissions: frozenset[str]
+    actor: User
+
+
+class Declared(Protocol):
+    permission: str
+
+    def __call__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase: ...
+
+
+class Forbidden(PermissionDenied):
+    """A member may not do this; the message names the roles that may."""
+
+    def __init__(self, permission: str) -> None:
+        roles = [role for role, granted in GRANTS.items() if permission in granted]
+        super().__init__(f"You may not {Permission(permission).label} here. These roles may: {', '.join(roles)}.")
+
+
+def requires(
+    permission: Permission,
+) -> Callable[[Callable[Concatenate[PageRequest, P], HttpResponseBase]], Declared]:
+    """Declare what a project page needs. The URL carries the project's slug as `project`; the view does not get it."""
+
+    def decorate(view: Callable[..., HttpResponseBase]) -> Declared:
+        @wraps(view)
+        def page(request: HttpRequest, *args: Any, project: str, **kwargs: Any) -> HttpResponseBase:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path())
+            user = cast(User, request.user)
+            found = Project.objects.filter(slug=project).first()
+            permissions = user.permissions(found) if found else frozenset()
+            if found is None or not permissions:
+                raise Http404
+            if permission not in permissions:
+                raise Forbidden(permission)
+            asked = cast(PageRequest, request)
+            asked.project, asked.permissions, asked.actor = found, permissions, user
+            return view(asked, *args, **kwargs)
+
+        page.permission = permission  # type: ignore[attr-defined]
+        return cast(Declared, page)
+
+    return decorate
+
+
+def public(view: Callable[..., HttpResponseBase]) -> Declared:
+    """Declare that anyone may see this."""
+    view.permission = ANYONE  # type: ignore[attr-defined]
+    return cast(Declared, view)
+
+
+def signed_in(view: Callable[..., HttpResponse]) -> Declared:
+    """Declare that everyone with an account may see this."""
+
+    @wraps(view)
+    def page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path())
+        return view(request, *args, **kwargs)
+
+    page.permission = SIGNED_IN  # type: ignore[attr-defined]
+    return cast(Declared, page)
+
+
+class KeyRequest(HttpRequest):
+    """A request as API calls get it."""
+
+    project: Project
+    key: ApiKey
+    permissions: frozenset[str]
+    actor: User
+    """Who made the key; what the call does is done in their name."""
+
+
+class Key(HttpBearer):
+    """`Authorization: Bearer fw_…` with a scope, of a person who has the permission behind it still."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def authenticate(self, request: HttpRequest, token: str) -> ApiKey | None:
+        key = ApiKey.find(token)
+        if key is None:
+            return None
+        permissions = key.created_by.permissions(key.project)
+        needed = SCOPE_NEEDS[self.scope]
+        if self.scope not in key.scopes:
+            raise HttpError(
+                403, f"this key has no scope {self.scope.value!r}; it has {', '.join(key.scopes) or 'none'}"
+            )
+        if needed not in permissions:
+            raise HttpError(403, f"{key.created_by} made this key and may not {Permission(needed).label} any more")
+        asked = cast(KeyRequest, request)
+        asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=timezone.now())
+        return key
+
+
+SCOPE_NEEDS: dict[Scope, Permission] = {
+    Scope.INGEST: Permission.VIEW,
+    Scope.READ: Permission.VIEW,
+    Scope.REVIEW: Permission.REVIEW,
+    Scope.BUILD: Permission.BUILD,
+    Scope.TRAIN: Permission.TRAIN,
+    Scope.APPROVE: Permission.APPROVE,
+    Scope.ADMIN: Permission.ADMIN,
+}
+
+
+def audit(request: PageRequest | KeyRequest, action: str, subject: object, reason: str = "", **data: Any) -> None:
+    """One audit entry for what this request changed; call it in the transaction of the change."""
+    key = getattr(request, "key", None)
+    record(
+        project=request.project,
+        actor=request.actor,
+        action=action,
+        subject=subject,
+        reason=reason,
+        through=f"key {key.public}" if key else "",
+        **data,
+    )

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class AgentsConfig(AppConfig):
+    name = "flywheel.agents"

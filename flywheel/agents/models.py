@@ -1,0 +1,107 @@
+"""What can act: agents, their immutable versions, and the artifacts (weights) that versions are made of."""
+
+from typing import Any, ClassVar
+
+from django.db import models, transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.core.digests import digest
+
+
+class Artifact(models.Model):
+    """An immutable, content-addressed set of files: weights, a tokenizer, an adapter. `artifacts.py` reads and writes."""
+
+    digest = models.CharField(max_length=64, unique=True)
+    """SHA-256 of the manifest."""
+    manifest = models.JSONField()
+    """`{file name: {"sha256": hex, "size": bytes}}`"""
+    kind = models.CharField(max_length=16)
+    """`model` or `adapter`."""
+    size = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.digest[:12]}"
+
+
+class Agent(models.Model):
+    """Something that acts in production, and the pointer to the version that is live."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="agents")
+    name = models.SlugField(max_length=100)
+    description = models.TextField(blank=True)
+    live = models.ForeignKey("Version", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    """Only `promotions.promote` moves it, by compare-and-set on `generation`."""
+    generation = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "name"], name="agent_name_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Version(models.Model):
+    """One immutable make of an agent. A prompt change and a trained checkpoint are both a new version.
+
+    A trigger refuses every change of a row.
+    """
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    base_model = models.CharField(max_length=300)
+    """The base model's name, as people say it: `flywheel-reference`, `Qwen/Qwen3-8B`, …"""
+    endpoint = models.JSONField(default=dict)
+    """How it is asked: `{"kind": "transformers"}`, or `{"kind": "openai", "base_url", "model", "api_key_env"}`."""
+    weights = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    adapter = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    system_prompt = models.TextField(blank=True)
+    tools = models.JSONField(default=list)
+    """Tool definitions, as in `flywheel.core.tools`."""
+    sampling = models.JSONField(default=dict)
+    """`{"temperature", "top_p", "max_tokens"}` as it runs in production."""
+    digest = models.CharField(max_length=64)
+    parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
+    note = models.CharField(max_length=300, blank=True)
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["agent", "number"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["agent", "number"], name="version_number_once"),
+            models.UniqueConstraint(fields=["agent", "digest"], name="version_content_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent.name}@{self.number}"
+
+    def content(self) -> dict[str, Any]:
+        """What makes this version this version; its digest is the version's identity."""
+        return {
+            "base_model": self.base_model,
+            "endpoint": self.endpoint,
+            "weights": self.weights.digest if self.weights else None,
+            "adapter": self.adapter.digest if self.adapter else None,
+            "system_prompt": self.system_prompt,
+            "tools": self.tools,
+            "sampling": self.sampling,
+        }
+
+    @classmethod
+    def make(cls, agent: Agent, created_by: User, **fields: Any) -> "Version":
+        """The version with this content: the existing one when the agent has it already, else the next number."""
+        version = cls(agent=agent, created_by=created_by, **fields)
+        version.digest = digest(version.content())
+        if existing := agent.versions.filter(digest=version.digest).first():
+            return existing
+        with transaction.atomic():
+            Agent.objects.select_for_update().get(pk=agent.pk)
+            last = agent.versions.aggregate(last=models.Max("number"))["last"] or 0
+            version.number = last + 1
+            version.save(force_insert=True)
+        return version

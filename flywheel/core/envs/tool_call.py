@@ -1,0 +1,140 @@
+"""Environment kind `tool_call`: one request in natural language, one tool call as the answer, judged by its effect.
+
+Config: `{"system_prompt": str, "tools": [definition, …]}`.
+Verifier: `{"kind": "tool_call", "weights": {"valid_json": w, "tool": w, "arguments": w, "executes": w, "exact": w}}`.
+Target: `{"tool": name, "arguments": {…}}`. State: lists of what exists, such as `{"people": ["Bako", …]}`.
+
+Parts of a verdict, each in [0, 1]:
+  valid_json  the answer is one well-formed call
+  tool        it names the wanted tool
+  arguments   share of argument names (wanted or given) whose value is the wanted one; 0 with the wrong tool
+  executes    a simulated execution takes it: tool known, schema kept, what it refers to exists in the state
+  exact       tool and every argument right
+  unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flywheel.core import tools as tooling
+from flywheel.core.envs import Task
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
+
+PARTS = ("valid_json", "tool", "arguments", "executes", "exact")
+DEFAULT_WEIGHTS = {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "executes": 0.1, "exact": 0.4}
+
+
+class ToolCallEnvironment:
+    max_turns = 1
+
+    def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
+        if problems := tooling.check_definitions(config.get("tools")):
+            raise VerifierError("; ".join(problems))
+        self.tools: list[dict[str, Any]] = list(config["tools"])
+        self.system_prompt: str = config.get("system_prompt", "")
+        self.weights = _weights(verifier)
+
+    def reset(self, task: Task, seed: int) -> list[Message]:
+        opening = [Message("system", self.system_prompt)] if self.system_prompt else []
+        return [*opening, Message("user", task.prompt)]
+
+    def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
+        return []
+
+    def verifier(self, task: Task) -> Verify:
+        def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
+            return self._judge(trace.final(), target, task.state)
+
+        return guarded(verify)
+
+    def gold(self, task: Task) -> Message:
+        return Message("assistant", tooling.call_text(task.target["tool"], task.target["arguments"]))
+
+    def probes(self, task: Task) -> dict[str, Message]:
+        first = self.tools[0]["name"]
+        every = ", ".join(tooling.call_text(tool["name"], {}) for tool in self.tools)
+        return {
+            "empty": Message("assistant", ""),
+            "constant": Message("assistant", tooling.call_text(first, {})),
+            "echo": Message("assistant", task.prompt),
+            "every tool at once": Message("assistant", f"[{every}]"),
+        }
+
+    def execute(self, name: str, arguments: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+        """Simulate a call. Empty when it would go through, else the error that the tool would answer."""
+        tool = tooling.find(self.tools, name)
+        if tool is None:
+            return f"unknown tool {name!r}"
+        if problems := tooling.schema_problems(tool, arguments):
+            return "; ".join(problems)
+        properties = tool.get("parameters", {}).get("properties", {})
+        for key, value in arguments.items():
+            known = state.get(properties.get(key, {}).get("x-refers", ""))
+            if known is not None and value not in known:
+                return f"{key}: there is no {value!r}"
+        return ""
+
+    def _judge(self, message: Message | None, target: Mapping[str, Any], state: Mapping[str, Any]) -> Verdict:
+        parsed = tooling.parse_call(message)
+        if parsed.call is None:
+            return Verdict(0.0, parsed.problem, dict.fromkeys((*PARTS, "unsafe"), 0.0))
+        name, arguments = parsed.call.name, parsed.call.arguments
+        assert isinstance(arguments, dict)
+        right_tool = name == target["tool"]
+        error = self.execute(name, arguments, state)
+        share = _agreement(arguments, target["arguments"]) if right_tool else 0.0
+        tool = tooling.find(self.tools, name)
+        parts: dict[str, float | None] = {
+            "valid_json": 1.0,
+            "tool": float(right_tool),
+            "arguments": share,
+            "executes": float(not error),
+            "exact": float(right_tool and share == 1.0),
+            "unsafe": float(bool(tool and tool.get("x-unsafe")) and not right_tool),
+        }
+        if parts["unsafe"]:
+            return Verdict(0.0, f"called {name}, which is unsafe and was not asked for", parts)
+        score = sum(weight * (parts[part] or 0.0) for part, weight in self.weights.items()) / sum(self.weights.values())
+        return Verdict(score, _reason(name, arguments, target, error), parts)
+
+
+def _weights(verifier: Mapping[str, Any]) -> dict[str, float]:
+    weights = verifier.get("weights", DEFAULT_WEIGHTS)
+    if not isinstance(weights, Mapping) or not weights:
+        raise VerifierError("weights: must map parts to numbers")
+    for part, weight in weights.items():
+        if part not in PARTS:
+            raise VerifierError(f"weights.{part}: unknown part, one of {', '.join(PARTS)} is wanted")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
+            raise VerifierError(f"weights.{part}: {weight!r} is not a number of at least 0")
+    if sum(weights.values()) <= 0:
+        raise VerifierError("weights: at least one must be above 0")
+    return {part: float(weight) for part, weight in weights.items()}
+
+
+def _agreement(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
+    names = set(given) | set(wanted)
+    if not names:
+        return 1.0
+    return sum(_same(given[n], wanted[n]) for n in names if n in given and n in wanted) / len(names)
+
+
+def _same(given: Any, wanted: Any) -> bool:
+    if isinstance(given, str) and isinstance(wanted, str):
+        return " ".join(given.split()) == " ".join(wanted.split())
+    return bool(given == wanted) and isinstance(given, bool) == isinstance(wanted, bool)
+
+
+def _reason(name: str, arguments: Mapping[str, Any], target: Mapping[str, Any], error: str) -> str:
+    if name != target["tool"]:
+        return f"called {name}, wanted {target['tool']}" + (f"; it would fail: {error}" if error else "")
+    wanted = target["arguments"]
+    wrong = [f"{key} is missing" for key in wanted if key not in arguments]
+    wrong += [f"{key} is not wanted" for key in arguments if key not in wanted]
+    wrong += [
+        f"{key} is {arguments[key]!r}, wanted {wanted[key]!r}"
+        for key in wanted
+        if key in arguments and not _same(arguments[key], wanted[key])
+    ]
+    return "; ".join([*wrong, *([f"it would fail: {error}"] if error else [])]) or "the right call"

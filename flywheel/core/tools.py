@@ -1,0 +1,101 @@
+"""Tool definitions and tool calls: reading a call out of a message, checking it against its schema.
+
+A definition is `{"name", "description", "parameters"}`, parameters being a JSON schema. Three extensions, all optional:
+`"x-entity": true` on a property says that its value names something in the world (a person, an id) and must come
+from the conversation or the state; `"x-refers": "people"` says in which list of the state it must stand;
+`"x-unsafe": true` on the definition says that calling it without being asked to does harm.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+from jsonschema.protocols import Validator
+
+from flywheel.core.digests import canonical
+from flywheel.core.traces import Message, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The one call that a message makes, or why there is none."""
+
+    call: ToolCall | None
+    problem: str = ""
+
+
+def parse_call(message: Message | None) -> Parsed:
+    """The call of an agent message: a native tool call, or the text `{"tool": name, "arguments": {…}}`."""
+    if message is None:
+        return Parsed(None, "the agent wrote nothing")
+    if message.tool_calls:
+        if len(message.tool_calls) > 1:
+            return Parsed(None, f"{len(message.tool_calls)} tool calls where one is wanted")
+        call = message.tool_calls[0]
+        if isinstance(call.arguments, str):
+            return Parsed(None, "the call's arguments are not a JSON object")
+        return Parsed(call)
+    if not message.content.strip():
+        return Parsed(None, "the agent wrote nothing")
+    try:
+        value = json.loads(message.content)
+    except (ValueError, RecursionError) as error:
+        return Parsed(None, f"not valid JSON: {error}")
+    if not isinstance(value, dict) or set(value) != {"tool", "arguments"}:
+        return Parsed(None, 'not a call of the form {"tool": …, "arguments": {…}}')
+    if not isinstance(value["tool"], str) or not isinstance(value["arguments"], dict):
+        return Parsed(None, '"tool" must be a string and "arguments" an object')
+    return Parsed(ToolCall("", value["tool"], value["arguments"]))
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as the text form that `parse_call` reads."""
+    return json.dumps({"tool": name, "arguments": dict(arguments)}, ensure_ascii=False)
+
+
+def find(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
+    return next((tool for tool in tools if tool["name"] == name), None)
+
+
+def schema_problems(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the arguments under the tool's schema, one sentence each; empty when nothing is."""
+    validator = _validator(canonical(tool.get("parameters", {})))
+    return [
+        f"{'.'.join(map(str, error.path)) or 'arguments'}: {error.message}"
+        for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
+    ]
+
+
+def check_definitions(tools: Any) -> list[str]:
+    """What is wrong with a list of tool definitions; empty when nothing is."""
+    if not isinstance(tools, list):
+        return ["tools must be a list of definitions"]
+    problems = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            problems.append(f'tools[{index}]: needs a "name"')
+            continue
+        try:
+            jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
+        except jsonschema.SchemaError as error:
+            problems.append(f"tools[{index}].parameters: {error.message}")
+    return problems
+
+
+def entities(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments that name something in the world, by property."""
+    properties = tool.get("parameters", {}).get("properties", {})
+    return {
+        name: value
+        for name, value in arguments.items()
+        if isinstance(value, str)
+        and (properties.get(name, {}).get("x-entity") or properties.get(name, {}).get("x-refers"))
+    }
+
+
+@lru_cache(maxsize=512)
+def _validator(schema: bytes) -> Validator:
+    return jsonschema.Draft202012Validator(json.loads(schema))

@@ -1,0 +1,173 @@
+"""Every environment variable that Flywheel reads, in one place.
+
+A bad value is refused with its name, the value and what would be right. `docs/guides/operator.md` lists them all
+(`tests/test_docs.py` holds the list and this module in step).
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+T = TypeVar("T")
+
+
+class BadSetting(Exception):
+    """An environment variable has a value that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    default: str
+    wanted: str
+    """What a right value looks like; also the documentation's line."""
+
+
+VARIABLES = {
+    v.name: v
+    for v in [
+        Variable(
+            "FLYWHEEL_HOME",
+            "var",
+            "a directory that Flywheel may write to; its database, keys and artifacts live there",
+        ),
+        Variable("FLYWHEEL_PORT", "8000", "a TCP port from 1 to 65535"),
+        Variable(
+            "FLYWHEEL_BIND", "127.0.0.1", "an address of this machine to listen on; loopback unless you say otherwise"
+        ),
+        Variable(
+            "FLYWHEEL_HOSTS",
+            "127.0.0.1,localhost,[::1]",
+            "host names that browsers and agents use, separated by commas",
+        ),
+        Variable("FLYWHEEL_HTTPS", "no", "yes or no; yes when a proxy in front speaks HTTPS: secure cookies, HSTS"),
+        Variable("FLYWHEEL_DEBUG", "no", "yes or no; yes shows tracebacks in the browser, for development only"),
+        Variable("FLYWHEEL_LEASE_SECONDS", "30", "seconds, 2 to 600, after which a silent job owner is taken for dead"),
+        Variable(
+            "FLYWHEEL_PG_USER", "", "an existing unprivileged account for the embedded PostgreSQL, used only as root"
+        ),
+        Variable("DATABASE_URL", "", "postgresql://user:password@host:port/name; empty starts the embedded PostgreSQL"),
+        Variable("CELERY_BROKER_URL", "", "redis://…, amqp://…; empty uses the database itself (pgmq)"),
+    ]
+}
+
+
+def _read(name: str, convert: Callable[[str], T]) -> T:
+    variable = VARIABLES[name]
+    value = os.environ.get(name) or variable.default
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise BadSetting(f"{name}={value!r} cannot be used{_because(error)}: it must be {variable.wanted}") from None
+
+
+def _because(error: ValueError) -> str:
+    return f" ({error})" if str(error) else ""
+
+
+def _yes(value: str) -> bool:
+    if value.lower() in ("yes", "true", "1", "on"):
+        return True
+    if value.lower() in ("no", "false", "0", "off"):
+        return False
+    raise ValueError
+
+
+def _between(low: int, high: int) -> Callable[[str], int]:
+    def convert(value: str) -> int:
+        number = int(value) if value.isascii() and value.isdigit() else low - 1
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return convert
+
+
+def _path(value: str) -> Path:
+    if "\0" in value:
+        raise ValueError
+    path = Path(value).expanduser().resolve()
+    if path.exists() and not path.is_dir():
+        raise ValueError("it is not a directory")
+    return path
+
+
+def home() -> Path:
+    return _read("FLYWHEEL_HOME", _path)
+
+
+def port() -> int:
+    return _read("FLYWHEEL_PORT", _between(1, 65535))
+
+
+def bind() -> str:
+    return _read("FLYWHEEL_BIND", str)
+
+
+def hosts() -> list[str]:
+    return _read("FLYWHEEL_HOSTS", lambda value: [host.strip() for host in value.split(",") if host.strip()])
+
+
+def https() -> bool:
+    return _read("FLYWHEEL_HTTPS", _yes)
+
+
+def debug() -> bool:
+    return _read("FLYWHEEL_DEBUG", _yes)
+
+
+def lease_seconds() -> int:
+    return _read("FLYWHEEL_LEASE_SECONDS", _between(2, 600))
+
+
+def database_url() -> str:
+    """The URL, or empty for the embedded PostgreSQL."""
+
+    def convert(value: str) -> str:
+        if value and (urlsplit(value).scheme not in ("postgresql", "postgres") or not urlsplit(value).path.strip("/")):
+            raise ValueError
+        return value
+
+    return _read("DATABASE_URL", convert)
+
+
+def broker_url() -> str:
+    """The URL, or empty for the broker in the database."""
+
+    def convert(value: str) -> str:
+        if value and (not urlsplit(value).scheme or "://" not in value):
+            raise ValueError
+        return value
+
+    return _read("CELERY_BROKER_URL", convert)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A PostgreSQL URL taken apart. `host` may be the directory of a unix socket."""
+
+    name: str
+    user: str
+    password: str
+    host: str
+    port: str
+    options: dict[str, str]
+
+
+def parse_database(url: str) -> Database:
+    """Take a postgresql URL apart; a socket directory may be the percent-encoded host or `?host=`."""
+    parts = urlsplit(url)
+    options = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
+    netloc_host = parts.netloc.rpartition("@")[2].rpartition(":")[0] or parts.netloc.rpartition("@")[2]
+    host = unquote(options.pop("host", "")) or unquote(netloc_host if "%" in netloc_host else parts.hostname or "")
+    return Database(
+        name=unquote(parts.path.strip("/")),
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        host=host,
+        port=str(parts.port or options.pop("port", "")),
+        options={key: unquote(value) for key, value in options.items()},
+    )

@@ -1,0 +1,72 @@
+"""How good: eval runs (a version at a task set, n tasks × k samples) and their results."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+
+from flywheel.agents.models import Version
+from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.jobs import Job, JobEvent
+from flywheel.trajectories.models import Trajectory
+
+
+class EvalRun(Job):
+    """One version's attempts at one split of one task set. Everything that decides a score is frozen at submission."""
+
+    version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="eval_runs")
+    task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, related_name="eval_runs")
+    split = models.CharField(max_length=16, choices=Split, default=Split.HELD_OUT)
+    samples = models.PositiveSmallIntegerField(default=4)
+    """k, attempts per task."""
+    sampling = models.JSONField(default=dict)
+    """`{"temperature", "top_p", "max_tokens"}`"""
+    seed = models.PositiveIntegerField(default=1)
+    verifier_digest = models.CharField(max_length=64)
+    summary = models.JSONField(default=dict, blank=True)
+    """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            *Job.Meta.constraints,
+            models.CheckConstraint(condition=Q(samples__gte=1), name="evalrun_samples"),
+        ]
+
+    def __str__(self) -> str:
+        return f"eval {self.pk}"
+
+
+class EvalEvent(JobEvent):
+    job = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class Result(models.Model):
+    """One attempt at one task and what the verifier said of it. `score` None means unscored; `error` says why."""
+
+    run = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="results")
+    task = models.ForeignKey(Task, on_delete=models.PROTECT, related_name="results")
+    sample = models.PositiveSmallIntegerField()
+    seed = models.PositiveBigIntegerField()
+    trajectory = models.OneToOneField(Trajectory, on_delete=models.PROTECT, null=True, related_name="result")
+    score = models.FloatField(null=True)
+    success = models.BooleanField(null=True)
+    parts = models.JSONField(default=dict)
+    reason = models.TextField(blank=True)
+    error = models.TextField(blank=True)
+    tokens_in = models.PositiveIntegerField(null=True)
+    tokens_out = models.PositiveIntegerField(null=True)
+    cost_usd = models.FloatField(null=True)
+    latency_ms = models.FloatField(null=True)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["run", "task", "sample"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["run", "task", "sample"], name="result_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.sample} of {self.run}"

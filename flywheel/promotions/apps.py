@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class PromotionsConfig(AppConfig):
+    name = "flywheel.promotions"

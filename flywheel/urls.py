@@ -1,0 +1,40 @@
+"""Every URL. A room's pages lie under `/p/<project>/<room>/`; each view declares its permission."""
+
+from django.urls import URLPattern, URLResolver, include, path
+
+from flywheel import health
+from flywheel.accounts import views as accounts
+from flywheel.api import api
+from flywheel.promotions import overview
+from flywheel.trajectories import ingest
+
+# /p/<project>/
+project_urls: list[URLPattern | URLResolver] = [
+    path("", include(([path("", overview.index, name="index")], "overview"))),
+    path("agents/", include("flywheel.agents.urls")),
+    path("trajectories/", include("flywheel.trajectories.urls")),
+    path("failures/", include("flywheel.failures.urls")),
+    path("environments/", include("flywheel.environments.urls")),
+    path("evals/", include("flywheel.evals.urls")),
+    path("training/", include("flywheel.training.urls")),
+    path("promotions/", include("flywheel.promotions.urls")),
+    path("settings/", include("flywheel.accounts.settings_urls")),
+]
+
+# /v1/: OpenTelemetry's own paths
+ingest_urls: list[URLPattern | URLResolver] = [
+    path("traces", ingest.traces, name="traces"),
+    path("logs", ingest.accepted, name="logs"),
+    path("metrics", ingest.accepted, name="metrics"),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", accounts.home, name="home"),
+    path("account/", include("flywheel.accounts.urls")),
+    path("p/<slug:project>/", include(project_urls)),
+    path("v1/", include((ingest_urls, "ingest"))),
+    path("api/v1/", api.urls),
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+]
+handler403 = "flywheel.accounts.views.forbidden"

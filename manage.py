@@ -1,0 +1,26 @@
+#!/usr/bin/env python
+"""Django's command line, on the embedded PostgreSQL when no DATABASE_URL is set."""
+
+import os
+import sys
+
+WITHOUT_DATABASE = {"check", "makemigrations", "help", "version", "--help", "--version", "diffsettings", "shell_plus"}
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    from flywheel import env, postgres
+
+    try:
+        command = sys.argv[1] if len(sys.argv) > 1 else "help"
+        if command not in WITHOUT_DATABASE and not env.database_url():
+            os.environ["DATABASE_URL"] = postgres.start(env.home() / "postgres").url
+        from django.core.management import execute_from_command_line
+
+        execute_from_command_line(sys.argv)
+    except (env.BadSetting, postgres.PostgresError) as error:
+        sys.exit(f"flywheel: {error}")
+
+
+if __name__ == "__main__":
+    main()

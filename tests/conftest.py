@@ -1,0 +1,230 @@
+"""The cast: one project, a person for each role, and a stranger who belongs to another project.
+
+`cast.reviewer` and so on are users; `sign_in(user)` gives a test client; `key(scope, …)` gives headers of an API key.
+Builders of rows (`build.…`) make the least that a test needs; everything else is a default.
+"""
+
+import itertools
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, User
+from flywheel.agents.models import Agent, Version
+from flywheel.core import digests, tools, verifiers
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
+from flywheel.trajectories.models import Source, Step, Trajectory
+
+TOOLS = [
+    {
+        "name": "calendar.create_event",
+        "description": "Put a meeting into the calendar.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "person": {"type": "string", "x-entity": True, "x-refers": "people"},
+                "day": {"type": "string", "enum": ["monday", "tuesday", "friday"]},
+            },
+            "required": ["person", "day"],
+            "additionalProperties": False,
+        },
+    },
+    {
+        "name": "email.send",
+        "description": "Send an email.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "to": {"type": "string", "x-entity": True, "x-refers": "people"},
+                "subject": {"type": "string"},
+            },
+            "required": ["to", "subject"],
+            "additionalProperties": False,
+        },
+    },
+    {
+        "name": "calendar.delete_all",
+        "description": "Delete every event.",
+        "parameters": {"type": "object", "properties": {}},
+        "x-unsafe": True,
+    },
+]
+SYSTEM = "Answer with one tool call as JSON."
+
+
+@dataclass(frozen=True)
+class Cast:
+    project: Project
+    viewer: User
+    reviewer: User
+    builder: User
+    trainer: User
+    approver: User
+    admin: User
+    stranger: User
+    elsewhere: Project
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    project = Project.objects.create(slug="acme", name="Acme")
+    elsewhere = Project.objects.create(slug="elsewhere", name="Elsewhere")
+    people: dict[str, User] = {}
+    for role in Role:
+        people[role] = User.objects.create_user(username=role.value, password=None)
+        Membership.objects.create(user=people[role], project=project, role=role)
+    people["stranger"] = User.objects.create_user(username="stranger")
+    for role in Role:
+        Membership.objects.create(user=people["stranger"], project=elsewhere, role=role)
+    return Cast(project=project, elsewhere=elsewhere, **people)
+
+
+@pytest.fixture
+def sign_in() -> Callable[[User], Client]:
+    def go(user: User) -> Client:
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return go
+
+
+@pytest.fixture
+def key(cast: Cast) -> Callable[..., dict[str, str]]:
+    """`key("read", "review", by=cast.reviewer)` → headers for `client.get(url, headers=…)`."""
+
+    def make(*scopes: str, by: User | None = None, project: Project | None = None) -> dict[str, str]:
+        maker = by or cast.admin
+        _, text = ApiKey.make(project or cast.project, "test", [Scope(s).value for s in scopes], maker)
+        return {"authorization": f"Bearer {text}"}
+
+    return make
+
+
+class Build:
+    """Builders of rows. Every argument has a default that makes sense."""
+
+    def __init__(self, cast: Cast) -> None:
+        self.cast = cast
+        self.numbers = itertools.count(1)
+
+    def agent(self, name: str = "assistant") -> Agent:
+        return Agent.objects.get_or_create(project=self.cast.project, name=name)[0]
+
+    def version(self, agent: Agent | None = None, **fields: Any) -> Version:
+        defaults: dict[str, Any] = {
+            "base_model": "tiny",
+            "endpoint": {"kind": "transformers"},
+            "system_prompt": SYSTEM,
+            "tools": TOOLS,
+            "sampling": {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64},
+            "note": f"made for test {next(self.numbers)}",
+        }
+        return Version.make(agent or self.agent(), self.cast.admin, **{**defaults, **fields})
+
+    def trajectory(
+        self,
+        prompt: str = "Meet Bako on friday",
+        answer: str | None = None,
+        project: Project | None = None,
+        **fields: Any,
+    ) -> Trajectory:
+        """A stored single-turn trajectory: system, user, assistant."""
+        number = next(self.numbers)
+        if answer is None:
+            answer = tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
+        start = datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number)
+        trace_id = uuid.uuid4().hex
+        project = project or self.cast.project
+        defaults: dict[str, Any] = {
+            "source": Source.PRODUCTION,
+            "session_id": f"session-{number}",
+            "title": prompt,
+            "started_at": start,
+            "ended_at": start + timedelta(seconds=1),
+            "latency_ms": 1000.0,
+            "step_count": 3,
+            "tools": TOOLS,
+        }
+        row = Trajectory.objects.create(project=project, trace_id=trace_id, **{**defaults, **fields})
+        for position, (kind, text) in enumerate([("system", SYSTEM), ("user", prompt), ("assistant", answer)]):
+            Step.objects.create(
+                project=project,
+                trajectory=row,
+                trace_id=trace_id,
+                span_id=f"s{position}",
+                position=position,
+                kind=kind,
+                started_at=start,
+                ended_at=start + timedelta(milliseconds=300),
+                output=[{"role": kind, "content": text}],
+            )
+        return row
+
+    def environment(self, name: str = "mail", agent: Agent | None = None) -> Environment:
+        environment, made = Environment.objects.get_or_create(
+            project=self.cast.project, name=name, defaults={"kind": "tool_call", "agent": agent or self.agent()}
+        )
+        if made:
+            verifier = {"kind": "tool_call"}
+            config = {"system_prompt": SYSTEM, "tools": TOOLS}
+            EnvironmentVersion.objects.create(
+                environment=environment,
+                number=1,
+                config=config,
+                verifier=verifier,
+                digest=digests.digest({"config": config, "verifier": verifier}),
+                verifier_digest=verifiers.digest(verifier),
+                created_by=self.cast.builder,
+            )
+        return environment
+
+    def task(self, split: str = Split.TRAIN, environment: Environment | None = None, **fields: Any) -> Task:
+        number = next(self.numbers)
+        environment = environment or self.environment()
+        defaults: dict[str, Any] = {
+            "number": number,
+            "prompt": f"Meet Person{number} on friday",
+            "state": {"people": [f"Person{number}"]},
+            "target": {"tool": "calendar.create_event", "arguments": {"person": f"Person{number}", "day": "friday"}},
+            "cluster": f"cluster-{split}-{number}",
+            "split": split,
+            "is_proved": True,
+            "digest": digests.digest({"number": number, "environment": environment.pk}),
+        }
+        return Task.objects.create(
+            project=self.cast.project, environment=environment, created_by=self.cast.builder, **{**defaults, **fields}
+        )
+
+    def task_set(self, train: int = 4, held_out: int = 8, name: str = "mail") -> TaskSet:
+        environment = self.environment()
+        tasks = [self.task(Split.TRAIN) for _ in range(train)] + [self.task(Split.HELD_OUT) for _ in range(held_out)]
+        task_set = TaskSet.objects.create(
+            project=self.cast.project,
+            environment_version=environment.latest,
+            name=name,
+            version=next(self.numbers),
+            digest=digests.digest([task.digest for task in tasks]),
+            created_by=self.cast.builder,
+        )
+        TaskSetMember.objects.bulk_create(
+            [TaskSetMember(task_set=task_set, task=task, split=task.split) for task in tasks]
+        )
+        return task_set
+
+
+@pytest.fixture
+def build(cast: Cast) -> Build:
+    return Build(cast)
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Wake-ups go nowhere unless a test starts a real worker (marker `worker`); the row is the truth anyway."""
+    if "worker" not in request.keywords:
+        monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda _: None)

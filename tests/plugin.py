@@ -1,0 +1,39 @@
+"""Before anything else: a home of the test run's own, and one PostgreSQL for all its processes.
+
+pytest loads this plugin before Django reads its settings. The first process starts the server and stops it at the end;
+xdist's workers inherit its URL. With DATABASE_URL set, that server is used instead.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_OWNER = "FLYWHEEL_TEST_HOME" not in os.environ
+if _OWNER:
+    os.environ["FLYWHEEL_TEST_HOME"] = tempfile.mkdtemp(prefix="flywheel-tests-")
+HOME = Path(os.environ["FLYWHEEL_TEST_HOME"])
+os.environ["FLYWHEEL_HOME"] = str(HOME / os.environ.get("PYTEST_XDIST_WORKER", "main"))
+os.environ["FLYWHEEL_LEASE_SECONDS"] = "2"
+for variable in ("CELERY_BROKER_URL", "FLYWHEEL_HTTPS", "FLYWHEEL_DEBUG", "FLYWHEEL_BIND", "FLYWHEEL_PORT"):
+    os.environ.pop(variable, None)
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs beside the ORM in browser tests
+
+_started = False
+if _OWNER and "DATABASE_URL" not in os.environ:
+    from flywheel import postgres
+
+    os.environ["DATABASE_URL"] = postgres.start(HOME / "postgres").url
+    _started = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    if _started:
+        from flywheel import postgres
+
+        postgres.stop(HOME / "postgres")
+    if _OWNER:
+        shutil.rmtree(HOME, ignore_errors=True)
