@@ -1,0 +1,188 @@
+"""OTLP's JSON: hexadecimal ids, 64-bit integers as strings, unknown fields ignored."""
+
+import base64
+import string
+from typing import Any
+
+from flywheel.core.traces import Status
+from flywheel.trajectories.formats.reading import FormatError, Row, plain, quote, text
+from flywheel.trajectories.formats.spans import STATUSES, Decoded, Event, Span, scope
+
+_MAX_NS = 2**64
+_HEX = frozenset(string.hexdigits)
+_SCALARS = {"stringValue": str, "boolValue": bool}
+_MAX_NESTED = 200
+"""Far deeper than what is kept, far less deep than Python's own limit."""
+
+
+def decode(value: Any) -> Decoded:
+    """The spans of a decoded body. Raises FormatError when it is no trace request."""
+    root = Row(value, "" if isinstance(value, dict) else "the body")
+    if "resourceSpans" not in root.value:
+        for key, path in (("resourceLogs", "/v1/logs"), ("resourceMetrics", "/v1/metrics")):
+            if key in root.value:
+                raise FormatError(f"{key}: these are not traces; send them to {path}")
+        if "resource_spans" in root.value:
+            raise FormatError("resource_spans: OTLP JSON names are in lowerCamelCase, resourceSpans is wanted")
+    decoded = Decoded()
+    for item in root.list("resourceSpans"):
+        try:
+            group = Row(item, "resourceSpans")
+            resource = _attributes(group.row("resource"))
+            scopes = group.list("scopeSpans")
+        except FormatError as error:
+            decoded.reject(str(error))
+            continue
+        for inner in scopes:
+            _scope_spans(inner, resource, decoded)
+    return decoded
+
+
+def _scope_spans(value: Any, resource: dict[str, Any], decoded: Decoded) -> None:
+    try:
+        group = Row(value, "scopeSpans")
+        named = group.row("scope")
+        named_scope = scope(named.text("name"), named.text("version"), _attributes(named))
+        spans = group.list("spans")
+    except FormatError as error:
+        decoded.reject(str(error))
+        return
+    for item in spans:
+        try:
+            decoded.spans.append(_span(Row(item, "span"), resource, named_scope))
+        except FormatError as error:
+            decoded.reject(str(error))
+        except RecursionError:
+            decoded.reject("span: nested too deep to be read")
+
+
+def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
+    if "severityText" in row.value or "severityNumber" in row.value:
+        raise FormatError("span: this is a log record; send logs to /v1/logs")
+    trace_id, span_id = _id(row, "traceId", 16), _id(row, "spanId", 8)
+    status = row.row("status")
+    return Span(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=_id(row, "parentSpanId", 8, required=False),
+        name=text(row.text("name")),
+        kind=_int(row, "kind", 2**31),
+        start_ns=_int(row, "startTimeUnixNano", _MAX_NS),
+        end_ns=_int(row, "endTimeUnixNano", _MAX_NS),
+        status=_status(status),
+        status_message=text(status.text("message")),
+        trace_state=text(row.text("traceState")),
+        attributes=_attributes(row),
+        events=[
+            Event(text(event.text("name")), _int(event, "timeUnixNano", _MAX_NS), _attributes(event))
+            for event in row.rows("events")
+        ],
+        links=[
+            {
+                "trace_id": _id(link, "traceId", 16),
+                "span_id": _id(link, "spanId", 8),
+                "attributes": _attributes(link),
+            }
+            for link in row.rows("links")
+        ],
+        resource=resource,
+        scope=scoped,
+    )
+
+
+def _id(row: Row, key: str, size: int, required: bool = True) -> str:
+    value = row.text(key)
+    if not value or not value.strip("0"):
+        if required:
+            raise FormatError(f"{row.at(key)}: {'all zero' if value else 'missing'}, {size * 2} hex digits are wanted")
+        return ""
+    if len(value) != size * 2 or not _HEX.issuperset(value):
+        hint = "; base64 is protobuf's own JSON, OTLP wants hex" if _is_base64(value, size) else ""
+        raise FormatError(f"{row.at(key)}: {quote(value)} is not {size * 2} hex digits{hint}")
+    return value.lower()
+
+
+def _is_base64(value: str, size: int) -> bool:
+    try:
+        return len(base64.b64decode(value, validate=True)) == size
+    except ValueError:
+        return False
+
+
+def _int(row: Row, key: str, limit: int) -> int:
+    """An integer as a number or, as 64-bit integers come in JSON, as a string; 0 when it is missing."""
+    value = row.value.get(key, 0)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
+    if value is None or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
+        raise FormatError(f"{row.at(key)}: {quote(value)} is not an integer from 0 to {limit - 1}")
+    return value
+
+
+def _status(row: Row) -> Status:
+    code = row.value.get("code", 0)
+    if isinstance(code, str):
+        code = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}.get(code)
+    if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code < len(STATUSES):
+        raise FormatError(f"{row.at('code')}: {quote(row.value.get('code'))} is not 0, 1 or 2")
+    return STATUSES[code]
+
+
+def _attributes(row: Row) -> dict[str, Any]:
+    """`[{key, value: {…Value}}]` as a plain object; the last of equal keys wins."""
+    found = {}
+    for item in row.rows("attributes"):
+        key = item.text("key", required=True)
+        value = item.value.get("value")
+        found[key] = None if value is None else _value(Row(value, f"{row.at('attributes')}[{quote(key)}]"), 0)
+    result: dict[str, Any] = plain(found)
+    return result
+
+
+def _value(row: Row, depth: int) -> Any:
+    if depth > _MAX_NESTED:
+        raise FormatError(f"{row.path[:200]}: nested deeper than {_MAX_NESTED} levels")
+    for key, value in row.value.items():
+        if key in _SCALARS:
+            if not isinstance(value, _SCALARS[key]):
+                raise FormatError(f"{row.at(key)}: {quote(value)} is not a {_SCALARS[key].__name__}")
+            return value
+        if key == "intValue":
+            return _integer(row, value)
+        if key == "doubleValue":
+            if isinstance(value, bool) or not isinstance(value, int | float | str):
+                raise FormatError(f"{row.at(key)}: {quote(value)} is not a number")
+            return _double(value)
+        if key == "arrayValue":
+            return [
+                None if item == {} else _value(Row(item, row.path), depth + 1) for item in row.row(key).list("values")
+            ]
+        if key == "kvlistValue":
+            pairs = row.row(key).list("values")
+            return {
+                pair.text("key", required=True): _value(Row(pair.value.get("value") or {}, row.path), depth + 1)
+                for pair in (Row(item, row.path) for item in pairs)
+            }
+        if key == "bytesValue":
+            return value
+    return None
+
+
+def _integer(row: Row, value: Any) -> int:
+    try:
+        if isinstance(value, str) and len(value) <= 20:
+            return int(value)
+    except ValueError:
+        pass
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FormatError(f"{row.at('intValue')}: {quote(value)} is not an integer")
+    return value
+
+
+def _double(value: float | str) -> float | str:
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        raise FormatError(f"doubleValue: {quote(value)} is not a number") from None

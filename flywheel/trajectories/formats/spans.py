@@ -1,0 +1,143 @@
+"""A span as it came off the wire, and what one telemetry dialect reads out of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from flywheel.core.traces import Kind, Message, Status
+from flywheel.trajectories.formats.reading import text
+
+
+@dataclass(slots=True)
+class Event:
+    name: str
+    time_ns: int
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Span:
+    trace_id: str
+    """32 lower-case hex digits."""
+    span_id: str
+    """16 lower-case hex digits."""
+    parent_id: str = ""
+    name: str = ""
+    kind: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    status: Status = "unset"
+    status_message: str = ""
+    trace_state: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    links: list[dict[str, Any]] = field(default_factory=list)
+    resource: dict[str, Any] = field(default_factory=dict)
+    scope: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    reason: str
+    index: int
+    """Which span of the batch, counted from 0 in the order of the wire."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    spans: list[Span] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def received(self) -> int:
+        return len(self.spans) + len(self.rejected)
+
+    def reject(self, reason: str) -> None:
+        self.rejected.append(Rejected(text(reason)[:500], self.received))
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a dialect understood of a span. Empty and None mean that it does not say."""
+
+    kind: Kind | None = None
+    input: list[Message] = field(default_factory=list)
+    output: list[Message] = field(default_factory=list)
+    tool_name: str = ""
+    tool_call_id: str = ""
+    arguments: dict[str, Any] | str | None = None
+    result: Any = None
+    model: str = ""
+    finish_reason: str = ""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    cost_usd: float | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    agent: str = ""
+    version: str = ""
+    session_id: str = ""
+    user_id: str = ""
+    tags: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def fill(self, other: "Reading") -> None:
+        """Take from `other` what is not known yet."""
+        for name in _FIELDS:
+            if getattr(self, name) in _UNKNOWN:
+                setattr(self, name, getattr(other, name))
+
+
+_FIELDS = tuple(item.name for item in fields(Reading))
+_UNKNOWN: tuple[Any, ...] = (None, "", [], {})
+
+
+STATUSES: tuple[Status, ...] = ("unset", "ok", "error")
+"""OTLP's status codes, by number."""
+
+
+def scope(name: str, version: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The instrumentation scope as plain JSON, only what is set."""
+    row = {"name": text(name), "version": text(version), "attributes": dict(attributes)}
+    return {key: value for key, value in row.items() if value}
+
+
+def first(attributes: Mapping[str, Any], *keys: str) -> Any:
+    """The first of these attributes that is set to something."""
+    return next((attributes[key] for key in keys if attributes.get(key) not in (None, "")), None)
+
+
+def word(attributes: Mapping[str, Any], *keys: str) -> str:
+    """The first of these attributes that is a non-empty string."""
+    return next((value for key in keys if isinstance(value := attributes.get(key), str) and value), "")
+
+
+def unflatten(attributes: Mapping[str, Any], prefix: str) -> Any:
+    """The tree that was flattened into keys under `prefix.`; a level whose names are all numbers becomes a list."""
+    root: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if not key.startswith(prefix + "."):
+            continue
+        *path, leaf = key[len(prefix) + 1 :].split(".")
+        if len(path) > _MAX_PATH:
+            continue
+        node = root
+        for name in path:
+            below = node.setdefault(name, {})
+            if not isinstance(below, dict):
+                below = node[name] = {}
+            node = below
+        node[leaf] = value
+    return _lists(root)
+
+
+_MAX_PATH = 16
+"""The deepest flattened key in use has 9 names; more is not a message."""
+
+
+def _lists(node: Any) -> Any:
+    if not isinstance(node, dict) or not node:
+        return node
+    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in node):
+        return [_lists(node[name]) for name in sorted(node, key=int)]
+    return {name: _lists(value) for name, value in node.items()}
