@@ -1,0 +1,360 @@
+"""Which training algorithms there are and what can be set: one table that the form, the API and the trainers read.
+
+`ALGORITHMS` names each algorithm, `SETTINGS` each setting with its type, bounds, default and the reason for it.
+`validate` turns what a person or a script gave into the complete settings of a run, or says what is wrong and what
+would be right. Few settings are `shown` at first; all are reachable, and beyond them every field of the library's own
+configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's LoraConfig as it is.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Data = Literal["sft", "pairs", "tasks"]
+"""What an algorithm learns from: corrected answers, preferred and rejected answers, or tasks that it tries itself."""
+
+REINFORCED = ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
+GROUPED = ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
+EVERY = ("sft", "dpo", *REINFORCED)
+
+SMALL = 50_000_000
+"""Up to so many parameters a model is trained at the reference policy's learning rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    name: str
+    label: str
+    trainer: str
+    """`python -m workers.trainers.<trainer> RUNDIR` carries it out."""
+    data: Data
+    description: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return {s.name: s.default_for(self.name) for s in SETTINGS.values() if self.name in s.algorithms}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    type: type[int] | type[float] | type[bool] | type[str]
+    default: Any
+    why: str
+    algorithms: tuple[str, ...] = EVERY
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Where an algorithm wants another default."""
+    min: float | None = None
+    max: float | None = None
+    choices: tuple[str, ...] = ()
+    shown: bool = False
+    """Whether a form shows it without being asked for more."""
+
+    def default_for(self, algorithm: str) -> Any:
+        return self.defaults.get(algorithm, self.default)
+
+    def check(self, value: Any) -> Any:
+        """The value in this setting's type. Raises ValueError naming field, value and what would be right."""
+        if self.type is bool or self.type is str:
+            if not isinstance(value, self.type) or (self.choices and value not in self.choices):
+                wanted = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
+                raise ValueError(f"{self.name}: {value!r} is not right; {wanted} is wanted")
+            return value
+        kind = "a whole number" if self.type is int else "a number"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{self.name}: {value!r} is not {kind}; {self._range()} is wanted")
+        if self.type is int and value != int(value):
+            raise ValueError(f"{self.name}: {value!r} is not {kind}; {self._range()} is wanted")
+        if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
+            raise ValueError(f"{self.name}: {value!r} is out of range; {self._range()} is wanted")
+        return self.type(value)
+
+    def _range(self) -> str:
+        kind = "a whole number" if self.type is int else "a number"
+        if self.min is not None and self.max is not None:
+            return f"{kind} from {self.min:g} to {self.max:g}"
+        return kind if self.min is None else f"{kind} of at least {self.min:g}"
+
+
+def _by_name(rows: list[Algorithm]) -> dict[str, Algorithm]:
+    return {row.name: row for row in rows}
+
+
+ALGORITHMS: dict[str, Algorithm] = _by_name(
+    [
+        Algorithm(
+            "sft",
+            "SFT",
+            "sft",
+            "sft",
+            "Supervised fine-tuning: imitate corrected answers. The first thing to try when people have written what "
+            "should have happened.",
+        ),
+        Algorithm(
+            "dpo",
+            "DPO",
+            "dpo",
+            "pairs",
+            "Direct preference optimisation: prefer the corrected answer over the failed one, staying near the start.",
+        ),
+        Algorithm(
+            "grpo",
+            "GRPO",
+            "grpo",
+            "tasks",
+            "Group-relative policy optimisation: several attempts at each task, each judged by the verifier and "
+            "compared with its siblings.",
+            {"loss_type": "grpo", "importance_sampling_level": "token"},
+        ),
+        Algorithm(
+            "dr_grpo",
+            "Dr. GRPO",
+            "grpo",
+            "tasks",
+            "GRPO without its two biases: no division by the group's spread, none by the answer's length.",
+            {"loss_type": "dr_grpo", "importance_sampling_level": "token"},
+        ),
+        Algorithm(
+            "dapo",
+            "DAPO (loss)",
+            "grpo",
+            "tasks",
+            "GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of DAPO. Its "
+            "dynamic sampling is not included.",
+            {"loss_type": "dapo", "importance_sampling_level": "token"},
+        ),
+        Algorithm(
+            "gspo",
+            "GSPO",
+            "grpo",
+            "tasks",
+            "Group sequence policy optimisation: one importance ratio for a whole answer; steadier on long answers.",
+            {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+        ),
+        Algorithm(
+            "cispo",
+            "CISPO",
+            "grpo",
+            "tasks",
+            "Clips the importance weight instead of the update, so that rare decisive tokens keep their gradient.",
+            {"loss_type": "cispo", "importance_sampling_level": "token"},
+        ),
+        Algorithm(
+            "rloo",
+            "RLOO",
+            "rloo",
+            "tasks",
+            "REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving parts.",
+        ),
+    ]
+)
+
+_ROWS = [
+    Setting(
+        "steps", int, 100, "Optimiser steps in all.", defaults={**dict.fromkeys(REINFORCED, 200), "dpo": 60},
+        min=1, max=1_000_000, shown=True,
+    ),
+    Setting(
+        "batch_size", int, 32,
+        "What one step learns from: rows (SFT), pairs (DPO) or completions (the others, so tasks × num_generations).",
+        defaults={**dict.fromkeys(REINFORCED, 64), "dpo": 16}, min=1, max=65_536, shown=True,
+    ),
+    Setting(
+        "micro_batch_size", int, 0,
+        "How much of the batch is on the device at once; 0 is all of it. Lower it when memory runs out.",
+        min=0, max=65_536,
+    ),
+    Setting(
+        "learning_rate", float, 1e-3,
+        "Right for the reference policy of under a million parameters. Billions want 1e-5 (SFT) or 1e-6 (the "
+        "others), ten times that with LoRA: `defaults` suggests them.",
+        defaults={**dict.fromkeys(REINFORCED, 3e-4), "dpo": 1e-4}, min=1e-9, max=1.0, shown=True,
+    ),
+    Setting(
+        "lr_schedule", str, "linear", "How the learning rate moves after the warm-up.",
+        choices=("linear", "cosine", "constant", "constant_with_warmup"),
+    ),
+    Setting("warmup_steps", int, 0, "Steps in which the learning rate rises from 0.", min=0, max=1_000_000),
+    Setting("weight_decay", float, 0.0, "Pull of the weights towards 0.", min=0.0, max=1.0),
+    Setting("max_grad_norm", float, 1.0, "Longer gradients are shortened to this.", min=1e-6, max=1000.0),
+    Setting(
+        "gradient_checkpointing", bool, False, "Trades time for memory: activations are computed again going back.",
+    ),
+    Setting(
+        "max_length", int, 1024, "Tokens of prompt and answer together; a longer row is cut at its end.",
+        algorithms=("sft", "dpo"), min=8, max=1_048_576,
+    ),
+    Setting(
+        "max_completion_length", int, 96,
+        "Tokens that the policy may answer, in its attempts and in every held-out evaluation.",
+        min=1, max=131_072, shown=True,
+    ),
+    Setting("eval_batch_size", int, 64, "Held-out tasks answered at once.", min=1, max=4096),
+    Setting(
+        "tools_in_prompt", bool, False,
+        "Render the environment's tools through the chat template. Must be how the agent is asked in production.",
+    ),
+    Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
+    Setting(
+        "beta", float, 0.0,
+        "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
+        algorithms=("dpo", *REINFORCED), defaults={"dpo": 0.1, "rloo": 0.05}, min=0.0, max=10.0, shown=True,
+    ),
+    Setting(
+        "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
+        algorithms=("dpo",),
+        choices=("sigmoid", "hinge", "ipo", "robust", "bco_pair", "sppo_hard", "aot", "apo_zero", "apo_down"),
+    ),
+    Setting(
+        "label_smoothing", float, 0.0, "Assumed share of pairs that are labelled the wrong way round.",
+        algorithms=("dpo",), min=0.0, max=0.49,
+    ),
+    Setting(
+        "num_generations", int, 8, "Attempts at each task in a step; batch_size must be a multiple of it.",
+        algorithms=REINFORCED, min=2, max=1024, shown=True,
+    ),
+    Setting(
+        "temperature", float, 1.0, "Of the attempts. Too low and all are alike, too high and none is right.",
+        algorithms=REINFORCED, min=0.01, max=5.0, shown=True,
+    ),
+    Setting("top_p", float, 1.0, "Sample from this much of the probability.", algorithms=REINFORCED, min=0.01, max=1.0),
+    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=REINFORCED, min=0, max=1_000_000),
+    Setting(
+        "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
+        algorithms=REINFORCED, min=1, max=64,
+    ),
+    Setting(
+        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=REINFORCED,
+        defaults={"gspo": 3e-4}, min=0.0, max=1.0,
+    ),
+    Setting(
+        "epsilon_high", float, 0.2,
+        "Upper clip of the importance ratio; for CISPO the cap of the importance weight (0.2 would stop learning).",
+        algorithms=REINFORCED, defaults={"dapo": 0.28, "gspo": 4e-4, "cispo": 5.0}, min=0.0, max=100.0,
+    ),
+    Setting(
+        "mask_truncated_completions", bool, False, "Learn nothing from answers cut off at max_completion_length.",
+        algorithms=REINFORCED, defaults={"dapo": True},
+    ),
+    Setting(
+        "scale_rewards", str, "group", "By whose spread advantages are divided.",
+        algorithms=GROUPED, defaults={"dr_grpo": "none"}, choices=("group", "batch", "none"),
+    ),
+    Setting(
+        "reward_aggregation", str, "sum_then_normalize",
+        "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
+        algorithms=GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
+    ),
+    Setting(
+        "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
+        algorithms=GROUPED, min=0.0, max=1.0,
+    ),
+    Setting(
+        "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo",),
+    ),
+]  # fmt: skip
+
+SETTINGS: dict[str, Setting] = {row.name: row for row in _ROWS}
+
+PASSED_ON = ("trl.", "lora.")
+
+OWNED = frozenset(
+    {
+        # The run directory's own contract.
+        "output_dir", "seed", "data_seed", "max_steps", "num_train_epochs", "logging_steps", "logging_strategy",
+        "logging_nan_inf_filter", "report_to", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+        "eval_strategy", "eval_steps", "do_eval", "push_to_hub", "hub_model_id", "hub_token", "hub_strategy",
+        "resume_from_checkpoint", "load_best_model_at_end", "log_completions", "disable_tqdm", "shuffle_dataset",
+        "ignore_data_skip", "reward_weights", "auto_find_batch_size", "generation_batch_size",
+        "steps_per_generation", "r", "lora_alpha", "run_name", "project", "log_completions_hub_repo",
+        # What would run code from, or speak to, somewhere else.
+        "trust_remote_code", "model_init_kwargs", "use_vllm", "vllm_server_base_url", "chat_template_path",
+        "deepspeed", "fsdp", "fsdp_config", "accelerator_config",
+    }
+)  # fmt: skip
+"""Library fields that no setting may pass on."""
+
+NAMED = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "batch_size and micro_batch_size",
+    "lr_scheduler_type": "lr_schedule",
+    "multi_objective_aggregation": "reward_aggregation",
+    "loss_type": "the algorithm, or preference_loss for DPO",
+    "importance_sampling_level": "the algorithm",
+}
+"""Library fields that a setting of ours stands for under another name."""
+
+
+def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full") -> dict[str, Any]:
+    """Every setting of an algorithm at its default, the learning rate suited to the model's size and tuning mode."""
+    values = _algorithm(algorithm).defaults
+    if parameters is not None and parameters > SMALL:
+        rate = 1e-5 if algorithm == "sft" else 1e-6
+        values["learning_rate"] = rate * 10 if mode == "lora" else rate
+    return values
+
+
+def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The complete settings of a run. Raises ValueError naming the field, its value and what would be right."""
+    known = _algorithm(algorithm)
+    values = known.defaults
+    for name, value in settings.items():
+        if name.startswith(PASSED_ON):
+            values[name] = _passed_on(name, value)
+        elif name not in values:
+            raise ValueError(_unknown(known, name))
+        else:
+            values[name] = SETTINGS[name].check(value)
+    _check_together(values)
+    return values
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        raise ValueError(f"algorithm: {name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted")
+    return ALGORITHMS[name]
+
+
+def _unknown(algorithm: Algorithm, name: str) -> str:
+    if name in SETTINGS:
+        return f"{name}: does not apply to {algorithm.label}, only to {', '.join(SETTINGS[name].algorithms)}"
+    near = difflib.get_close_matches(name, algorithm.defaults, n=1)
+    hint = f"did you mean {near[0]}?" if near else "trl.<field> and lora.<field> reach the libraries' own fields"
+    return f"{name}: is no setting of {algorithm.label}; {hint}"
+
+
+def _passed_on(name: str, value: Any) -> Any:
+    field_name = name.split(".", 1)[1]
+    if field_name in OWNED:
+        raise ValueError(f"{name}: {value!r} cannot be set, the run directory decides it")
+    if field_name in NAMED or field_name in SETTINGS:
+        raise ValueError(f"{name}: {value!r} is set through {NAMED.get(field_name, field_name)}")
+    items = value if isinstance(value, list) else [value]
+    if not all(
+        item is None or isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
+        for item in items
+    ):
+        raise ValueError(f"{name}: {value!r} is not a text, number, true, false, null or a list of them")
+    return value
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    batch, micro = values["batch_size"], values["micro_batch_size"]
+    if micro and batch % micro:
+        raise ValueError(f"micro_batch_size: {micro} does not divide batch_size {batch}; a divisor of it is wanted")
+    if "num_generations" not in values:
+        return
+    group = values["num_generations"]
+    if batch % group:
+        raise ValueError(
+            f"batch_size: {batch} is no multiple of num_generations {group}; "
+            f"{max(group, batch // group * group)} would be right"
+        )
+    if values["epsilon_high"] < values["epsilon"]:
+        raise ValueError(
+            f"epsilon_high: {values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted"
+        )

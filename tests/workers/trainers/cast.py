@@ -1,0 +1,183 @@
+"""Run directories for tests, what is read back from them, and the process that a test trainer is."""
+
+import hashlib
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel.core.tools import call_text
+from workers.trainers import checkpoints
+
+TOOLS = [
+    {
+        "name": "remind",
+        "description": "Remind a person.",
+        "parameters": {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]},
+    },
+    {
+        "name": "erase",
+        "description": "Erase a person's data.",
+        "parameters": {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]},
+        "x-unsafe": True,
+    },
+]
+NAMES = ["Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo", "Kit", "Lu"]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def task(name: str, number: int = 0, **fields: Any) -> dict[str, Any]:
+    row = {
+        "id": f"{name}-{number}",
+        "prompt": f"remind {name}",
+        "target": {"tool": "remind", "arguments": {"who": name}},
+        "state": {},
+        "cluster": f"c-{name}",
+        "slice": "",
+    }
+    return row | fields
+
+
+def sft_row(name: str, number: int = 0) -> dict[str, Any]:
+    answer = call_text("remind", {"who": name})
+    return {
+        "task_id": f"{name}-{number}",
+        "prompt": [{"role": "user", "content": f"remind {name}"}],
+        "completion": [{"role": "assistant", "content": answer}],
+    }
+
+
+def pair_row(name: str, number: int = 0) -> dict[str, Any]:
+    row = sft_row(name, number)
+    rejected = [{"role": "assistant", "content": call_text("erase", {"who": name})}]
+    return {"task_id": row["task_id"], "prompt": row["prompt"], "chosen": row["completion"], "rejected": rejected}
+
+
+ROWS: dict[str, Callable[[str], dict[str, Any]]] = {"sft": sft_row, "dpo": pair_row}
+TRAINER = {"sft": "sft", "dpo": "dpo", "rloo": "rloo"}
+
+
+class Directory:
+    """A run directory and what is read back from it."""
+
+    def __init__(
+        self,
+        path: Path,
+        base: Path,
+        algorithm: str = "sft",
+        *,
+        names: Sequence[str] = NAMES[:8],
+        train: Sequence[dict[str, Any]] | None = None,
+        held_out: bool | Sequence[dict[str, Any]] = True,
+        steps: int = 3,
+        settings: dict[str, Any] | None = None,
+        eval_every: int = 100,
+        checkpoint_every: int = 100,
+        **fields: Any,
+    ) -> None:
+        self.path = path
+        self.trainer = TRAINER.get(algorithm, "grpo")
+        path.mkdir(parents=True)
+        rows = list(train) if train is not None else [ROWS.get(algorithm, task)(name) for name in names]
+        asked = [task(name) for name in NAMES[8:]] if held_out is True else list(held_out or ())
+        sizes = {"sft": {"batch_size": 8, "learning_rate": 5e-3}, "dpo": {"batch_size": 4}}
+        chosen = sizes.get(algorithm, {"batch_size": 8, "num_generations": 4, "max_completion_length": 24})
+        self.spec: dict[str, Any] = {
+            "run": "r-1",
+            "algorithm": algorithm,
+            "seed": 1,
+            "base": {"path": str(base), "digest": checkpoints.directory_digest(base)},
+            "adapter": None,
+            "environment": {"kind": "tool_call", "config": {"system_prompt": "", "tools": TOOLS}, "verifier": {}},
+            "tuning": {"mode": "full"},
+            "settings": {
+                "steps": steps,
+                "max_completion_length": 24,
+                "eval_batch_size": 8,
+                **chosen,
+                **(settings or {}),
+            },
+            "eval": {"every": eval_every, "limit": 64},
+            "checkpoint_every": checkpoint_every,
+            "data": {
+                "train": self.write("data/train.jsonl", rows),
+                "held_out": self.write("data/held_out.jsonl", asked) if asked else None,
+            },
+            **fields,
+        }
+        self.save()
+
+    def write(self, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        (self.path / name).parent.mkdir(exist_ok=True)
+        (self.path / name).write_bytes(content)
+        return {"path": name, "sha256": hashlib.sha256(content).hexdigest(), "rows": len(rows)}
+
+    def save(self) -> None:
+        (self.path / "spec.json").write_text(json.dumps(self.spec))
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        path = self.path / "events.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        rows = [json.loads(line, parse_constant=_refuse) for line in lines]
+        return [row for row in rows if not kind or row["event"] == kind]
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """By step; where a resume repeated a step, the last."""
+        return {row["step"]: row["metrics"] for row in self.events("step")}
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "result.json").read_text()))
+
+    @property
+    def steps_kept(self) -> list[int]:
+        return sorted(int(path.name.removeprefix("step-")) for path in (self.path / "checkpoints").iterdir())
+
+    def errors(self) -> str:
+        path = self.path / "stderr"
+        return path.read_text()[-4000:] if path.exists() else ""
+
+    def until(self, found: Callable[["Directory"], bool], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not found(self):
+            assert time.monotonic() < deadline, self.errors()
+            time.sleep(0.02)
+
+
+class Trainer:
+    """A trainer that was started."""
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+
+    def wait(self, timeout_s: float = 120) -> int:
+        """Its exit code, negative when a signal ended it."""
+        self.process.join(timeout_s)
+        assert self.process.exitcode is not None, "still running"
+        return int(self.process.exitcode)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+
+def child(trainer: str, path: str, arguments: Sequence[str], hook: Callable[..., Any] | None, given: Any) -> None:
+    descriptor = os.open(os.path.join(path, "stderr"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    if hook is not None:
+        hook(given)
+    from workers.trainers import run
+
+    module = importlib.import_module(f"workers.trainers.{trainer}")
+    raise SystemExit(run.main(trainer, module.train, [path, *arguments]))
+
+
+def _refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} in events.jsonl")

@@ -1,0 +1,40 @@
+"""Every algorithm of the table builds its TRL config and trains for real."""
+
+from pathlib import Path
+
+import pytest
+
+from flywheel.core.recipes import ALGORITHMS
+
+EVERYWHERE = {"loss", "grad_norm", "learning_rate", "entropy", "step_time_s", "tokens"}
+OF_ATTEMPTS = {
+    "reward_mean",
+    "reward_std",
+    "zero_variance_groups",
+    "completion_length_mean",
+    "completion_length_max",
+    "truncated_fraction",
+    "unscored",
+    "reward/unsafe",
+    "reward/exact",
+    "reward_std/exact",
+}
+OWN = {
+    "sft": {"accuracy"},
+    "dpo": {"margin", "chosen_logp", "rejected_logp", "pair_accuracy"},
+    "cispo": OF_ATTEMPTS | {"clip_high"},
+    "rloo": OF_ATTEMPTS | {"clip_low", "clip_high", "clip_region", "kl"},
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_trains(algorithm: str, make, start, trained: Path) -> None:
+    run = make(algorithm, on=trained, steps=2, eval_every=1)
+    assert start(run).wait() == 0, run.errors()
+    events = [row["event"] for row in run.events()]
+    assert events[0] == "training_start"
+    assert events[-2:] == ["checkpoint", "training_end"]
+    wanted = EVERYWHERE | OWN.get(algorithm, OF_ATTEMPTS | {"clip_low", "clip_high", "clip_region"})
+    assert wanted <= set(run.metrics()[2])
+    assert [row["step"] for row in run.events("eval")] == [0, 1, 2]
+    assert run.result["status"] == "completed"

@@ -1,0 +1,73 @@
+"""What GRPOTrainer and RLOOTrainer share: tasks in the run's own order, the verifier's rewards, one way to a prompt."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import Dataset
+
+from flywheel.core.envs import Environment, Task
+from workers.trainers import loop, policy
+from workers.trainers.policy import Policy
+from workers.trainers.rewards import Judge, reward_functions
+from workers.trainers.run import Run
+from workers.trainers.spec import Data, Spec
+
+
+def settings(spec: Spec) -> dict[str, Any]:
+    """Config fields that GRPO and RLOO have in common."""
+    names = (
+        "num_generations", "temperature", "top_p", "top_k", "max_completion_length", "beta", "num_iterations",
+        "epsilon", "epsilon_high", "mask_truncated_completions",
+    )  # fmt: skip
+    return {name: spec.settings[name] for name in names} | {"shuffle_dataset": False}
+
+
+def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
+    loaded = policy.load(run)
+    tasks = [Task.from_json(row) for row in data.train]
+    functions, weights = reward_functions(Judge(env, run.spec.seed), tasks)
+    trainer = trainer_class(
+        model=loaded.model,
+        reward_funcs=functions,
+        args=loop.config(
+            config_class,
+            run.spec,
+            output_dir=str(run.work),
+            reward_weights=weights,
+            remove_unused_columns=False,
+            **settings(run.spec),
+            **fields,
+        ),
+        train_dataset=_dataset(run.spec, env, tasks),
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.lora,
+    )
+    _same_prompts(trainer, loaded, run.spec)
+    if getattr(trainer, "ref_model", None) is not None and run.spec.adapter is not None:
+        # TRL loads the reference from the base's path, which is not the start when an adapter was merged.
+        trainer.ref_model.load_state_dict(loaded.model.state_dict())
+    loop.drive(run, trainer, loaded, env, data)
+
+
+def _dataset(spec: Spec, env: Environment, tasks: Sequence[Task]) -> Dataset:
+    """All prompts of the run in one pass: shuffled anew each time round, the same after a resume.
+
+    TRL's own sampler forgets its place at a resume and leaves a last incomplete batch out, which with fewer tasks
+    than one step wants is all of them.
+    """
+    per_batch = spec.settings["batch_size"] // spec.settings["num_generations"]
+    batches = -(-spec.settings["steps"] // spec.settings["num_iterations"])
+    order: list[int] = []
+    shuffled = random.Random(spec.seed)
+    while len(order) < per_batch * batches:
+        order += shuffled.sample(range(len(tasks)), len(tasks))
+    prompts = [[message.to_openai() for message in env.reset(task, spec.seed)] for task in tasks]
+    rows = Dataset.from_list([{"prompt": prompt, "task": index} for index, prompt in enumerate(prompts)])
+    return rows.select(order[: per_batch * batches])
+
+
+def _same_prompts(trainer: Any, loaded: Policy, spec: Spec) -> None:
+    """Let TRL turn prompts into tokens exactly as the evaluation does."""
+    tools = spec.environment["config"]["tools"] if spec.settings["tools_in_prompt"] else []
+    trainer._tokenize_prompts = lambda prompts: (policy.encode(loaded.tokenizer, prompts, tools), None, {})

@@ -1,0 +1,59 @@
+"""Why a run ended without a policy, in the words of `training_error` and `result.json`."""
+
+import errno
+from collections.abc import Iterator
+
+KINDS = (
+    "bad_spec",
+    "data",
+    "contamination",
+    "model",
+    "adapter",
+    "verifier",
+    "nan",
+    "disk_full",
+    "out_of_memory",
+    "internal",
+)
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", "PytorchStreamWriter failed writing")
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
+
+
+class TrainingError(Exception):
+    """A run cannot go on. `kind` is one of KINDS; the message says what happened and what to do."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        assert kind in KINDS
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+def classify(error: BaseException) -> TrainingError:
+    """Whatever was raised, as a TrainingError. Libraries wrap a full disk or memory in exceptions of their own."""
+    if isinstance(error, TrainingError):
+        return error
+    for cause in _chain(error):
+        text = str(cause)
+        if (isinstance(cause, OSError) and cause.errno in _DISK) or any(word in text for word in _DISK_WORDS):
+            return TrainingError(
+                "disk_full",
+                f"the disk is full ({text.strip()[:300]}); the last checkpoint is kept: make room and resume",
+            )
+        if isinstance(cause, MemoryError) or any(word in text for word in _MEMORY_WORDS):
+            return TrainingError(
+                "out_of_memory",
+                f"memory ran out; lower micro_batch_size or max_completion_length ({text.strip()[:300]})",
+            )
+    return TrainingError("internal", f"{type(error).__name__}: {error}")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__

@@ -1,0 +1,29 @@
+"""GRPO and its kin (Dr. GRPO, DAPO's loss, GSPO, CISPO): TRL's GRPOTrainer, the kind chosen by the recipe table."""
+
+from workers.trainers import spec as specs
+from workers.trainers.run import Run, main
+
+
+def train(run: Run) -> None:
+    # The libraries take seconds to load; the run directory is owned and its data checked by then.
+    env, data = specs.environment(run.spec), specs.data(run.spec)
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from workers.trainers import attempts
+
+    settings = run.spec.settings
+    attempts.train(
+        run,
+        GRPOTrainer,
+        GRPOConfig,
+        env,
+        data,
+        scale_rewards=settings["scale_rewards"],
+        multi_objective_aggregation=settings["reward_aggregation"],
+        entropy_coef=settings["entropy_coef"],
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("grpo", train))

@@ -1,0 +1,21 @@
+"""REINFORCE leave-one-out: TRL's RLOOTrainer."""
+
+from workers.trainers import spec as specs
+from workers.trainers.run import Run, main
+
+
+def train(run: Run) -> None:
+    # The libraries take seconds to load; the run directory is owned and its data checked by then.
+    env, data = specs.environment(run.spec), specs.data(run.spec)
+    from trl.trainer.rloo_config import RLOOConfig
+    from trl.trainer.rloo_trainer import RLOOTrainer
+
+    from workers.trainers import attempts
+
+    attempts.train(
+        run, RLOOTrainer, RLOOConfig, env, data, normalize_advantages=run.spec.settings["normalize_advantages"]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("rloo", train))

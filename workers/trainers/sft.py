@@ -1,0 +1,48 @@
+"""Supervised fine-tuning: TRL's SFTTrainer on `{"task_id", "prompt", "completion"}` rows, loss on the completion."""
+
+from typing import Any
+
+from workers.trainers import spec as specs
+from workers.trainers.errors import TrainingError
+from workers.trainers.run import Run, main
+
+
+def train(run: Run) -> None:
+    # The libraries take seconds to load; the run directory is owned and its data checked by then.
+    env, data = specs.environment(run.spec), specs.data(run.spec)
+    from datasets import Dataset
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    from workers.trainers import loop, policy
+
+    loaded = policy.load(run)
+    settings = run.spec.settings
+    rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
+    if settings["tools_in_prompt"]:
+        rows = [row | {"tools": run.spec.environment["config"]["tools"]} for row in rows]
+    trainer = SFTTrainer(
+        model=loaded.model,
+        args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=settings["max_length"]),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.lora,
+    )
+    _check_lengths(run, trainer.train_dataset, len(rows))
+    loop.drive(run, trainer, loaded, env, data)
+
+
+def _check_lengths(run: Run, prepared: Any, rows: int) -> None:
+    """TRL drops rows whose prompt alone is too long and cuts the others without a word."""
+    lengths = [len(ids) for ids in prepared["input_ids"]]
+    limit = run.spec.settings["max_length"]
+    if not lengths:
+        raise TrainingError("data", f"every prompt has max_length ({limit}) tokens or more: nothing is left to learn")
+    if len(lengths) < rows:
+        run.warn(f"{rows - len(lengths)} of {rows} rows are left out: their prompt has max_length ({limit}) tokens")
+    if cut := sum(length >= limit for length in lengths):
+        run.warn(f"{cut} of {rows} rows reach max_length ({limit}); what was beyond it is cut off")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main("sft", train))
