@@ -1,7 +1,343 @@
-"""Carry out a training run: start the trainer, follow its run directory."""
+"""Carry out a training run: start the trainer as a process of its own, follow its run directory, keep what it made.
 
-from flywheel.jobs import Lease
+The trainer knows no database and the database knows no trainer; this is the place between them. A trainer that is
+killed is started again and resumes from its newest checkpoint; one that keeps dying at the same step is given up.
+When this process loses its lease or dies, its trainer ends too (end of its stdin), so nothing trains unowned.
+"""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files.storage import default_storage
+from django.utils.dateparse import parse_datetime
+
+from flywheel.agents import artifacts
+from flywheel.agents.models import Version
+from flywheel.core import digests, recipes
+from flywheel.environments.make import core_task
+from flywheel.environments.models import Split
+from flywheel.evals import run as evals
+from flywheel.jobs import Lease, LeaseLost, State
+from flywheel.training.models import Point, TrainingRun
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+CANCEL_GRACE_S = 60.0
+"""How long a trainer may take to save and stop before it is killed."""
+MAX_DEATHS = 3
+"""A trainer that dies so often without getting further is given up."""
+NAMESPACE = uuid.UUID("3f6d2f0a-5a2c-4c43-9b6e-0b6a52b1a7de")
+"""Of the idempotency keys of evals that follow from runs."""
+
+
+class TrainingFailed(Exception):
+    """The trainer said why it failed, or died too often. `kind` is the trainer's own word."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def run_dir(run: TrainingRun) -> Path:
+    return Path(settings.RUNS_DIR) / str(run)
 
 
 def train(lease: Lease) -> None:
-    """Supervise one trainer."""
+    """Carry out the run that the lease holds."""
+    run = TrainingRun.objects.select_related(
+        "base__agent",
+        "base__weights",
+        "base__adapter",
+        "dataset",
+        "task_set__environment_version__environment",
+        "baseline",
+    ).get(pk=lease.job.pk)
+    place = run_dir(run)
+    prepare(run, place)
+    (place / "CANCEL").unlink(missing_ok=True)
+    stop_orphan(place)
+    _follow_until_done(lease, run, place)
+    if lease.job.state == State.RUNNING:
+        _keep(lease, run, place)
+
+
+def prepare(run: TrainingRun, place: Path) -> None:
+    """Write the run directory's `spec.json` and data, unless a previous owner did."""
+    if (place / "spec.json").exists():
+        return
+    (place / "data").mkdir(parents=True, exist_ok=True)
+    with default_storage.open(run.dataset.file) as source:
+        train_rows = _write(place / "data" / "train.jsonl", source.read(), run.dataset.rows)
+    members = run.task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
+    lines = [json.dumps(core_task(member.task).to_json(), ensure_ascii=False) + "\n" for member in members]
+    held_out_rows = _write(place / "data" / "held_out.jsonl", "".join(lines).encode(), len(lines))
+    environment = run.task_set.environment_version
+    assert run.base.weights is not None
+    steps = run.settings["steps"]
+    every = max(1, steps // 6)
+    spec = {
+        "run": str(run),
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "base": {"path": str(artifacts.local(run.base.weights)), "digest": run.base.weights.digest},
+        "adapter": None
+        if run.base.adapter is None
+        else {"path": str(artifacts.local(run.base.adapter)), "digest": run.base.adapter.digest},
+        "environment": {
+            "kind": environment.environment.kind,
+            "config": environment.config,
+            "verifier": environment.verifier,
+        },
+        "tuning": run.tuning,
+        "settings": run.settings,
+        "eval": {"every": every, "limit": 64},
+        "checkpoint_every": every,
+        "data": {"train": train_rows, "held_out": held_out_rows},
+    }
+    aside = place / "spec.json.aside"
+    aside.write_bytes(digests.canonical(spec))
+    aside.rename(place / "spec.json")
+
+
+def stop_orphan(place: Path) -> None:
+    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives, not its pid."""
+    import fcntl
+
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        for _ in range(100):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                _kill_owner(place)
+                time.sleep(0.1)
+        raise TrainingFailed("locked", f"another trainer holds {place.name} and does not end")
+    finally:
+        os.close(lock)
+
+
+def _kill_owner(place: Path) -> None:
+    try:
+        pid = int((place / "trainer.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if str(place).encode() in command:
+            os.killpg(pid, signal.SIGKILL)
+    except (OSError, ValueError):
+        return
+
+
+def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
+    deaths, died_at = 0, -1
+    while True:
+        trainer = _start(run, place)
+        lease.log(f"trainer started, process {trainer.pid}")
+        try:
+            _follow(lease, run, place, trainer)
+        finally:
+            _end(trainer)
+        result = _result(place)
+        if result.get("status") == "completed":
+            return
+        if result.get("status") == "cancelled" or lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        if result.get("status") == "failed":
+            raise TrainingFailed(result["kind"], result["message"])
+        reached = run.done
+        deaths = deaths + 1 if reached == died_at else 1
+        died_at = reached
+        if deaths >= MAX_DEATHS:
+            raise TrainingFailed(
+                "trainer_died",
+                f"the trainer died {deaths} times at step {reached} (last exit code {trainer.returncode}): {_last_words(place)}",
+            )
+        lease.log(f"the trainer died with code {trainer.returncode}; it resumes from its newest checkpoint", "warning")
+
+
+def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
+    name = recipes.ALGORITHMS[run.algorithm].trainer
+    with (place / "trainer.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"workers.trainers.{name}", str(place), "--wait-lock", "10"],
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=_trainer_env(),
+        )
+
+
+def _trainer_env() -> dict[str, str]:
+    """What a trainer may know: no database, no keys."""
+    kept = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
+    passed = {k: v for k, v in os.environ.items() if k in kept or k.startswith(("OMP_", "NCCL_", "TORCH_"))}
+    return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> None:
+    asked_at = 0.0
+    while True:
+        ended = trainer.poll() is not None
+        _read_events(lease, run, place)
+        if ended:
+            return
+        if lease.lost:
+            raise LeaseLost(f"{run} has another owner")
+        if lease.cancelled and not asked_at:
+            (place / "CANCEL").touch()
+            asked_at = time.monotonic()
+            lease.log("asked the trainer to save and stop")
+        if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
+            lease.log("the trainer did not stop in time and was killed", "warning")
+            return
+        time.sleep(POLL_S)
+
+
+def _end(trainer: subprocess.Popen[bytes]) -> None:
+    if trainer.poll() is None:
+        os.killpg(trainer.pid, signal.SIGKILL)
+    trainer.wait()
+    assert trainer.stdin is not None
+    trainer.stdin.close()
+
+
+def _read_events(lease: Lease, run: TrainingRun, place: Path) -> None:
+    """Bring whole new lines of `events.jsonl` into the database, with how far we read, in one transaction."""
+    path = place / "events.jsonl"
+    if not path.exists():
+        return
+    with path.open("rb") as events:
+        events.seek(run.events_read)
+        content = events.read(8_000_000)
+    content = content[: content.rfind(b"\n") + 1]
+    if not content:
+        return
+    rows = [json.loads(line) for line in content.splitlines()]
+    points = {(p.kind, p.step): p for row in rows if (p := _point(run, row))}
+    changes: dict[str, Any] = {"events_read": run.events_read + len(content)}
+    for row in rows:
+        if row["event"] == "training_start":
+            changes |= {"total": row["total_steps"], "done": row["resumed_from"] or 0}
+        elif row["event"] == "step":
+            changes["done"] = row["step"]
+        elif row["event"] == "checkpoint":
+            changes["checkpoint_step"] = row["step"]
+    with lease.guard():
+        Point.objects.bulk_create(
+            points.values(),
+            update_conflicts=True,
+            unique_fields=["run", "kind", "step"],
+            update_fields=["at", "values"],
+        )
+        for row in rows:
+            if text := _told(row):
+                run.events.create(
+                    text=text, level="error" if row["event"] == "training_error" else _level(row), at=_at(row)
+                )
+        lease.update(**changes)
+    for name, value in changes.items():
+        setattr(run, name, value)
+
+
+def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
+    if row["event"] == "step":
+        return Point(run=run, kind=Point.Kind.STEP, step=row["step"], at=_at(row), values=row["metrics"])
+    if row["event"] == "eval":
+        values = {name: row[name] for name in ("success", "n", "unscored", "seconds")}
+        return Point(run=run, kind=Point.Kind.EVAL, step=row["step"], at=_at(row), values=values)
+    if row["event"] == "samples":
+        return Point(run=run, kind=Point.Kind.SAMPLES, step=row["step"], at=_at(row), values=row["samples"])
+    return None
+
+
+def _told(row: dict[str, Any]) -> str:
+    """The line of the run's log that an event deserves; empty for those that are charts."""
+    match row["event"]:
+        case "training_start":
+            start = f"from step {row['resumed_from']}" if row["resumed_from"] else "from the start"
+            return f"training {start}: {row['train_rows']} rows, {row['trainable_parameters']:,} weights to train"
+        case "checkpoint":
+            return f"checkpoint at step {row['step']}"
+        case "warning":
+            return str(row["message"])
+        case "training_error":
+            return f"{row['kind']}: {row['message']}"
+        case "training_end":
+            return f"{row['status']} at step {row['step']} after {row['seconds']:.0f} s"
+    return ""
+
+
+def _level(row: dict[str, Any]) -> str:
+    return "warning" if row["event"] == "warning" else "info"
+
+
+def _at(row: dict[str, Any]) -> Any:
+    return parse_datetime(row["time"])
+
+
+def _result(place: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((place / "result.json").read_bytes())
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _last_words(place: Path) -> str:
+    lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it wrote nothing"
+
+
+def _write(path: Path, content: bytes, rows: int) -> dict[str, Any]:
+    import hashlib
+
+    path.write_bytes(content)
+    return {"path": f"data/{path.name}", "sha256": hashlib.sha256(content).hexdigest(), "rows": rows}
+
+
+def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
+    """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
+    kind = "adapter" if run.tuning["mode"] == "lora" else "model"
+    artifact = artifacts.store(place / "final", kind)
+    base = run.base
+    with lease.guard():
+        version = Version.make(
+            base.agent,
+            run.created_by,
+            base_model=base.base_model,
+            endpoint=base.endpoint,
+            weights=base.weights if kind == "adapter" else artifact,
+            adapter=artifact if kind == "adapter" else None,
+            system_prompt=base.system_prompt,
+            tools=base.tools,
+            sampling=base.sampling,
+            parent=base,
+            note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
+        )
+        assert run.baseline is not None
+        evaluation, _ = evals.submit(
+            key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
+            version=version,
+            task_set=run.task_set,
+            actor=run.created_by,
+            samples=run.baseline.samples,
+            seed=run.baseline.seed,
+            sampling=run.baseline.sampling,
+        )
+        lease.update(produced=version, evaluation=evaluation)
+    lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
+    lease.finish(State.SUCCEEDED)
+    shutil.rmtree(place / "work", ignore_errors=True)

@@ -10,7 +10,7 @@ from flywheel.core.digests import digest
 
 
 class Artifact(models.Model):
-    """An immutable, content-addressed set of files: weights, a tokenizer, an adapter. `artifacts.py` reads and writes."""
+    """An immutable, content-addressed set of files (weights, tokenizer, adapter); `artifacts.py` reads and writes."""
 
     digest = models.CharField(max_length=64, unique=True)
     """SHA-256 of the manifest."""

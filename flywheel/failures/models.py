@@ -60,6 +60,9 @@ class Failure(models.Model):
     current = models.BooleanField(default=True)
     """Not superseded by a later decision. `label.py` turns the old one off and writes the new one in one transaction."""
 
+    taken_back_at = models.DateTimeField(null=True, blank=True)
+    """When its maker undid it; it stays for the record."""
+
     class Meta:
         ordering: ClassVar[list[str]] = ["-id"]
         constraints: ClassVar[list[models.BaseConstraint]] = [

@@ -1,0 +1,17 @@
+"""Which split a task belongs to: decided by its source cluster alone, before anything else is known of it."""
+
+import hashlib
+
+from flywheel.environments.models import Split
+
+
+def split_of(*, cluster: str, slice: str, salt: str, held_out_share: float, reserved_slices: list[str]) -> Split:
+    """The split of a cluster's tasks, by hash: siblings (same session, same customer) never straddle.
+
+    A task of a reserved slice is measured when its cluster is held out, and set aside otherwise: it may not be trained
+    on, and its cluster is. `salt` (the environment's identity) makes splits of environments independent.
+    """
+    number = int.from_bytes(hashlib.sha256(f"{salt}\0{cluster}".encode()).digest()[:8])
+    if number / 2**64 < held_out_share:
+        return Split.HELD_OUT
+    return Split.SET_ASIDE if slice in reserved_slices else Split.TRAIN

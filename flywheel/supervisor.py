@@ -1,0 +1,210 @@
+"""`python -m flywheel.supervisor`: PostgreSQL, web, worker and beat under one foreground process.
+
+It prepares the database, starts the processes, restarts one that dies (with a growing pause), says when everything is
+ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the story, by a command of its own
+(`python -m workers.demo`), because the web's package knows nothing of the workers'.
+
+Killed with -9 it leaves PostgreSQL running, which the next start adopts; its other children notice that their parent is
+gone and end (`PR_SET_PDEATHSIG`).
+"""
+
+import argparse
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from flywheel import env, postgres
+
+ROOT = Path(__file__).resolve().parent.parent
+STOP_GRACE_S = 20.0
+READY_WITHIN_S = 120.0
+
+
+@dataclass
+class Child:
+    name: str
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    died: int = 0
+    """How often it died lately; the pause before a restart grows with it."""
+    restart_at: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self.command, cwd=ROOT, start_new_session=True, preexec_fn=_die_with_parent)
+        self.started = time.monotonic()
+
+    def check(self) -> None:
+        """Notice a death, and restart when its pause is over."""
+        assert self.process is not None
+        code = self.process.poll()
+        if code is None:
+            if self.died and time.monotonic() - self.started > 60:
+                self.died = 0
+            return
+        now = time.monotonic()
+        if not self.restart_at:
+            self.died += 1
+            self.restart_at = now + min(0.5 * 2**self.died, 30)
+            _say(f"{self.name} ended with code {code}; it starts again in {self.restart_at - now:.0f} s")
+        elif now >= self.restart_at:
+            self.restart_at = 0.0
+            self.start()
+
+    def stop(self, deadline: float) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        try:
+            self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class Stop(Exception):
+    """Somebody asked for an end."""
+
+
+def children() -> list[Child]:
+    python = sys.executable
+    celery = [python, "-m", "celery", "-A", "workers.celery", "--quiet"]
+    return [
+        Child(
+            "web",
+            [
+                python, "-m", "gunicorn", "flywheel.wsgi", "--bind", f"{env.bind()}:{env.port()}",
+                "--workers", "1", "--threads", "8", "--timeout", "120", "--graceful-timeout", "10",
+                "--no-control-socket", "--log-level", "warning",
+            ],
+        ),
+        Child("worker", [*celery, "worker", "--concurrency", "3", "--loglevel", "WARNING", "--without-mingle", "--without-gossip"]),
+        Child("beat", [*celery, "beat", "--loglevel", "WARNING"]),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m flywheel.supervisor", description=__doc__.splitlines()[0])
+    parser.add_argument("--demo", action="store_true", help="load the story into the project `demo`")
+    options = parser.parse_args()
+    try:
+        _run(options.demo)
+    except (env.BadSetting, postgres.PostgresError) as error:
+        sys.exit(f"flywheel: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"flywheel: {' '.join(map(str, error.cmd))} failed with code {error.returncode}; nothing was lost")
+
+
+def _run(demo: bool) -> None:
+    home = env.home()
+    home.mkdir(parents=True, exist_ok=True)
+    with _only_one(home):
+        signal.signal(signal.SIGTERM, _raise_stop)
+        signal.signal(signal.SIGINT, _raise_stop)
+        embedded = not env.database_url()
+        running: list[Child] = []
+        try:
+            _check_port()
+            if embedded:
+                os.environ["DATABASE_URL"] = postgres.start(home / "postgres").url
+            python = sys.executable
+            subprocess.run([python, "manage.py", "prepare", *(["--demo"] if demo else [])], cwd=ROOT, check=True)
+            for child in children():
+                child.start()
+                running.append(child)
+            _wait_until_ready(running)
+            if demo:
+                subprocess.run([python, "-m", "workers.demo"], cwd=ROOT, check=True)
+            subprocess.run([python, "manage.py", "prepare", "--logins"], cwd=ROOT, check=True)
+            print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
+            while True:
+                time.sleep(0.5)
+                for child in running:
+                    child.check()
+        except Stop:
+            _say("stopping")
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _stop(running)
+            if embedded:
+                postgres.stop(home / "postgres")
+
+
+def _stop(running: list[Child]) -> None:
+    for child in running:
+        if child.process is not None and child.process.poll() is None:
+            child.process.terminate()
+    deadline = time.monotonic() + STOP_GRACE_S
+    for child in running:
+        child.stop(deadline)
+
+
+class _only_one:
+    """One supervisor per home: two would fight over the port and the worker."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "supervisor.lock"
+
+    def __enter__(self) -> None:
+        self.file = self.path.open("w")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(
+                f"flywheel: another Flywheel runs with FLYWHEEL_HOME={self.path.parent}; stop it or choose another"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def _check_port() -> None:
+    import socket
+
+    family = socket.AF_INET6 if ":" in env.bind() else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((env.bind(), env.port()))
+        except OSError as error:
+            raise env.BadSetting(
+                f"FLYWHEEL_PORT={env.port()} on {env.bind()} cannot be used ({error.strerror}): choose a free one"
+            ) from None
+
+
+def _wait_until_ready(running: list[Child]) -> None:
+    address = "127.0.0.1" if env.bind() in ("0.0.0.0", "::") else env.bind()  # noqa: S104 it compares, it does not bind
+    url = f"http://{f'[{address}]' if ':' in address else address}:{env.port()}/readyz"
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline:
+        for child in running:
+            child.check()
+        try:
+            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 our own address
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise env.BadSetting(f"not ready after {READY_WITHIN_S:.0f} s; {url} says what is missing")
+
+
+def _raise_stop(number: int, frame: FrameType | None) -> None:
+    raise Stop
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _say(text: str) -> None:
+    print(f"flywheel: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
