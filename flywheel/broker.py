@@ -1,12 +1,27 @@
-"""Which broker carries wake-ups, as Celery settings for both the web (which sends) and the workers (which receive)."""
+"""Which broker carries wake-ups, and the Celery application that the web sends through and the workers listen with."""
 
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 QUEUE = "flywheel"
+SWEEP_EVERY_S = 5.0
+
+
+@lru_cache(maxsize=1)
+def app() -> "Celery":
+    """The one Celery application of this process. Its settings are read at its first use."""
+    from celery import Celery
+
+    made = Celery("flywheel")
+    made.add_defaults(celery_settings)
+    return made
 
 
 def celery_settings() -> dict[str, Any]:
@@ -14,14 +29,22 @@ def celery_settings() -> dict[str, Any]:
     common = {
         "task_default_queue": QUEUE,
         "task_ignore_result": True,
+        # A wake-up is acknowledged when it is taken: a lost one is sent again by the sweeper, so that no broker's
+        # redelivery rules matter.
         "task_acks_late": False,
-        "worker_prefetch_multiplier": 1,
-        "worker_hijack_root_logger": False,
-        "broker_connection_retry_on_startup": True,
         "task_serializer": "json",
         "accept_content": ["json"],
-        "beat_schedule": {"sweep": {"task": "workers.sweep", "schedule": 5.0}},
-        "beat_schedule_filename": str(settings.HOME / "celerybeat"),
+        "worker_concurrency": 2,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        # A revoke by process id may hit another task; cancelling is a column of the job.
+        "worker_enable_remote_control": False,
+        "broker_connection_retry_on_startup": True,
+        "beat_scheduler": "workers.celery:Housekeeper",
+        # Twice a lease at least, so that an orphan has a new owner within two leases.
+        "beat_schedule": {
+            "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 2)}
+        },
     }
     if settings.BROKER_URL:
         return {**common, "broker_url": settings.BROKER_URL}
@@ -29,37 +52,57 @@ def celery_settings() -> dict[str, Any]:
         **common,
         "broker_url": "pgmq://",
         "broker_transport_options": {
-            # The URL form drops a socket directory, so the connection is said in libpq's own words.
-            "conn_string": conninfo(),
+            "conn_string": _pgmq_conninfo(),
             "init_extension": False,
             "use_notify": True,
             "polling_interval": 0.2,
             "wait_time_seconds": 0,
             "pool_size": 2,
+            "pool_timeout": 5,
         },
     }
 
 
 def conninfo() -> str:
     """The database in libpq's key=value form."""
-    database = settings.DATABASES["default"]
-    return make_conninfo(
-        dbname=database["NAME"],
-        user=database["USER"] or None,
-        password=database["PASSWORD"] or None,
-        host=database["HOST"] or None,
-        port=database["PORT"] or None,
-        **database["OPTIONS"],
-    )
+    return make_conninfo(**_connection())
 
 
 def install() -> None:
     """Make the message tables in the database when it is the broker. Does nothing when they are there."""
     if settings.BROKER_URL:
         return
-    from pgmq.install import install_pgmq_from_sql
+    from pgmq.install import get_embedded_install_sql
 
-    with psycopg.connect(conninfo(), autocommit=True) as connection:
-        if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() != (None,):
-            return
-    install_pgmq_from_sql(dsn=conninfo())
+    with psycopg.connect(conninfo()) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.broker.install'))")
+        if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() == (None,):
+            connection.execute(get_embedded_install_sql().encode())
+
+
+def _connection() -> dict[str, Any]:
+    database = settings.DATABASES["default"]
+    named = {
+        "dbname": database["NAME"],
+        "user": database["USER"],
+        "password": database["PASSWORD"],
+        "host": database["HOST"],
+        "port": database["PORT"],
+    }
+    return {name: value for name, value in named.items() if value} | database["OPTIONS"]
+
+
+def _pgmq_conninfo() -> str:
+    """The same for the package pgmq, which has two faults (1.1.4): it forgets every option but these five, and pastes
+    them together unquoted. So each value goes in quoted already, and the options ride along with the last."""
+    named = _connection()
+    options = {name: named.pop(name) for name in list(named) if name not in _PGMQ_KNOWS}
+    quoted = {name: make_conninfo(**{name: value}).partition("=")[2] for name, value in named.items()}
+    # It fills in a host and a password when there are none; libpq takes an empty one for its own default.
+    quoted = {**dict.fromkeys(_PGMQ_KNOWS, "''"), "port": "5432", **quoted}
+    if options:
+        quoted["password"] += " " + make_conninfo(**options)
+    return make_conninfo(**quoted)
+
+
+_PGMQ_KNOWS = ("host", "port", "dbname", "user", "password")

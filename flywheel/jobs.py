@@ -28,6 +28,8 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from flywheel import broker
+
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
@@ -126,10 +128,8 @@ class Job(models.Model):
 
     def nudge(self) -> None:
         """Tell the workers that the job waits. A broker that is away costs nothing: the sweeper tells them again."""
-        from celery import current_app
-
         try:
-            current_app.send_task(RUN_TASK, [self._meta.label, self.pk], retry=False)
+            broker.app().send_task(RUN_TASK, [self._meta.label, self.pk], retry=False)
         except Exception:
             log.warning("no wake-up for %s %s: the broker does not answer", self._meta.label, self.pk, exc_info=True)
 

@@ -19,6 +19,9 @@ from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, tools, verifiers
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.trajectories.models import Source, Step, Trajectory
+from tests.worker import broker_installed, start_worker, worker
+
+__all__ = ["broker_installed", "start_worker", "worker"]
 
 TOOLS = [
     {

@@ -2,7 +2,7 @@
 
 `run_job` carries out a job row: it claims the row, and hands the lease to the one function that knows this kind of job.
 `detect` reads new trajectories; `sweep` announces again what nobody came for. All of them may run twice or never:
-the rows decide.
+the rows decide. What a task needs is imported when it runs, so that a worker starts at once and stays small.
 """
 
 from collections.abc import Callable
@@ -10,17 +10,16 @@ from collections.abc import Callable
 from celery import shared_task
 from django.apps import apps
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from flywheel import jobs
 from flywheel.accounts.models import Pulse
-from workers.detecting import detect_waiting
-from workers.evaluating import evaluate
-from workers.training import train
 
-HANDLERS: dict[str, Callable[[jobs.Lease], None]] = {
-    "evals.EvalRun": evaluate,
-    "training.TrainingRun": train,
+HANDLERS = {
+    "evals.EvalRun": "workers.evaluating.evaluate",
+    "training.TrainingRun": "workers.training.train",
 }
+"""Who carries out each kind of job: a function that takes the `Lease`."""
 
 
 @shared_task(name=jobs.RUN_TASK)
@@ -31,18 +30,34 @@ def run_job(label: str, pk: int) -> None:
     lease = model.claim(pk)
     if lease is not None:
         with lease:
-            HANDLERS[label](lease)
+            handler(label)(lease)
+
+
+def handler(label: str) -> Callable[[jobs.Lease], None]:
+    """The function behind a kind of job."""
+    found: Callable[[jobs.Lease], None] = import_string(HANDLERS[label])
+    return found
 
 
 @shared_task(name="workers.detect")
 def detect(project_id: int) -> None:
     """Let the detectors read what arrived and was not read yet."""
+    from workers.detecting import detect_waiting
+
     detect_waiting(project_id)
 
 
 @shared_task(name="workers.sweep")
 def sweep() -> None:
-    """Every few seconds: say that a worker lives, announce waiting jobs, read what ingest left unread."""
-    Pulse.objects.update_or_create(name="worker", defaults={"at": timezone.now()})
+    """Every few seconds, in beat: say that it lives, announce waiting jobs, read what ingest left unread."""
+    report("beat")
     jobs.sweep()
+
+    from workers.detecting import detect_waiting
+
     detect_waiting()
+
+
+def report(name: str) -> None:
+    """Say that the process of this name lives."""
+    Pulse.objects.update_or_create(name=name, defaults={"at": timezone.now()})

@@ -1,0 +1,181 @@
+"""A real Celery worker and beat on the test database, for tests marked `worker` and `django_db(transaction=True)`.
+
+    @pytest.mark.worker
+    @pytest.mark.django_db(transaction=True)
+    def test_a_run_is_carried_out(worker: Worker, build: Build) -> None:
+        run = …submit(…)
+        worker.finish(run)            # waits, refreshes, and shows the worker's log when it takes too long
+
+`worker` is ready when the test begins and is gone when it ends. `start_worker()` gives further ones; `beat` runs beside
+the first. Their handlers are the real ones, and those of `tests/plays.py`.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
+
+from flywheel import broker, jobs
+from flywheel.accounts.models import Pulse
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 60.0
+
+
+class Worker:
+    """One process of Celery with its pool, in a process group of its own; what it printed is in `log`."""
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        self.name = name
+        self.is_starting = True
+        self.path = settings.HOME / f"celery-{time.monotonic_ns()}.log"
+        environment = {
+            **os.environ,
+            "FLYWHEEL_HOME": str(settings.HOME),
+            "DATABASE_URL": _database_url(),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with self.path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "tests.worker_app", name, *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and its pool."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def kill9(self) -> None:
+        """As when the machine's memory runs out: the worker and its pool are gone at once."""
+        self.signal_all(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, within: float = 15.0) -> None:
+        """As a supervisor stops it: SIGTERM, and time to give back what it holds."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(within)
+            except subprocess.TimeoutExpired:
+                self.kill9()
+                raise AssertionError(f"did not stop within {within} s:\n{self.log}") from None
+        self.kill9()
+
+    def wait_until(self, happened: Callable[[], bool], what: str, within: float = PATIENCE_S) -> float:
+        """Wait for something; returns the seconds it took. Fails with the log."""
+        begun = time.monotonic()
+        while not happened():
+            if self.process.poll() is not None and self.is_starting:
+                pytest.fail(f"ended with {self.process.returncode}:\n{self.log[-6000:]}")
+            if time.monotonic() - begun > within:
+                pytest.fail(f"not within {within} s: {what}\n{self.log[-6000:]}")
+            time.sleep(0.02)
+        return time.monotonic() - begun
+
+    def wait_until_started(self) -> None:
+        self.wait_until(lambda: Pulse.objects.filter(name=self.name).exists(), f"{self.name} reports")
+        self.is_starting = False
+
+    def finish(self, job: jobs.Job, within: float = PATIENCE_S) -> float:
+        """Wait until the job is over, and refresh it; returns the seconds it took."""
+
+        def over() -> bool:
+            job.refresh_from_db()
+            return job.is_finished
+
+        return self.wait_until(over, f"{job.label} {job.pk} is over (now {job.state}, {job.message!r})", within)
+
+
+@pytest.fixture
+def broker_installed(transactional_db: None) -> Iterator[None]:
+    """The message tables in the test database, with nothing in them. Nothing of it holds a connection afterwards."""
+    broker.install()
+    empty_broker()
+    yield
+    broker.app().pool.force_close_all()
+    broker.app().close()
+    broker.app.cache_clear()
+
+
+@pytest.fixture
+def start_worker(broker_installed: None) -> Iterator[Callable[..., Worker]]:
+    """`start_worker("-c", "1")` starts a worker and returns when it takes work; every one of them ends with the test."""
+    started: list[Worker] = []
+
+    def start(*options: str) -> Worker:
+        Pulse.objects.filter(name="worker").delete()
+        one = Worker("worker", "--pool", "prefork", *(options or ("-c", "2")), "-n", f"test{len(started)}@%h")
+        fresh = [one] if started else [one, Worker("beat")]
+        started.extend(fresh)
+        for each in fresh:
+            each.wait_until_started()
+        return one
+
+    yield start
+    for one in started:
+        one.kill9()
+    _end_other_sessions()
+
+
+@pytest.fixture
+def worker(start_worker: Callable[..., Worker]) -> Worker:
+    """A worker with two processes, and beat."""
+    return start_worker()
+
+
+def empty_broker() -> None:
+    """Lose every message, as a broker without its disk does."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('pgmq.meta')")
+        if cursor.fetchone() == (None,):
+            return
+        cursor.execute("SELECT queue_name FROM pgmq.meta")
+        for (name,) in cursor.fetchall():
+            cursor.execute("SELECT pgmq.purge_queue(%s)", [name])
+
+
+def _database_url() -> str:
+    """The test database as the child processes are to find it."""
+    from urllib.parse import quote
+
+    parts: dict[str, Any] = conninfo_to_dict(broker.conninfo())
+    login = quote(parts.get("user", ""), safe="")
+    if "password" in parts:
+        login += ":" + quote(parts["password"], safe="")
+    host = quote(parts.get("host", ""), safe="")
+    return f"postgresql://{login}@{host}:{parts.get('port', 5432)}/{quote(parts['dbname'], safe='')}"
+
+
+def _end_other_sessions() -> None:
+    """The killed processes' sessions linger for a moment; none may hold a lock when the tables are emptied."""
+    with psycopg.connect(broker.conninfo(), autocommit=True) as session:
+        session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",
+            [connection.connection.info.backend_pid if connection.connection else 0],
+        )
