@@ -72,6 +72,8 @@ class Trajectory(models.Model):
     """Tool definitions that the agent had."""
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
+    said = models.JSONField(default=dict, blank=True)
+    """Which step said what about the whole, and when: `facts.py` merges late parts with it, in any order."""
     proposed_bucket = models.CharField(max_length=64, blank=True)
     """The strongest open proposal; `failures` keeps it."""
     proposed_score = models.FloatField(null=True, blank=True)
@@ -87,6 +89,11 @@ class Trajectory(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["project", "-started_at", "-id"], name="trajectory_newest"),
             models.Index(fields=["project", "source", "-started_at", "-id"], name="trajectory_by_source"),
+            models.Index(
+                fields=["project", "-started_at", "-id"],
+                name="trajectory_traffic",
+                condition=~models.Q(source=Source.ROLLOUT),
+            ),
             models.Index(fields=["project", "proposed_bucket", "-started_at"], name="trajectory_by_bucket"),
             models.Index(fields=["project", "version", "-started_at"], name="trajectory_by_version"),
             models.Index(fields=["project", "session_id"], name="trajectory_by_session"),
@@ -117,6 +124,8 @@ class Step(models.Model):
     parent_id = models.CharField(max_length=64, blank=True)
     position = models.PositiveIntegerField()
     """Order within the trajectory, from 0; set anew when late steps arrive."""
+    place = models.PositiveIntegerField(default=0)
+    """Where it stood in what was sent; orders steps that the clock does not."""
     kind = models.CharField(max_length=16)
     name = models.CharField(max_length=300, blank=True)
     status = models.CharField(max_length=8, default="unset")
@@ -137,6 +146,9 @@ class Step(models.Model):
     tokens_cached = models.PositiveIntegerField(null=True, blank=True)
     cost_usd = models.FloatField(null=True, blank=True)
     raw = models.JSONField(default=dict, blank=True)
+    size = models.PositiveIntegerField(default=0)
+    digest = models.CharField(max_length=64, blank=True)
+    """Length and SHA-256 of the canonical content: what `store.py` compares when a span comes again."""
     received_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -165,7 +177,10 @@ class Batch(models.Model):
     sha256 = models.CharField(max_length=64)
     """Of the body, after decompression."""
     received_at = models.DateTimeField(default=timezone.now)
+    trajectories = models.PositiveIntegerField(default=0)
+    """How many trajectories the steps belong to."""
     received = models.PositiveIntegerField()
+    """Steps; a line of a file or a span that cannot be read counts as one."""
     inserted = models.PositiveIntegerField()
     updated = models.PositiveIntegerField()
     duplicate = models.PositiveIntegerField()

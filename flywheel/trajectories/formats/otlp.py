@@ -67,6 +67,22 @@ def parse(body: bytes, content_type: str) -> Batch:
     return _batch(decode(body, content_type))
 
 
+def parts(body: bytes, content_type: str) -> Batch:
+    """As `parse`, but a trace for each span, so that the store can merge what each span says in any order.
+
+    A span that names no agent leaves the name empty; its service's name and version are in the metadata.
+    """
+    decoded = decode(body, content_type)
+    batch = Batch(received=decoded.received, rejected=decoded.rejected)
+    for span in decoded.spans:
+        trace = _trace(span.trace_id, [span], batch.warnings, named_by_service=False)
+        service = {key: value for key in ("service.name", "service.version") if (value := word(span.resource, key))}
+        trace.metadata = {**service, **trace.metadata}
+        batch.traces.append(trace)
+    del batch.warnings[_MAX_WARNINGS:]
+    return batch
+
+
 def parse_envelope(value: Any) -> Batch:
     """The traces of one decoded OTLP JSON envelope, such as a line of a span export."""
     return _batch(otlp_json.decode(value))
@@ -99,7 +115,7 @@ def _ordered(spans: list[Span]) -> list[Span]:
     return sorted(spans, key=lambda span: (span.start_ns, depth(span.span_id), span.span_id))
 
 
-def _trace(trace_id: str, spans: list[Span], warnings: list[str]) -> Trace:
+def _trace(trace_id: str, spans: list[Span], warnings: list[str], *, named_by_service: bool = True) -> Trace:
     trace = Trace(trace_id)
     named: list[tuple[str, str]] = []
     outcomes: list[tuple[int, Outcome]] = []
@@ -125,11 +141,13 @@ def _trace(trace_id: str, spans: list[Span], warnings: list[str]) -> Trace:
         }
         trace.interventions += _interventions(span)
         outcomes += _outcomes(span, warnings)
-    service = next((name for span in spans if (name := word(span.resource, "service.name"))), "")
-    release = next((name for span in spans if (name := word(span.resource, "service.version"))), "")
-    trace.agent, trace.version = named[0] if named else (service, release)
-    trace.version = trace.version or next((version for name, version in named if name == trace.agent and version), "")
-    trace.version = trace.version or release
+    if named:
+        trace.agent = named[0][0]
+        trace.version = next((version for name, version in named if name == trace.agent and version), "")
+    if named_by_service:
+        service = next((name for span in spans if (name := word(span.resource, "service.name"))), "")
+        release = next((name for span in spans if (name := word(span.resource, "service.version"))), "")
+        trace.agent, trace.version = trace.agent or service, trace.version or release
     trace.tags, trace.tools = list(tags), list(tools.values())
     trace.outcome = max(outcomes, key=lambda item: item[0])[1] if outcomes else None
     return trace
