@@ -1,0 +1,18 @@
+# One image: web, worker and beat run the same code. Its torch is CUDA's, so the trainer of profile `gpu` uses it too.
+FROM python:3.13-slim AS base
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 FLYWHEEL_HOME=/data
+RUN useradd --create-home --uid 10001 flywheel && mkdir /data && chown flywheel /data
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY flywheel flywheel
+COPY workers workers
+COPY templates templates
+COPY static static
+COPY manage.py ./
+
+FROM base AS server
+RUN pip install -c constraints.txt -e '.[train,redis]'
+USER flywheel
+VOLUME /data
+EXPOSE 8000
+CMD ["python", "-m", "gunicorn", "flywheel.wsgi", "--bind", "0.0.0.0:8000", "--workers", "2", "--threads", "8", "--no-control-socket"]

@@ -1,0 +1,69 @@
+"""`make demo`: load the story into the project `demo` of a running Flywheel, once, up to where a person would start.
+
+Last week's traffic is labelled and practised on: a task set, the live version's baseline, one short earlier run whose
+comparison can be looked at. This week's traffic is in with the detectors' proposals, waiting for a reviewer.
+"""
+
+import os
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+from flywheel import env
+
+LAST_WEEK = range(110)
+THIS_WEEK = range(110, 210)
+EARLIER_RUN = {"steps": 12, "learning_rate": 1e-4}
+"""Too short to show anything: what an honest gate says of that is worth seeing."""
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    import django
+
+    django.setup()
+    from flywheel.accounts.models import Project
+    from flywheel.promotions.models import Candidate
+    from flywheel.promotions.promote import reject
+    from workers import story
+
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"flywheel: {time.monotonic() - started:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    project = Project.objects.get(slug="demo")
+    if project.candidates.exists():
+        return
+    endpoint = f"http://{'127.0.0.1' if env.bind() in ('0.0.0.0', '::') else env.bind()}:{env.port()}"  # noqa: S104
+    now = datetime.now(UTC)
+    monday = now - timedelta(days=5)
+    story.policy(project)
+    agent = story.agent_with_first_version(project)
+    story.environment(project, agent)
+    assert agent.live is not None
+    before = story.send_traffic(project, agent, endpoint, LAST_WEEK, begin=now - timedelta(days=12), end=monday)
+    story.wait_for_detectors(project)
+    say(f"{before} trajectories of last week are in and read by the detectors")
+    story.label_all(project, before=monday)
+    task_set = story.make_tasks(project)
+    baseline = story.evaluate(agent.live, task_set)
+    say(f"{task_set} is frozen; {agent.live} succeeds at {baseline.summary['metrics']['success']['mean']:.0%} of it")
+    run = story.train(agent.live, task_set, "sft", EARLIER_RUN)
+    candidate = story.candidate_of(run)
+    if candidate.state == Candidate.State.WAITING and candidate.verdict != Candidate.Verdict.ELIGIBLE:
+        reject(
+            candidate=candidate,
+            actor=story.approver(project),
+            reason=f"{run} was far too short to show a difference; label this week's failures and train on those too",
+            through=story.THROUGH,
+        )
+    say(f"an earlier run {run} is there to look at; the gate said {candidate.verdict}")
+    after = story.send_traffic(project, agent, endpoint, THIS_WEEK, begin=monday, end=now)
+    story.wait_for_detectors(project)
+    waiting = project.trajectories.filter(label="", proposed_bucket__gt="").count()
+    say(f"{after} trajectories of this week are in; {waiting} proposals wait for a reviewer")
+
+
+if __name__ == "__main__":
+    main()
