@@ -6,6 +6,7 @@ that have it. `request.project`, `request.permissions` and `request.actor` are s
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
@@ -107,6 +108,38 @@ class KeyRequest(HttpRequest):
     """Who made the key; what the call does is done in their name."""
 
 
+class KeyRefused(Exception):
+    """A call's key does not carry it. `status` is 401 for no valid key and 403 for a key that may not do this."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _admit(request: HttpRequest, token: str, scope: Scope) -> ApiKey:
+    """Check the key and tell the request whose it is. Raises KeyRefused."""
+    key = ApiKey.find(token)
+    if key is None:
+        raise KeyRefused(401, "no valid API key: send `Authorization: Bearer fw_…`")
+    permissions = key.created_by.permissions(key.project)
+    needed = SCOPE_NEEDS[scope]
+    if scope not in key.scopes:
+        has = ", ".join(key.scopes) or "none"
+        raise KeyRefused(403, f"this key has no scope {scope.value!r}; it has {has}")
+    if needed not in permissions:
+        raise KeyRefused(403, f"{key.created_by} made this key and may not {Permission(needed).label} any more")
+    asked = cast(KeyRequest, request)
+    asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
+    now = timezone.now()
+    if key.last_used_at is None or key.last_used_at < now - LAST_USED_WITHIN:
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    return key
+
+
+LAST_USED_WITHIN = timedelta(minutes=1)
+"""A key in constant use would otherwise write its row with each call, and all its callers would queue for it."""
+
+
 class Key(HttpBearer):
     """`Authorization: Bearer fw_…` with a scope, of a person who has the permission behind it still."""
 
@@ -115,21 +148,33 @@ class Key(HttpBearer):
         self.scope = scope
 
     def authenticate(self, request: HttpRequest, token: str) -> ApiKey | None:
-        key = ApiKey.find(token)
-        if key is None:
-            return None
-        permissions = key.created_by.permissions(key.project)
-        needed = SCOPE_NEEDS[self.scope]
-        if self.scope not in key.scopes:
-            raise HttpError(
-                403, f"this key has no scope {self.scope.value!r}; it has {', '.join(key.scopes) or 'none'}"
-            )
-        if needed not in permissions:
-            raise HttpError(403, f"{key.created_by} made this key and may not {Permission(needed).label} any more")
-        asked = cast(KeyRequest, request)
-        asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
-        ApiKey.objects.filter(pk=key.pk).update(last_used_at=timezone.now())
-        return key
+        try:
+            return _admit(request, token, self.scope)
+        except KeyRefused as refused:
+            if refused.status == 401:
+                return None
+            raise HttpError(refused.status, str(refused)) from None
+
+
+def key_required(
+    scope: Scope, refuse: Callable[[HttpRequest, int, str], HttpResponse]
+) -> Callable[[Callable[[KeyRequest], HttpResponse]], Declared]:
+    """As `Key`, for a view outside the API; `refuse(request, status, message)` answers in the caller's language."""
+
+    def decorate(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
+        @wraps(view)
+        def call(request: HttpRequest) -> HttpResponse:
+            kind, _, token = request.headers.get("Authorization", "").partition(" ")
+            try:
+                _admit(request, token.strip() if kind.lower() == "bearer" else "", scope)
+            except KeyRefused as refused:
+                return refuse(request, refused.status, str(refused))
+            return view(cast(KeyRequest, request))
+
+        call.permission = f"key:{scope.value}"  # type: ignore[attr-defined]
+        return cast(Declared, call)
+
+    return decorate
 
 
 SCOPE_NEEDS: dict[Scope, Permission] = {

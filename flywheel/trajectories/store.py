@@ -13,6 +13,7 @@ The result depends only on the set of steps that ever arrived, not on their orde
 """
 
 import hashlib
+import logging
 import math
 import random
 import time
@@ -25,6 +26,7 @@ import psycopg
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
+from flywheel import broker
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.agents.models import Version
 from flywheel.core import traces
@@ -32,6 +34,8 @@ from flywheel.core.digests import canonical
 from flywheel.trajectories import facts, naming
 from flywheel.trajectories.formats.reading import plain
 from flywheel.trajectories.models import Batch, Source, Step, Trajectory
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -128,7 +132,18 @@ def store(
             problems=list(problems[:PROBLEMS_KEPT]),
         )
 
-    return _patiently(work)
+    batch = _patiently(work)
+    if batch.inserted or batch.updated:
+        transaction.on_commit(lambda: announce(project.pk), robust=True)
+    return batch
+
+
+def announce(project_id: int) -> None:
+    """Tell the detectors that there is something to read. When the broker is away, the sweeper does."""
+    try:
+        broker.app().send_task("workers.detect", [project_id], retry=False)
+    except Exception:
+        log.warning("no wake-up for project %s: the broker does not answer", project_id, exc_info=True)
 
 
 def store_rollouts(
@@ -160,7 +175,7 @@ def write(project: Project, parts: Iterable[traces.Trace], *, source: str, versi
             said = facts.merge(trajectory, by_trace[trace_id])
             if fresh:
                 moved += _order(heads)
-                rows += (head.row for head in fresh)
+                rows += (head.row for head in fresh if head.row)
             if fresh or said:
                 _sum(trajectory, heads.values(), now)
                 changed.append(trajectory)
@@ -321,7 +336,9 @@ def _head(trajectory: Trajectory, step: traces.Step, place: int, now: datetime) 
         digest=hashlib.sha256(body).hexdigest(),
         received_at=now,
     )
-    return _Head(None, *(getattr(row, name) for name in _HEAD_COLUMNS), row=row)
+    head = _Head(None, *(getattr(row, name) for name in _HEAD_COLUMNS))
+    head.row = row
+    return head
 
 
 def _content(step: traces.Step) -> tuple[dict[str, Any], bytes]:
