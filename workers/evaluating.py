@@ -5,17 +5,15 @@ A run that is taken over goes on with the attempts that have no result yet.
 
 import hashlib
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
-from flywheel.trajectories.store import store_rollouts
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.rollouts import Engine, Rollout, Sampling, play
-from flywheel.core.traces import Step, Trace
+from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import Verdict, unscored
 from flywheel.environments.make import core_task
 from flywheel.environments.models import Task
@@ -23,6 +21,8 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import attempt_seed, summary_of
 from flywheel.jobs import Lease, State
 from flywheel.promotions.propose import propose_for
+from flywheel.trajectories.rollouts import trace_of_rollout
+from flywheel.trajectories.store import store_rollouts
 
 CHUNK = 64
 """Attempts asked at once: enough to fill a batch, few enough to show progress and to stop soon."""
@@ -115,31 +115,21 @@ def _store(
 
 
 def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trace:
-    """The rollout as a trajectory; its id is a function of run, task and sample, so storing it twice is storing it once."""
+    """The rollout as a trajectory; its id is a function of the attempt, so storing it twice is storing it once."""
     name = f"eval/{run.pk}/{task.pk}/{rollout.sample}"
-    trace = Trace.from_messages(hashlib.sha256(name.encode()).hexdigest()[:32], rollout.messages)
-    trace.agent = run.version.agent.name
-    trace.version = str(run.version.number)
-    trace.session_id = task.cluster
-    trace.tools = run.version.tools
+    outcome: Outcome | None = None
     if verdict.success is not None:
-        trace.outcome = "success" if verdict.success else "failed"
-    trace.metadata = {"eval_run": run.pk, "task": str(task), "sample": rollout.sample, "seed": rollout.seed}
-    answers = [step for step in trace.steps if step.kind == "assistant"]
-    clock = timezone.now() - timedelta(milliseconds=_total(r.latency_ms for r in rollout.responses) or 0)
-    for step in trace.steps:
-        step.started_at = step.ended_at = clock
-    for step, response in zip(answers, rollout.responses, strict=False):
-        clock = _timed(step, response.latency_ms, clock)
-        step.model = run.version.base_model
-        step.finish_reason = response.finish_reason
-        step.tokens_in, step.tokens_out, step.cost_usd = response.tokens_in, response.tokens_out, response.cost_usd
-    return trace
-
-
-def _timed(step: Step, latency_ms: float | None, clock: Any) -> Any:
-    step.started_at, step.ended_at = clock, clock + timedelta(milliseconds=latency_ms or 0)
-    return step.ended_at
+        outcome = "success" if verdict.success else "failed"
+    return trace_of_rollout(
+        rollout,
+        trace_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+        started_at=timezone.now(),
+        tools=run.version.tools,
+        session_id=task.cluster,
+        model=run.version.base_model,
+        outcome=outcome,
+        metadata={"eval_run": run.pk, "task": str(task), "sample": rollout.sample, "seed": rollout.seed},
+    )
 
 
 def _total(values: Any) -> Any:
