@@ -83,7 +83,8 @@
 
   function linesOf(spec, series, color, index) {
     const dash = series.role === "baseline" ? "dash" : "solid";
-    const sparse = (series.x || []).length <= 40 && spec.kind !== "band";
+    const points = series.x.length;
+    const dotted = spec.kind !== "band" && (points <= 2 || (points <= 40 && series.role !== "baseline"));
     const name = plain(series.name);
     const shared = { type: "scatter", x: series.x, legendgroup: name };
     const traces = [];
@@ -95,7 +96,7 @@
       ...shared,
       name,
       y: series.y,
-      mode: sparse ? "lines+markers" : "lines",
+      mode: dotted ? "lines+markers" : "lines",
       line: { color, width: 1.75, dash },
       marker: { color, size: 5, symbol: SYMBOLS[index % SYMBOLS.length] },
       connectgaps: false,
@@ -215,7 +216,7 @@
     if (forest) shapes.push(upright(spec.baseline ?? 0, dashed));
     else if (isNumber(spec.baseline)) {
       shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: spec.baseline, y1: spec.baseline, line: dashed });
-      annotations.push({ x: 1, xref: "paper", xanchor: "right", y: spec.baseline, yanchor: "bottom", text: `baseline ${write(spec.baseline)}`, showarrow: false, font: { size: 10, color: theme.base } });
+      annotations.push({ x: 1, xref: "paper", xanchor: "right", y: spec.baseline, yanchor: "bottom", text: `baseline ${write(spec.baseline)}`, showarrow: false, bgcolor: faded(theme["bg-card"], 0.8), font: { size: 10, color: theme.base } });
     }
     const xType = forest ? "linear" : axisType(xs);
     const scale = spec.y?.range ? { range: spec.y.range } : spec.kind === "bar" ? { rangemode: "tozero" } : {};
@@ -235,7 +236,7 @@
       shapes,
       annotations,
       modebar: { bgcolor: "rgba(0, 0, 0, 0)", color: theme["text-2"], activecolor: theme.accent },
-      xaxis: axis(theme, spec.x, xType, { showgrid: forest || xType !== "category", ...(xType === "category" ? { nticks: 0 } : {}) }),
+      xaxis: axis(theme, spec.x, xType, { spikecolor: theme["line-strong"], spikethickness: 1, spikedash: "dot", showgrid: forest || xType !== "category", ...(xType === "category" ? { nticks: 0 } : {}) }),
       yaxis: forest ? axis(theme, spec.y, "category", { autorange: "reversed", showgrid: false, nticks: 0, showline: false }) : axis(theme, spec.y, "linear", scale),
     };
   }
@@ -295,7 +296,8 @@
 
   function tellLegend(figure, drawn, rest) {
     figure.querySelector(".chart-legend")?.remove();
-    if (drawn.length < 2) return;
+    const hasMargin = drawn.some(({ series }) => series.margin);
+    if (drawn.length < 2 && !hasMargin) return;
     const legend = document.createElement("div");
     legend.className = "chart-legend";
     for (const { series, name } of drawn) {
@@ -304,6 +306,7 @@
       entry.textContent = series.name;
       legend.append(entry);
     }
+    if (hasMargin) legend.append(Object.assign(document.createElement("span"), { className: "swatch swatch-margin", textContent: "margin" }));
     if (rest.length > 0) {
       const more = document.createElement("span");
       more.textContent = `in the table only: ${rest.map((series) => series.name).join(", ")}`;

@@ -8,7 +8,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -67,15 +67,13 @@ def tokens(value: Any) -> str:
     number = _number(value)
     if number is None:
         return NOTHING
-    for limit, unit in ((999.5, ""), (999_950, "k"), (999_950_000, "M")):
-        if abs(number) < limit:
-            break
-    else:
-        unit = "G"
-    if not unit:
+    if abs(number) < 999.5:
         return f"{number:.0f}".replace("-", MINUS)
-    scaled = number / {"k": 1e3, "M": 1e6, "G": 1e9}[unit]
-    return f"{scaled:.1f}{GAP}{unit}".replace("-", MINUS)
+    scale, unit = next(
+        (step for step in ((1e3, "k"), (1e6, "M")) if abs(number) < step[0] * 999.95),
+        (1e9, "G"),
+    )
+    return f"{number / scale:.1f}{GAP}{unit}".replace("-", MINUS)
 
 
 @register.filter
@@ -146,7 +144,7 @@ def number(value: Any, digits: int = 2) -> str:
 @register.filter
 def estimate_value(estimate: Any, kind: str = "percent") -> str:
     mean = _number(_part(estimate, "mean"))
-    return _KINDS[kind or "percent"](mean)
+    return str(_KINDS[kind or "percent"](mean))
 
 
 @register.filter
@@ -211,11 +209,13 @@ def difference(estimate: Any, kind: str = "points", better: str = "") -> SafeStr
     )
     word, tone = _verdict(low, high, better)
     return format_html(
-        '<span class="estimate {}"{}><b>{}</b> <span class="interval">{}</span></span>',
+        '<span class="estimate {}" title="{}">{}<b>{}</b> <span class="interval">{}</span>{}</span>',
         tone,
-        format_html(' title="{}"', word) if word else "",
+        estimate_range(estimate, kind),
+        format_html('<i aria-hidden="true">{}</i> ', "▲" if mean > 0 else "▼") if tone else "",
         value,
         interval,
+        format_html(" <em>{}</em>", word) if word else "",
     )
 
 
@@ -306,16 +306,14 @@ def short_id(value: Any, length: int = 8) -> str:
 @register.simple_tag
 def diff(before: Any, after: Any) -> SafeString:
     """Expected ↔ actual, as words with <del> and <ins>; whatever is not text is compared as indented JSON."""
-    old, new = (_words(pretty(side) if not isinstance(side, str) else safe_text(side)) for side in (before, after))
+    old, new = (safe_text(side) if isinstance(side, str) else pretty(side) for side in (before, after))
     parts = []
-    for what, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if what == "equal":
-            parts.append(format_html("{}", "".join(old[i1:i2])))
-            continue
-        if i2 > i1:
-            parts.append(format_html("<del>{}</del>", "".join(old[i1:i2])))
-        if j2 > j1:
-            parts.append(format_html("<ins>{}</ins>", "".join(new[j1:j2])))
+    for same, removed, added in _changes(old, new):
+        parts.append(format_html("{}", same))
+        if removed:
+            parts.append(format_html("<del>{}</del>", removed))
+        if added:
+            parts.append(format_html("<ins>{}</ins>", added))
     return format_html('<pre class="diff">{}</pre>', format_html_join("", "{}", ((part,) for part in parts)))
 
 
@@ -401,7 +399,7 @@ def query(context: RequestContext, **changes: Any) -> str:
             parameters.setlist(name, [str(item) for item in value])
         else:
             parameters[name] = str(value)
-    return f"?{parameters.urlencode()}" if parameters else "?"
+    return f"?{parameters.urlencode()}"
 
 
 # Parts
@@ -433,18 +431,21 @@ _OK, _BAD, _WARN, _BUSY, _OFF = ("ok", "✓"), ("bad", "✕"), ("warn", "!"), ("
 _STATES = {
     **dict.fromkeys(("done", "succeeded", "completed", "green", "confirmed", "approved", "eligible", "fixed"), _OK),
     **dict.fromkeys(("success", "passed", "resolved", "healthy"), _OK),
-    "live": ("accent", "●"),
-    "promoted": ("accent", "●"),
+    "live": ("base", "●"),
+    "promoted": ("base", "●"),
     **dict.fromkeys(("failed", "error", "red", "regressed", "broken", "lost", "rejected"), _BAD),
     **dict.fromkeys(("not_shown", "reopened", "quarantined", "stale", "cancelling", "warning", "invalid"), _WARN),
     **dict.fromkeys(("running", "claimed", "in_progress", "waiting", "pending", "in_review"), _BUSY),
     "open": ("warn", "○"),
     **dict.fromkeys(("queued", "new", "draft", "cancelled", "closed", "muted", "retired", "proposed"), _OFF),
     "train": ("", "□"),
-    "held-out": ("accent", "■"),
-    "held_out": ("accent", "■"),
-    "sealed": ("accent", "■"),
+    "held-out": ("", "■"),
+    "held_out": ("", "■"),
+    "sealed": ("", "■"),
 }
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_DIFF_LIMIT = 4_000_000
+"""Comparisons a diff may cost: the time grows with the product of the lengths, and an agent chooses the lengths."""
 # CSI and OSC sequences and two-character escapes; then whatever lone control characters are left become visible.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]|\x9b[0-?]*[ -/]*[@-~]")
 _HIDDEN = {
@@ -504,7 +505,7 @@ def _verdict(low: float, high: float, better: str) -> tuple[str, str]:
     if better not in ("high", "low"):
         return "", ""
     if low <= 0 <= high:
-        return "no difference shown", ""
+        return "not shown", ""
     return ("better", "ok") if (low > 0) == (better == "high") else ("worse", "bad")
 
 
@@ -516,8 +517,19 @@ def _moment(value: datetime | date | None) -> datetime | None:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\s+|\w+|[^\w\s]", text)
+def _changes(old: str, new: str) -> Iterator[tuple[str, str, str]]:
+    """(what stayed, what went, what came), by words where that is affordable, else by lines, else as a whole."""
+    for split in (_WORDS.findall, lambda text: text.splitlines(keepends=True)):
+        a, b = split(old), split(new)
+        if len(a) * len(b) <= _DIFF_LIMIT:
+            break
+    else:
+        a, b = [old], [new]
+    for what, i1, i2, j1, j2 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if what == "equal":
+            yield "".join(a[i1:i2]), "", ""
+        else:
+            yield "", "".join(a[i1:i2]), "".join(b[j1:j2])
 
 
 def _plain(value: Any) -> Any:
