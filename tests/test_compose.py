@@ -1,0 +1,69 @@
+"""The compose file is not run here; what it says is held against the settings, the supervisor and the modules."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flywheel import env, supervisor
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+
+
+def test_the_services_of_a_teams_server_are_there() -> None:
+    assert {"postgres", "redis", "web", "worker", "beat"} <= {n for n, s in SERVICES.items() if "profiles" not in s}
+    assert {n for n, s in SERVICES.items() if s.get("profiles") == ["gpu"]} == {"trainer", "vllm"}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_every_variable_is_one_that_flywheel_reads(name: str) -> None:
+    assert set(OURS[name]["environment"]) <= set(env.VARIABLES)
+
+
+@pytest.mark.parametrize("name", ["web", "worker", "beat"])
+def test_commands_are_those_of_the_supervisor(name: str) -> None:
+    ours = next(child.command for child in supervisor.children() if child.name == name)
+    theirs = SERVICES[name]["command"]
+    program = ours.index("-m") + 1
+    assert theirs[theirs.index("-m") + 1] == ours[program]
+    assert {"flywheel.wsgi", "workers.celery"} & set(ours) == {"flywheel.wsgi", "workers.celery"} & set(theirs)
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_every_command_names_a_module_that_exists(name: str) -> None:
+    command = OURS[name]["command"]
+    if "-m" in command:
+        assert importlib.util.find_spec(command[command.index("-m") + 1])
+    for word in command:
+        if re.fullmatch(r"(flywheel|workers)\.\w+", word):
+            assert importlib.util.find_spec(word)
+    if command[1] == "manage.py":
+        assert (ROOT / f"flywheel/accounts/management/commands/{command[2]}.py").exists()
+
+
+def test_no_secret_has_a_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for name in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET|KEY|TOKEN)\w*)", text):
+        assert f"${{{name}:?" in text
+        assert f"${{{name}:-" not in text
+
+
+def test_every_dependency_waits_for_a_service_that_exists() -> None:
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+
+
+def test_the_dockerfile_installs_and_copies_what_the_commands_need() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    for copied in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
+        for path in shlex.split(copied):
+            assert (ROOT / path).exists(), path
+    assert "-e '.[train,redis]'" in text
+    assert "USER flywheel" in text
