@@ -46,12 +46,15 @@ def celery_settings() -> dict[str, Any]:
             "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 2)}
         },
     }
+    # Nobody who clicks waits for a broker that is away: one attempt, and the sweeper comes later.
+    patience = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
     if settings.BROKER_URL:
-        return {**common, "broker_url": settings.BROKER_URL}
+        return {**common, "broker_url": settings.BROKER_URL, "broker_transport_options": patience}
     return {
         **common,
         "broker_url": "pgmq://",
         "broker_transport_options": {
+            **patience,
             "conn_string": _pgmq_conninfo(),
             "init_extension": False,
             "use_notify": True,

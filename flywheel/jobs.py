@@ -6,15 +6,18 @@ came. An owner holds a lease with a fence token: it renews the lease while it wo
 
     queued ──claim──▶ running ──▶ succeeded | failed | cancelled
        ▲                 │
-       └── lease ran out, taken over by the next claim, at most `MAX_ATTEMPTS` times
+       ├── its worker was told to stop, or lost the database for a while: given back
+       └── its worker went silent: taken over by the next claim; at most `MAX_ATTEMPTS` in all
 
-Map: `Job` (abstract row), `JobEvent` (abstract, append-only log of one job), `Lease` (an owner's hold), `sweep`.
+Map: `Job` (abstract row), `JobEvent` (abstract, append-only log of one job), `Lease` (an owner's hold), `claim_next`,
+`sweep`. Why it is so: docs/design/jobs.md.
 """
 
 import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +26,15 @@ from typing import Any, ClassVar, Self
 
 from django.apps import apps
 from django.conf import settings
-from django.db import IntegrityError, connection, models, transaction
+from django.db import (
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    connection,
+    models,
+    transaction,
+)
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -36,6 +47,15 @@ MAX_ATTEMPTS = 3
 RUN_TASK = "workers.run_job"
 RENUDGE_AFTER = timedelta(seconds=5)
 """A queued job that nobody claimed for this long is announced again."""
+WAITS_LONG = timedelta(minutes=10)
+RENUDGE_LONG_AFTER = timedelta(minutes=1)
+"""One that waits long, behind hours of work, is announced less often: whoever ends a job looks for it anyway."""
+WAKE_UPS_AT_ONCE = 4
+
+
+SILENT_FOR = 0.8
+"""Share of a lease after which an owner that could not renew it takes it for lost, before anybody else does."""
+JOIN_TIMEOUT_S = 5.0
 
 
 class State(models.TextChoices):
@@ -130,21 +150,21 @@ class Job(models.Model):
         """Tell the workers that the job waits. A broker that is away costs nothing: the sweeper tells them again."""
         try:
             broker.app().send_task(RUN_TASK, [self._meta.label, self.pk], retry=False)
-        except Exception:
-            log.warning("no wake-up for %s %s: the broker does not answer", self._meta.label, self.pk, exc_info=True)
+        except Exception as error:
+            log.warning("no wake-up for %s %s: the broker does not answer: %s", self._meta.label, self.pk, error)
 
     def cancel(self) -> None:
-        """Ask for an end. A queued job ends now, a running one when its owner sees the request.
+        """Ask for an end. A job that nobody works on ends now, a running one when its owner sees the request.
 
         Raises StaleState when the job is over already.
         """
-        now = timezone.now()
-        mine = type(self)._default_manager.filter(pk=self.pk)
-        if mine.filter(state=State.QUEUED).update(state=State.CANCELLED, finished_at=now, cancel_requested_at=now):
-            return
-        if mine.filter(state=State.RUNNING).update(cancel_requested_at=now):
-            return
-        raise StaleState("the job is over already")
+        with transaction.atomic():
+            job = type(self)._default_manager.select_for_update().get(pk=self.pk)
+            if job.is_finished:
+                raise StaleState("the job is over already")
+            mine = type(self)._default_manager.filter(pk=self.pk)
+            mine.update(cancel_requested_at=Now())
+            mine.filter(_ownerless()).update(state=State.CANCELLED, finished_at=Now(), fence=F("fence") + 1)
 
     def requeue(self) -> None:
         """Put a failed or cancelled job back into the queue, to go on from where it stood.
@@ -174,37 +194,48 @@ class Job(models.Model):
         """Take the job if it waits or its owner's lease ran out; None when there is nothing to take.
 
         A takeover beyond `MAX_ATTEMPTS` fails the job with the reason instead. A unique constraint of the subclass
-        (one trainer per slot) also makes a claim wait.
+        (one trainer per slot) makes the job wait on.
         """
-        open_to_all = Q(state=State.QUEUED) | Q(state=State.RUNNING, lease_until__lt=Now())
-        rows = cls._default_manager.filter(open_to_all, pk=pk)
-        if rows.filter(state=State.RUNNING, cancel_requested_at__isnull=False).update(
-            state=State.CANCELLED, finished_at=Now(), fence=F("fence") + 1
-        ):
-            return None
-        if rows.filter(attempt__gte=MAX_ATTEMPTS).update(
-            state=State.FAILED,
-            finished_at=Now(),
-            fence=F("fence") + 1,
-            error_kind="worker_lost",
-            error=f"its worker died {MAX_ATTEMPTS} times; nothing that it had saved is lost. Resume it to try again.",
-        ):
-            return None
+        asked_at = time.monotonic()
         try:
             with transaction.atomic():
-                won = rows.update(
+                # Locked rows are skipped: another claim has it, or its owner writes just now. The sweeper comes again.
+                job = cls._default_manager.select_for_update(skip_locked=True).filter(_ownerless(), pk=pk).first()
+                if job is None or job._end_instead_of_claim():
+                    return None
+                if job.state == State.RUNNING:
+                    job.events.create(
+                        level="warning", text=f"{job.owner} went silent; attempt {job.attempt + 1} goes on"
+                    )
+                cls._default_manager.filter(pk=pk).update(
                     state=State.RUNNING,
-                    fence=F("fence") + 1,
-                    attempt=F("attempt") + 1,
+                    fence=job.fence + 1,
+                    attempt=job.attempt + 1,
                     lease_until=_lease_end(),
                     owner=f"{socket.gethostname()}:{os.getpid()}",
-                    started_at=models.functions.Coalesce(F("started_at"), Now()),
+                    message="",
+                    started_at=job.started_at or Now(),
                 )
         except IntegrityError:
+            cls._default_manager.filter(pk=pk, state=State.QUEUED).update(message="waits for another to end")
             return None
-        if not won:
-            return None
-        return Lease(cls._default_manager.get(pk=pk))
+        return Lease(cls._default_manager.get(pk=pk), fence=job.fence + 1, asked_at=asked_at)
+
+    def _end_instead_of_claim(self) -> bool:
+        """End a job that is to be cancelled or has died too often. The caller holds the row's lock."""
+        if self.cancel_requested_at is not None:
+            ending: dict[str, Any] = {"state": State.CANCELLED}
+        elif self.attempt >= MAX_ATTEMPTS:
+            last = f" The last word was: {self.error}" if self.error else ""
+            ending = {
+                "state": State.FAILED,
+                "error_kind": "worker_lost",
+                "error": f"Its worker was lost {MAX_ATTEMPTS} times.{last} What was saved is kept; resume it to go on.",
+            }
+        else:
+            return False
+        type(self)._default_manager.filter(pk=self.pk).update(finished_at=Now(), fence=F("fence") + 1, **ending)
+        return True
 
 
 class JobEvent(models.Model):
@@ -220,15 +251,18 @@ class JobEvent(models.Model):
 
 
 class Lease:
-    """An owner's hold on a running job. A thread renews it until `release` or until it is lost.
+    """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
     Use it as a context manager: a body that ends well makes the job succeed unless it called `finish` itself; what it
-    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind).
+    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind). A body that
+    ends because the lease was lost, the database was away, or the process is told to stop (SystemExit) puts the job
+    back into the queue if it is still ours.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, fence: int, asked_at: float) -> None:
         self.job = job
-        self.fence = job.fence
+        self.fence = fence
+        self._renewed_at = asked_at
         self._lost = threading.Event()
         self._stop = threading.Event()
         self._cancelled = threading.Event()
@@ -241,15 +275,26 @@ class Lease:
 
     @property
     def lost(self) -> bool:
+        """Somebody else may own the job by now: stop, and write nothing. Once true it stays true.
+
+        Told by the clock too, so that it is true in the first moment after this process was stopped and continued, and
+        when a renewal hangs.
+        """
+        if time.monotonic() - self._renewed_at > SILENT_FOR * settings.JOB_LEASE_SECONDS:
+            self._lost.set()
         return self._lost.is_set()
 
     @contextmanager
     def guard(self) -> Iterator[None]:
         """A transaction that only the present owner can commit. Raises LeaseLost for any other.
 
-        The row is locked inside, so a takeover waits until the writes are in, or comes first and they are refused.
+        The row is locked inside, so a takeover comes after the writes, or comes first and they are refused. An owner
+        that stops in here loses its session after a lease, so that it cannot hold the lock for ever.
         """
         with transaction.atomic():
+            with connection.cursor() as cursor:
+                idle_ms = str(1000 * settings.JOB_LEASE_SECONDS)
+                cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [idle_ms])
             held = (
                 type(self.job)
                 ._default_manager.select_for_update()
@@ -280,54 +325,76 @@ class Lease:
         """End the job. Raises LeaseLost when it is not ours to end."""
         self.update(state=state, error=error, error_kind=error_kind, finished_at=timezone.now(), lease_until=None)
 
+    def give_back(self, *, error: str = "", is_attempt: bool = True) -> None:
+        """Put the job back into the queue, to go on from where it stands, or end it when a person asked for that.
+
+        Raises LeaseLost when it is not ours to give. An attempt that was only told to stop does not count.
+        """
+        with self.guard():
+            mine = type(self.job)._default_manager.filter(pk=self.job.pk)
+            mine.update(
+                state=State.QUEUED,
+                fence=F("fence") + 1,
+                attempt=F("attempt") - (0 if is_attempt else 1),
+                lease_until=None,
+                owner="",
+                error=error[:10_000],
+                nudged_at=Now(),
+            )
+            mine.filter(cancel_requested_at__isnull=False).update(state=State.CANCELLED, finished_at=Now())
+        self.job.nudge()
+
     def __enter__(self) -> "Lease":
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> bool:
         self._stop.set()
-        self._thread.join()
-        if isinstance(error, LeaseLost):
-            return True
+        self._thread.join(JOIN_TIMEOUT_S)
+        close_old_connections()
         try:
-            if error is None:
-                if self.job.state == State.RUNNING:
-                    self.finish(State.SUCCEEDED)
-                return False
-            text = str(error) or type(error).__name__
-            self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])
+            self._end(error)
         except LeaseLost:
             log.warning("%s %s ended after its lease was lost", self.job.label, self.job.pk)
-        if error is not None:
+        return error is None or isinstance(error, Exception)
+
+    def _end(self, error: BaseException | None) -> None:
+        text = "" if error is None else str(error) or type(error).__name__
+        if self.job.state != State.RUNNING or isinstance(error, LeaseLost):
+            return
+        if error is not None and not isinstance(error, Exception):
+            log.warning("%s %s is given back: %s", self.job.label, self.job.pk, text)
+            self.give_back(is_attempt=False)
+        elif self.lost or isinstance(error, OperationalError | InterfaceError):
+            log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
+            self.give_back(error=text or "the database was away for longer than the lease")
+        elif error is None:
+            self.finish(State.SUCCEEDED)
+        else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
-        return isinstance(error, Exception)
+            self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])
 
     def _renew_forever(self) -> None:
-        pause = settings.JOB_LEASE_SECONDS / 4
-        misses = 0
         try:
-            while not self._stop.wait(pause):
+            while not self._stop.wait(settings.JOB_LEASE_SECONDS / 4) and not self.lost:
                 try:
                     self._renew()
-                    misses = 0
                 except Exception:
-                    # A database that is away for a moment must not end the work; one that stays away must, since
-                    # somebody else may own the job by then.
-                    misses += 1
+                    # A database that is away for a moment must not end the work. One that stays away must, since
+                    # somebody else may own the job by then: `lost` tells by the clock.
                     log.warning("lease of %s %s not renewed", self.job.label, self.job.pk, exc_info=True)
                     connection.close()
-                    if misses >= 3:
-                        self._lost.set()
-                if self._lost.is_set():
-                    return
         finally:
             connection.close()
 
     def _renew(self) -> None:
+        asked_at = time.monotonic()
         mine = type(self.job)._default_manager.filter(pk=self.job.pk, fence=self.fence, state=State.RUNNING)
         if not mine.update(lease_until=_lease_end()):
             self._lost.set()
-        elif mine.filter(cancel_requested_at__isnull=False).exists():
+            return
+        self._renewed_at = asked_at
+        if mine.filter(cancel_requested_at__isnull=False).exists():
             self._cancelled.set()
 
 
@@ -336,17 +403,43 @@ def kinds() -> list[type[Job]]:
     return [model for model in apps.get_models() if issubclass(model, Job)]
 
 
+def claim_next() -> Lease | None:
+    """Take the job that waits longest, of any kind; None when nothing waits that can be taken."""
+    waiting = [
+        (created_at, model, pk)
+        for model in kinds()
+        for created_at, pk in model._default_manager.filter(_ownerless())
+        .order_by("created_at")
+        .values_list("created_at", "pk")[:100]
+    ]
+    for _, model, pk in sorted(waiting, key=lambda row: row[0]):
+        if lease := model.claim(pk):
+            return lease
+    return None
+
+
 def sweep() -> int:
-    """Announce again every job that waits or whose owner went silent; returns how many. Run it every few seconds."""
+    """Wake workers for jobs that wait or whose owner went silent; returns for how many. Run it every few seconds.
+
+    A few messages are enough for any number of jobs: a worker that wakes takes one after the other.
+    """
+    stale = Q(created_at__gte=Now() - WAITS_LONG, nudged_at__lt=Now() - RENUDGE_AFTER) | Q(
+        created_at__lt=Now() - WAITS_LONG, nudged_at__lt=Now() - RENUDGE_LONG_AFTER
+    )
     count = 0
     for model in kinds():
-        waiting = Q(state=State.QUEUED, nudged_at__lt=Now() - RENUDGE_AFTER)
-        orphaned = Q(state=State.RUNNING, lease_until__lt=Now())
-        for job in model._default_manager.filter(waiting | orphaned).order_by("id")[:100]:
-            model._default_manager.filter(pk=job.pk).update(nudged_at=Now())
+        silent = Q(state=State.RUNNING, lease_until__lt=Now())
+        waiting = model._default_manager.filter(Q(state=State.QUEUED) & stale | silent)
+        announced = list(waiting.order_by("id")[:WAKE_UPS_AT_ONCE])
+        count += waiting.update(nudged_at=Now())
+        for job in announced:
             job.nudge()
-            count += 1
     return count
+
+
+def _ownerless() -> Q:
+    """Jobs that anybody may take."""
+    return Q(state=State.QUEUED) | Q(state=State.RUNNING, lease_until__lt=Now())
 
 
 def _lease_end() -> models.Expression:

@@ -1,17 +1,25 @@
 """Jobs with real workers: what survives the death, the silence and the stop of whoever carries them out."""
 
+import contextlib
+import os
+import signal
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
+from flywheel.jobs import MAX_ATTEMPTS, Job, State
 from tests.conftest import Build
-from tests.worker import Worker
+from tests.test_jobs import training_run
+from tests.worker import Worker, empty_broker
 
 pytestmark = [pytest.mark.worker, pytest.mark.django_db(transaction=True)]
+
+LEASE_S = settings.JOB_LEASE_SECONDS
 
 
 def submit(build: Build, **play: Any) -> EvalRun:
@@ -27,7 +35,145 @@ def submit(build: Build, **play: Any) -> EvalRun:
     return run
 
 
+def wait_for_progress(worker: Worker, job: Job, done: int = 1) -> None:
+    def moves() -> bool:
+        job.refresh_from_db()
+        return job.state == State.RUNNING and job.done >= done
+
+    worker.wait_until(moves, f"{job.label} {job.pk} has done {done}")
+
+
+def wait_for_attempt(worker: Worker, job: Job, attempt: int, within: float) -> float:
+    def taken() -> bool:
+        job.refresh_from_db()
+        return job.attempt >= attempt
+
+    return worker.wait_until(taken, f"attempt {attempt}", within)
+
+
 def test_a_submitted_job_runs_at_once(worker: Worker, build: Build) -> None:
-    run = submit(build, play="count", steps=3)
+    worker.finish(submit(build, play="count", steps=1, pause=0))  # the pool is warm after this one
+    seconds = []
+    for _ in range(5):
+        run = submit(build, play="count", steps=1, pause=0)
+        worker.finish(run)
+        assert (run.state, run.done, run.attempt) == (State.SUCCEEDED, 1, 1)
+        assert run.started_at is not None
+        seconds.append((run.started_at - run.created_at).total_seconds())
+    print("submit to start:", sorted(seconds))
+    assert sorted(seconds)[2] < 1.0
+
+
+def test_a_failing_job_tells_why(worker: Worker, build: Build) -> None:
+    run = submit(build, play="raise", text="the model 'tiny-2' is not there")
     worker.finish(run)
-    assert (run.state, run.done, run.attempt) == (State.SUCCEEDED, 3, 1)
+    assert (run.state, run.error, run.error_kind) == (State.FAILED, "the model 'tiny-2' is not there", "ValueError")
+
+
+def test_a_worker_killed_in_the_middle_is_replaced_within_two_leases(
+    worker: Worker, start_worker: Callable[..., Worker], build: Build
+) -> None:
+    run = submit(build, play="count", steps=60, pause=0.05)
+    wait_for_progress(worker, run, done=5)
+    other = start_worker()
+    worker.kill9()
+    run.refresh_from_db()
+    before = run.done
+    seconds = wait_for_attempt(other, run, 2, within=2 * LEASE_S + 1)
+    print("killed to taken over:", seconds)
+    assert seconds <= 2 * LEASE_S
+    other.finish(run)
+    assert (run.state, run.done, run.attempt) == (State.SUCCEEDED, 60, 2)
+    assert f"attempt 2 starts at {before}" in "\n".join(run.events.values_list("text", flat=True))
+
+
+def test_a_job_that_kills_its_worker_three_times_fails_with_the_reason(worker: Worker, build: Build) -> None:
+    run = submit(build, play="die")
+    worker.finish(run, within=(MAX_ATTEMPTS + 1) * 3 * LEASE_S + 20)
+    assert (run.state, run.attempt, run.error_kind) == (State.FAILED, MAX_ATTEMPTS, "worker_lost")
+    assert "lost 3 times" in run.error
+    after = submit(build, play="count", steps=1)
+    worker.finish(after)
+    assert after.state == State.SUCCEEDED, "the worker goes on with the next"
+
+
+def test_a_job_runs_though_the_broker_lost_its_message(
+    worker: Worker, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Job, "nudge", lambda _: None)
+    run = submit(build, play="count", steps=2)
+    empty_broker()
+    seconds = worker.finish(run, within=20)
+    print("no message, submitted to finished:", seconds)
+    assert run.state == State.SUCCEEDED
+
+
+def test_a_stopped_and_continued_owner_cannot_write(
+    worker: Worker, start_worker: Callable[..., Worker], build: Build
+) -> None:
+    run = submit(build, play="count", steps=40, pause=0.1)
+    wait_for_progress(worker, run)
+    worker.signal_all(signal.SIGSTOP)
+    try:
+        other = start_worker()
+        wait_for_attempt(other, run, 2, within=4 * LEASE_S)
+        fence = run.fence
+    finally:
+        worker.signal_all(signal.SIGCONT)
+    other.finish(run)
+    assert (run.state, run.done, run.fence, run.attempt) == (State.SUCCEEDED, 40, fence, 2)
+    marks = list(run.events.values_list("text", flat=True))
+    assert len([mark for mark in marks if mark.startswith("attempt")]) == 2, marks
+
+
+def test_a_worker_that_is_told_to_stop_gives_its_job_to_the_next(
+    worker: Worker, start_worker: Callable[..., Worker], build: Build
+) -> None:
+    run = submit(build, play="count", steps=60, pause=0.1)
+    wait_for_progress(worker, run, done=3)
+    begun = time.monotonic()
+    worker.stop()
+    print("told to stop to gone:", time.monotonic() - begun)
+    run.refresh_from_db()
+    assert (run.state, run.attempt) == (State.QUEUED, 0)
+    assert run.done >= 3
+    other = start_worker()
+    wait_for_attempt(other, run, 1, within=15)
+    run.cancel()
+    other.finish(run)
+
+
+def test_a_running_job_ends_soon_after_it_is_cancelled(worker: Worker, build: Build) -> None:
+    run = submit(build, play="count", steps=1000, pause=0.05)
+    wait_for_progress(worker, run)
+    run.cancel()
+    seconds = worker.finish(run)
+    assert run.state == State.CANCELLED
+    assert seconds < LEASE_S
+
+
+def test_the_second_trainer_waits_for_the_slot_and_then_runs(worker: Worker, build: Build) -> None:
+    first, second = (training_run(build, play="count", steps=20, pause=0.05) for _ in range(2))
+    worker.finish(first)
+    assert first.state == State.SUCCEEDED
+    worker.finish(second)
+    assert second.state == State.SUCCEEDED
+    assert second.started_at is not None
+    assert first.finished_at is not None
+    assert second.started_at >= first.finished_at
+
+
+def test_beat_and_the_worker_say_that_they_live(worker: Worker, client: Any) -> None:
+    assert client.get("/readyz").json()["problems"] == {}
+    assert client.get("/readyz").status_code == 200
+
+
+def test_a_pool_process_that_dies_is_replaced(worker: Worker, build: Build) -> None:
+    run = submit(build, play="count", steps=200, pause=0.05)
+    wait_for_progress(worker, run)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(run.owner.rpartition(":")[2]), signal.SIGKILL)
+    wait_for_attempt(worker, run, 2, within=3 * LEASE_S)
+    run.cancel()
+    worker.finish(run)
+    assert run.state == State.CANCELLED

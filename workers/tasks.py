@@ -24,13 +24,14 @@ HANDLERS = {
 
 @shared_task(name=jobs.RUN_TASK)
 def run_job(label: str, pk: int) -> None:
-    """Claim one job and carry it out; nothing happens when somebody else has it."""
+    """Carry out this job, or the next that waits when somebody else has it, and go on until nothing waits."""
     model = apps.get_model(label)
     assert issubclass(model, jobs.Job)
-    lease = model.claim(pk)
-    if lease is not None:
+    lease = model.claim(pk) or jobs.claim_next()
+    while lease is not None:
         with lease:
-            handler(label)(lease)
+            handler(lease.job.label)(lease)
+        lease = jobs.claim_next()
 
 
 def handler(label: str) -> Callable[[jobs.Lease], None]:

@@ -1,0 +1,374 @@
+"""What the rows promise, without a worker: one job per click, one owner at a time, and no write by an owner of before."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import pytest
+from django.db import DatabaseError, OperationalError, connection
+from django.utils import timezone
+
+from flywheel import broker, jobs
+from flywheel.evals.models import EvalRun
+from flywheel.jobs import Lease, LeaseLost, StaleState, State
+from flywheel.training.models import Dataset, TrainingRun
+from tests.conftest import Build
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def submit(build: Build) -> Callable[..., EvalRun]:
+    fields = {
+        "project": build.cast.project,
+        "created_by": build.cast.builder,
+        "version": build.version(),
+        "task_set": build.task_set(train=1, held_out=1),
+        "verifier_digest": "0" * 64,
+    }
+
+    def go(key: uuid.UUID | None = None) -> EvalRun:
+        return EvalRun.submit(key=key or uuid.uuid4(), **fields)[0]
+
+    return go
+
+
+@pytest.fixture
+def lease(submit: Callable[..., EvalRun]) -> Iterator[Lease]:
+    taken = EvalRun.claim(submit().pk)
+    assert taken is not None
+    yield taken
+
+
+def silence(lease: Lease) -> None:
+    """Let the row look as if its owner had not been heard of for a lease."""
+    EvalRun.objects.filter(pk=lease.job.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
+
+
+def in_threads(count: int, act: Callable[[], Any]) -> list[Any]:
+    """Do it in so many threads at the same moment."""
+    gate = threading.Barrier(count)
+
+    def one(_: int) -> Any:
+        try:
+            gate.wait()
+            return act()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def test_thirty_identical_clicks_make_one_job(submit: Callable[..., EvalRun]) -> None:
+    key = uuid.uuid4()
+    made = in_threads(30, lambda: submit(key).pk)
+    assert len(set(made)) == 1
+    assert EvalRun.objects.count() == 1
+
+
+def test_one_of_many_claims_wins(submit: Callable[..., EvalRun]) -> None:
+    pk = submit().pk
+    won = [lease for lease in in_threads(12, lambda: EvalRun.claim(pk)) if lease]
+    assert len(won) == 1
+    job = EvalRun.objects.get(pk=pk)
+    assert (job.fence, job.attempt, job.state) == (won[0].fence, 1, State.RUNNING)
+
+
+def test_one_of_many_takeovers_wins(lease: Lease) -> None:
+    silence(lease)
+    won = [taken for taken in in_threads(12, lambda: EvalRun.claim(lease.job.pk)) if taken]
+    assert len(won) == 1
+    assert won[0].fence == lease.fence + 1
+    assert "went silent" in won[0].job.events.get().text
+
+
+def test_a_live_owner_is_left_alone(lease: Lease) -> None:
+    assert EvalRun.claim(lease.job.pk) is None
+
+
+def test_an_owner_of_before_cannot_write(lease: Lease) -> None:
+    silence(lease)
+    taken = EvalRun.claim(lease.job.pk)
+    assert taken is not None
+    for write in (
+        lambda: lease.progress(7),
+        lambda: lease.log("late"),
+        lambda: lease.finish(State.SUCCEEDED),
+        lambda: lease.give_back(),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    assert lease.lost
+    taken.progress(1)
+    job = EvalRun.objects.get(pk=lease.job.pk)
+    assert (job.done, job.state, job.fence) == (1, State.RUNNING, taken.fence)
+
+
+def test_an_owner_that_stops_inside_a_write_does_not_block_its_successor(lease: Lease) -> None:
+    silence(lease)
+    entered, leave = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            with lease.guard():
+                EvalRun.objects.filter(pk=lease.job.pk).update(done=99)
+                entered.set()
+                leave.wait(30)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    entered.wait()
+    assert EvalRun.claim(lease.job.pk) is None, "the row is locked"
+    begun, taken = time.monotonic(), None
+    while taken is None and time.monotonic() - begun < 10:
+        taken = EvalRun.claim(lease.job.pk)
+        time.sleep(0.05)
+    leave.set()
+    thread.join()
+    assert taken is not None
+    assert isinstance(errors[0], DatabaseError)
+    assert EvalRun.objects.get(pk=lease.job.pk).done == 0
+
+
+def test_an_owner_knows_by_the_clock_that_it_was_silent_too_long(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not lease.lost
+    now = time.monotonic()
+    monkeypatch.setattr("flywheel.jobs.time.monotonic", lambda: now + 1.7)
+    assert lease.lost
+    monkeypatch.undo()
+    assert lease.lost, "once lost it stays lost"
+
+
+def test_a_lease_is_renewed_while_the_work_goes_on(lease: Lease) -> None:
+    with lease:
+        time.sleep(2.6)
+        assert not lease.lost
+        assert EvalRun.claim(lease.job.pk) is None
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.SUCCEEDED
+
+
+def test_a_short_outage_of_the_database_costs_nothing(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew, failures = Lease._renew, iter([True, True])
+
+    def flaky(self: Lease) -> None:
+        if next(failures, False):
+            raise OperationalError("server closed the connection unexpectedly")
+        renew(self)
+
+    monkeypatch.setattr(Lease, "_renew", flaky)
+    with lease:
+        time.sleep(1.8)
+        assert not lease.lost
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.SUCCEEDED
+
+
+def test_a_long_outage_gives_the_job_back_and_never_calls_it_done(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: Lease) -> NoReturn:
+        raise OperationalError("no route to host")
+
+    monkeypatch.setattr(Lease, "_renew", away)
+    with lease:
+        while not lease.lost:
+            time.sleep(0.05)
+    job = EvalRun.objects.get(pk=lease.job.pk)
+    assert (job.state, job.attempt, job.owner) == (State.QUEUED, 1, "")
+
+
+def test_a_database_error_in_the_work_is_tried_again_and_named_in_the_end(submit: Callable[..., EvalRun]) -> None:
+    pk = submit().pk
+    for _ in range(jobs.MAX_ATTEMPTS):
+        lease = EvalRun.claim(pk)
+        assert lease is not None
+        with lease:
+            raise OperationalError("no space left on device")
+    assert EvalRun.claim(pk) is None
+    job = EvalRun.objects.get(pk=pk)
+    assert (job.state, job.error_kind) == (State.FAILED, "worker_lost")
+    assert "lost 3 times" in job.error
+    assert "no space left on device" in job.error
+
+
+def test_a_failure_is_kept_with_its_reason_and_kind(lease: Lease) -> None:
+    class NoSuchModel(Exception):
+        kind = "model_not_found"
+
+    with lease:
+        raise NoSuchModel("model 'tiny-2' is not there; 'tiny' is")
+    job = EvalRun.objects.get(pk=lease.job.pk)
+    assert (job.state, job.error_kind) == (State.FAILED, "model_not_found")
+    assert job.error == "model 'tiny-2' is not there; 'tiny' is"
+    assert job.finished_at is not None
+
+
+def test_a_worker_told_to_stop_gives_the_job_back_without_counting_an_attempt(lease: Lease) -> None:
+    with pytest.raises(SystemExit), lease:
+        lease.progress(3, 10)
+        raise SystemExit("stop")
+    job = EvalRun.objects.get(pk=lease.job.pk)
+    assert (job.state, job.attempt, job.done) == (State.QUEUED, 0, 3)
+    again = EvalRun.claim(job.pk)
+    assert again is not None
+    assert again.fence > lease.fence
+
+
+def test_a_stopped_worker_ends_a_job_that_was_to_be_cancelled(lease: Lease) -> None:
+    lease.job.cancel()
+    with pytest.raises(SystemExit), lease:
+        raise SystemExit("stop")
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
+
+
+def test_a_queued_job_is_cancelled_at_once_and_never_runs(submit: Callable[..., EvalRun]) -> None:
+    job = submit()
+    job.cancel()
+    job.refresh_from_db()
+    assert job.state == State.CANCELLED
+    assert EvalRun.claim(job.pk) is None
+    with pytest.raises(StaleState):
+        job.cancel()
+
+
+def test_a_job_whose_owner_died_is_cancelled_at_once_and_the_owner_cannot_come_back(lease: Lease) -> None:
+    silence(lease)
+    lease.job.cancel()
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
+    with pytest.raises(LeaseLost):
+        lease.progress(1)
+
+
+def test_a_running_job_hears_of_its_cancellation(lease: Lease) -> None:
+    with lease:
+        lease.job.cancel()
+        begun = time.monotonic()
+        while not lease.cancelled and time.monotonic() - begun < 5:
+            time.sleep(0.02)
+        lease.finish(State.CANCELLED)
+    assert time.monotonic() - begun < 2
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
+
+
+def test_an_owner_that_dies_after_a_cancellation_leaves_a_cancelled_job(lease: Lease) -> None:
+    lease.job.cancel()
+    silence(lease)
+    assert EvalRun.claim(lease.job.pk) is None
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
+
+
+def test_a_failed_job_goes_back_into_the_queue_once(lease: Lease) -> None:
+    with lease:
+        raise ValueError("no")
+    job = EvalRun.objects.get(pk=lease.job.pk)
+    job.requeue()
+    with pytest.raises(StaleState):
+        job.requeue()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.error, job.finished_at) == (State.QUEUED, 0, "", None)
+
+
+def test_one_trainer_holds_a_slot_and_the_next_waits_for_it(build: Build) -> None:
+    first, second = (training_run(build) for _ in range(2))
+    lease = TrainingRun.claim(first.pk)
+    assert lease is not None
+    assert TrainingRun.claim(second.pk) is None
+    assert jobs.claim_next() is None
+    second.refresh_from_db()
+    assert (second.state, second.message, second.attempt) == (State.QUEUED, "waits for another to end", 0)
+    lease.finish(State.SUCCEEDED)
+    taken = jobs.claim_next()
+    assert taken is not None
+    assert taken.job == second
+
+
+def test_whoever_ends_a_job_takes_the_one_that_waits_longest(submit: Callable[..., EvalRun], build: Build) -> None:
+    older, newer, training = submit(), submit(), training_run(build)
+    TrainingRun.objects.filter(pk=training.pk).update(created_at=timezone.now() - timedelta(hours=1))
+    taken = [lease.job for lease in iter(jobs.claim_next, None)]
+    assert taken == [training, older, newer]
+
+
+def test_the_sweeper_wakes_for_what_waits_and_for_what_lost_its_owner(
+    submit: Callable[..., EvalRun], lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda job: woken.append(job.pk))
+    waiting = submit()
+    woken.clear()
+    assert jobs.sweep() == 0, "it was announced just now, and the other has an owner"
+    EvalRun.objects.filter(pk=waiting.pk).update(nudged_at=timezone.now() - timedelta(seconds=6))
+    silence(lease)
+    assert jobs.sweep() == 2
+    assert set(woken) == {waiting.pk, lease.job.pk}
+    assert jobs.sweep() == 1, "the one that waits was announced; the other is still without an owner"
+
+
+def test_many_waiting_jobs_cost_few_messages(
+    submit: Callable[..., EvalRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(10):
+        submit()
+    EvalRun.objects.update(nudged_at=timezone.now() - timedelta(minutes=1))
+    woken: list[int] = []
+    monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda job: woken.append(job.pk))
+    assert jobs.sweep() == 10
+    assert len(woken) == jobs.WAKE_UPS_AT_ONCE
+    EvalRun.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    EvalRun.objects.update(nudged_at=timezone.now() - timedelta(seconds=30))
+    assert jobs.sweep() == 0, "after long waiting they are announced once a minute"
+
+
+@pytest.mark.worker
+def test_a_broker_that_is_away_does_not_turn_a_saved_row_into_an_error(
+    submit: Callable[..., EvalRun], settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.BROKER_URL = "amqp://127.0.0.1:1//"
+    broker.app.cache_clear()
+    begun = time.monotonic()
+    try:
+        job = submit()
+    finally:
+        broker.app().close()
+        broker.app.cache_clear()
+    assert EvalRun.objects.get(pk=job.pk).state == State.QUEUED
+    assert "the broker does not answer" in caplog.text
+    assert time.monotonic() - begun < 3, "nobody who clicks waits for a broker"
+
+
+def training_run(build: Build, **settings: Any) -> TrainingRun:
+    task_set = build.task_set(train=1, held_out=1)
+    dataset, _ = Dataset.objects.get_or_create(
+        project=build.cast.project,
+        name="rows",
+        version=1,
+        defaults={
+            "kind": Dataset.Kind.SFT,
+            "task_set": task_set,
+            "digest": "0" * 64,
+            "rows": 1,
+            "file": "rows.jsonl",
+            "created_by": build.cast.trainer,
+        },
+    )
+    return TrainingRun.submit(
+        key=uuid.uuid4(),
+        project=build.cast.project,
+        created_by=build.cast.trainer,
+        base=build.version(),
+        dataset=dataset,
+        task_set=task_set,
+        algorithm="sft",
+        tuning={"mode": "full"},
+        settings=settings,
+        spec_digest="0" * 64,
+    )[0]
