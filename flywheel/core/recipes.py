@@ -293,8 +293,7 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
     """Every setting of an algorithm at its default, the learning rate suited to the model's size and tuning mode."""
     values = _algorithm(algorithm).defaults
     if parameters is not None and parameters > SMALL:
-        rate = 1e-5 if algorithm == "sft" else 1e-6
-        values["learning_rate"] = rate * 10 if mode == "lora" else rate
+        values["learning_rate"] = _BIG[algorithm == "sft", mode == "lora"]
     return values
 
 
@@ -311,6 +310,10 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = SETTINGS[name].check(value)
     _check_together(values)
     return values
+
+
+_BIG = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, True): 1e-5}
+"""Learning rates of big models, by whether it is SFT and whether it is LoRA."""
 
 
 def _algorithm(name: str) -> Algorithm:

@@ -17,7 +17,8 @@ KINDS = (
 )
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", "PytorchStreamWriter failed writing")
+_DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", "inline_container.cc")
+"""The last is where torch writes its archives; it does not say why it could not."""
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 

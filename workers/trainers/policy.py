@@ -40,7 +40,7 @@ def load(run: Run) -> Policy:
         _check_digest(spec.adapter, "adapter", "adapter")
         model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode == "lora")
         if spec.mode == "full":
-            model = model.merge_and_unload()
+            model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
         return Policy(model, tokenizer, None)
     return Policy(model, tokenizer, _lora(spec) if spec.mode == "lora" else None)
 

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import json
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,7 +87,7 @@ class Directory:
         path.mkdir(parents=True)
         rows = list(train) if train is not None else [ROWS.get(algorithm, task)(name) for name in names]
         asked = [task(name) for name in NAMES[8:]] if held_out is True else list(held_out or ())
-        sizes = {"sft": {"batch_size": 8, "learning_rate": 5e-3}, "dpo": {"batch_size": 4}}
+        sizes: dict[str, dict[str, Any]] = {"sft": {"batch_size": 8, "learning_rate": 5e-3}, "dpo": {"batch_size": 4}}
         chosen = sizes.get(algorithm, {"batch_size": 8, "num_generations": 4, "max_completion_length": 24})
         self.spec: dict[str, Any] = {
             "run": "r-1",
@@ -112,6 +113,13 @@ class Directory:
             **fields,
         }
         self.save()
+
+    @classmethod
+    def read(cls, path: Path) -> "Directory":
+        """A run that is there already."""
+        run = cls.__new__(cls)
+        run.path, run.spec = path, json.loads((path / "spec.json").read_text())
+        return run
 
     def write(self, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
@@ -167,6 +175,12 @@ class Trainer:
         os.kill(self.process.pid, number)
 
 
+Make = Callable[..., Directory]
+"""Makes a run directory of an algorithm; the fixture `make`."""
+Start = Callable[..., Trainer]
+"""Starts a trainer on a run directory; the fixture `start`."""
+
+
 def child(trainer: str, path: str, arguments: Sequence[str], hook: Callable[..., Any] | None, given: Any) -> None:
     descriptor = os.open(os.path.join(path, "stderr"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
@@ -181,3 +195,28 @@ def child(trainer: str, path: str, arguments: Sequence[str], hook: Callable[...,
 
 def _refuse(constant: str) -> Any:
     raise AssertionError(f"{constant} in events.jsonl")
+
+
+def slow(seconds: float) -> None:
+    """A hook: make every step last, so that a test meets the run half-way."""
+    from workers.trainers import loop
+
+    begin = loop.Recorder.on_step_begin
+
+    def slower(self: Any, *args: Any, **kwargs: Any) -> None:
+        time.sleep(seconds)
+        begin(self, *args, **kwargs)
+
+    loop.Recorder.on_step_begin = slower  # type: ignore[method-assign]
+
+
+def small_files(limit: int) -> None:
+    """A hook: no file may grow beyond so many bytes, as on a disk with no room left."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def supervised_by(fifo: str) -> None:
+    """A hook: stdin is a pipe that a supervisor holds, and steps last."""
+    os.environ["FLYWHEEL_SUPERVISED"] = "1"
+    os.dup2(os.open(fifo, os.O_RDONLY), 0)
+    slow(0.2)

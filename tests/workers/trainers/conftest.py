@@ -6,13 +6,14 @@ once and every run is a fork of it; the tests of the command line start a real o
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.workers.trainers.cast import NAMES, TEMPLATE, Directory, Trainer, child, sft_row
+from tests.workers.trainers.cast import NAMES, TEMPLATE, Directory, Make, Start, Trainer, child, sft_row
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines,
         trainers.BpeTrainer(vocab_size=340, special_tokens=special, initial_alphabet=_alphabet(), show_progress=False),
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words, pad_token="<|pad|>", eos_token="<|end|>", chat_template=TEMPLATE
     )
     torch.manual_seed(0)
@@ -56,7 +57,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(base: Path, tmp_path_factory: pytest.TempPathFactory, start: "Start") -> Path:
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory, start: Start) -> Path:
     """The base after an SFT run of ours: it knows its job well enough for attempts to differ in their rewards."""
     run = Directory(
         tmp_path_factory.mktemp("trained") / "run", base, "sft", steps=60, held_out=False, checkpoint_every=60
@@ -65,12 +66,10 @@ def trained(base: Path, tmp_path_factory: pytest.TempPathFactory, start: "Start"
     return run.path / "final"
 
 
-Start = Callable[..., Trainer]
-
-
 @pytest.fixture(scope="session")
 def start() -> Iterator[Start]:
     """Starts trainers as forks of a process that has the libraries loaded."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # so small a policy is quickest, and the same each time, on one core
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
@@ -103,7 +102,7 @@ def _alphabet() -> list[str]:
 
 
 @pytest.fixture
-def make(base: Path, tmp_path: Path) -> Callable[..., Directory]:
+def make(base: Path, tmp_path: Path) -> Make:
     def create(algorithm: str = "sft", *, name: str = "run", on: Path | None = None, **fields: Any) -> Directory:
         return Directory(tmp_path / name, on or base, algorithm, **fields)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flywheel.core.recipes import ALGORITHMS
+from tests.workers.trainers.cast import Make, Start
 
 EVERYWHERE = {"loss", "grad_norm", "learning_rate", "entropy", "step_time_s", "tokens"}
 OF_ATTEMPTS = {
@@ -28,7 +29,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_trains(algorithm: str, make, start, trained: Path) -> None:
+def test_trains(algorithm: str, make: Make, start: Start, trained: Path) -> None:
     run = make(algorithm, on=trained, steps=2, eval_every=1)
     assert start(run).wait() == 0, run.errors()
     events = [row["event"] for row in run.events()]

@@ -1,0 +1,82 @@
+"""What leaves a run directory: weights, configuration and tokenizer, named by their digest, and they load."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.workers.trainers.cast import Directory, Make, Start
+from workers.trainers import checkpoints
+
+LORA = {"mode": "lora", "rank": 4, "alpha": 8}
+
+
+def check(run: Directory) -> None:
+    final = run.path / "final"
+    assert {path.suffix for path in final.iterdir()} <= {".safetensors", ".json", ".jinja", ".txt"}
+    assert set(run.result["files"]) == {path.name for path in final.iterdir()}
+    for name, entry in run.result["files"].items():
+        content = (final / name).read_bytes()
+        assert entry == {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    assert run.result["digest"] == checkpoints.directory_digest(final)
+
+
+def test_a_full_model(make: Make, start: Start) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run = make(held_out=False)
+    assert start(run).wait() == 0, run.errors()
+    check(run)
+    AutoModelForCausalLM.from_pretrained(run.path / "final")
+    assert AutoTokenizer.from_pretrained(run.path / "final").chat_template
+    first = run.events("training_start")[0]
+    assert first["parameters"] == first["trainable_parameters"] > 10_000
+    assert first["versions"].keys() == {"torch", "transformers", "trl", "peft"}
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    first = make(name="first", tuning=LORA, held_out=False)
+    assert start(first).wait() == 0, first.errors()
+    check(first)
+    began = first.events("training_start")[0]
+    assert 0 < began["trainable_parameters"] < began["parameters"]
+    final = first.path / "final"
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= set(first.result["files"])
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), final)
+
+    adapter = {"path": str(final), "digest": first.result["digest"]}
+    fields = {"adapter": adapter, "steps": 2, "held_out": False}
+    onward = make("grpo", name="onward", tuning=LORA, settings={"beta": 0.1}, **fields)
+    merged = make("dpo", name="merged", **fields)
+    grouped = make("grpo", name="grouped", settings={"beta": 0.1}, **fields)
+    trainers = start(onward), start(merged), start(grouped)
+    assert [trainer.wait() for trainer in trainers] == [0, 0, 0], onward.errors() + merged.errors() + grouped.errors()
+    for run in (onward, merged, grouped):
+        check(run)
+    assert "adapter_model.safetensors" in onward.result["files"]
+    assert "model.safetensors" in merged.result["files"]
+    # The reference is where the run began, adapter and all: at the first step nothing has moved away from it.
+    assert onward.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
+    assert grouped.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
+    assert merged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
+
+
+def test_training_teaches(trained: Path) -> None:
+    """The policy that the other tests stand on learnt its job in sixty steps of ours."""
+    run = trained.parent
+    losses = [row["metrics"]["loss"] for row in Directory.read(run).events("step")]
+    assert losses[-1] < losses[0] / 5
+
+
+def test_samples_are_of_the_same_tasks_each_time(make: Make, start: Start, trained: Path) -> None:
+    run = make(on=trained, eval_every=1, steps=2)
+    assert start(run).wait() == 0, run.errors()
+    samples = [row["samples"] for row in run.events("samples")]
+    assert len(samples) == 3
+    assert len({tuple(sample["task_id"] for sample in batch) for batch in samples}) == 1
+    assert samples[0][0].keys() == {"task_id", "prompt", "completion", "score", "parts", "reason"}
+    assert samples[0][0]["parts"].keys() >= {"exact", "unsafe"}

@@ -1,0 +1,79 @@
+"""The table of algorithms and settings: complete, consistent, and strict towards what it is given."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from flywheel.core import recipes
+from flywheel.core.recipes import ALGORITHMS, SETTINGS, validate
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_defaults_are_valid(algorithm: str) -> None:
+    assert validate(algorithm, {}) == ALGORITHMS[algorithm].defaults
+    assert validate(algorithm, ALGORITHMS[algorithm].defaults) == ALGORITHMS[algorithm].defaults
+    assert importlib.util.find_spec(f"workers.trainers.{ALGORITHMS[algorithm].trainer}")
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_settings_are_whole(setting: recipes.Setting) -> None:
+    assert set(setting.algorithms) <= set(ALGORITHMS)
+    assert set(setting.defaults) <= set(setting.algorithms)
+    assert setting.why.endswith(".")
+    assert setting.type in (int, float, bool, str)
+    assert bool(setting.choices) == (setting.type is str)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "said"),
+    [
+        ("ppo", {}, "algorithm: 'ppo' is unknown; one of sft, dpo, grpo"),
+        ("sft", {"steps": 0}, "steps: 0 is out of range; a whole number from 1 to 1e+06 is wanted"),
+        ("sft", {"steps": 1.5}, "steps: 1.5 is not a whole number"),
+        ("sft", {"steps": True}, "steps: True is not a whole number"),
+        ("sft", {"steps": "10"}, "steps: '10' is not a whole number"),
+        ("sft", {"learning_rate": float("nan")}, "learning_rate: nan is not a number"),
+        ("sft", {"lr_schedule": "steep"}, "lr_schedule: 'steep' is not right; one of linear, cosine"),
+        ("sft", {"tools_in_prompt": 1}, "tools_in_prompt: 1 is not right; true or false is wanted"),
+        ("sft", {"temperature": 1}, "temperature: does not apply to SFT, only to grpo"),
+        ("sft", {"batch": 1}, "batch: is no setting of SFT; "),
+        ("sft", {"micro_batch_size": 5}, "micro_batch_size: 5 does not divide batch_size 32"),
+        ("grpo", {"batch_size": 20}, "batch_size: 20 is no multiple of num_generations 8; 16 would be right"),
+        ("grpo", {"batch_size": 4}, "batch_size: 4 is no multiple of num_generations 8; 8 would be right"),
+        ("grpo", {"epsilon_high": 0.1}, "epsilon_high: 0.1 is below epsilon"),
+        ("grpo", {"trl.output_dir": "/"}, "trl.output_dir: '/' cannot be set"),
+        ("grpo", {"trl.trust_remote_code": True}, "trl.trust_remote_code: True cannot be set"),
+        ("grpo", {"trl.loss_type": "dapo"}, "trl.loss_type: 'dapo' is set through the algorithm"),
+        ("grpo", {"trl.learning_rate": 1}, "trl.learning_rate: 1 is set through learning_rate"),
+        ("grpo", {"trl.generation_kwargs": {"a": 1}}, "trl.generation_kwargs: {'a': 1} is not a text"),
+    ],
+)
+def test_refuses(algorithm: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        validate(algorithm, settings)
+    assert str(caught.value).startswith(said)
+
+
+def test_whole_numbers_become_the_type() -> None:
+    values = validate("grpo", {"steps": 10.0, "temperature": 1})
+    assert (type(values["steps"]), type(values["temperature"])) == (int, float)
+
+
+def test_library_fields_pass() -> None:
+    values = validate("sft", {"trl.optim": "sgd", "lora.target_modules": ["q_proj"], "lora.use_rslora": True})
+    assert values["lora.target_modules"] == ["q_proj"]
+
+
+def test_the_recipes_that_are_easily_got_wrong() -> None:
+    assert validate("cispo", {})["epsilon_high"] == 5.0
+    assert validate("dapo", {})["epsilon_high"] == 0.28
+    assert validate("dapo", {})["mask_truncated_completions"]
+    assert validate("dr_grpo", {})["scale_rewards"] == "none"
+    assert ALGORITHMS["gspo"].fixed["importance_sampling_level"] == "sequence"
+
+
+def test_big_models_learn_slower() -> None:
+    assert recipes.defaults("sft", parameters=7_000_000_000)["learning_rate"] == 1e-5
+    assert recipes.defaults("grpo", parameters=7_000_000_000, mode="lora")["learning_rate"] == 1e-5
+    assert recipes.defaults("sft", parameters=700_000)["learning_rate"] == 1e-3
