@@ -2,7 +2,7 @@
 
 Demonstrations come from corrected failures and from passing rollouts (rejection sampling), pairs from a right and a
 wrong answer to the same task, practice tasks are the tasks themselves. Held-out tasks are nowhere near: rows are made
-from members of the train split only, and the set is checked for clusters and prompts that straddle before anything else.
+from members of the train split only, and the set is checked for clusters and prompts that straddle first of all.
 """
 
 import hashlib

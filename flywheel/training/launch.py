@@ -9,13 +9,14 @@ from flywheel.accounts.models import User, record
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
+from flywheel.core.fixes import Fix
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
 from flywheel.training import dataset as datasets
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
-FIX_OF = {"sft": "sft", "dpo": "dpo", **dict.fromkeys(recipes.REINFORCED, "rlvr")}
+FIX_OF: dict[str, Fix] = {"sft": "sft", "dpo": "dpo", **dict.fromkeys(recipes.REINFORCED, "rlvr")}
 """Which step of the fix ladder an algorithm carries out."""
 
 
