@@ -38,6 +38,7 @@ def _trace(row: Trajectory, steps: Iterable[Step]) -> traces.Trace:
 
 
 def step_of(row: Step) -> traces.Step:
+    """One step; without `raw` when the row was read without it."""
     return traces.Step(
         span_id=row.span_id,
         kind=row.kind,  # type: ignore[arg-type]
@@ -59,5 +60,5 @@ def step_of(row: Step) -> traces.Step:
         tokens_out=row.tokens_out,
         tokens_cached=row.tokens_cached,
         cost_usd=row.cost_usd,
-        raw=row.raw,
+        raw={} if "raw" in row.get_deferred_fields() else row.raw,
     )

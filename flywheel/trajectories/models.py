@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.agents.models import Agent, Version
+from flywheel.core.buckets import BUCKETS
 
 
 class Source(models.TextChoices):
@@ -32,6 +33,11 @@ class Label(models.TextChoices):
 
     FAILURE = "failure"
     PASS = "pass"  # noqa: S105
+
+
+def name_of_bucket(key: str) -> str:
+    known = BUCKETS.get(key)
+    return known.label.lower() if known else key.replace("_", " ")
 
 
 class Trajectory(models.Model):
@@ -107,6 +113,17 @@ class Trajectory(models.Model):
 
     def __str__(self) -> str:
         return f"trajectory {self.trace_id[:12]}"
+
+    @property
+    def bucket_name(self) -> str:
+        """In words: the bucket that a person chose, or else the one that is proposed."""
+        return name_of_bucket(self.label_bucket if self.label else self.proposed_bucket)
+
+    @property
+    def tokens(self) -> int | None:
+        """In and out together; None when neither is known."""
+        known = [count for count in (self.tokens_in, self.tokens_out) if count is not None]
+        return sum(known) if known else None
 
     @property
     def cluster(self) -> str:

@@ -282,7 +282,15 @@ def _total(counts: Iterable[int | None]) -> int | None:
 def _lock(project: Project, trace_ids: list[str], source: str, now: datetime) -> dict[str, Trajectory]:
     """The trajectories, made where they are new, locked in the order of their ids so that no two writers deadlock."""
     new = [
-        Trajectory(project=project, trace_id=trace_id, source=source, started_at=now, received_at=now)
+        Trajectory(
+            project=project,
+            trace_id=trace_id,
+            source=source,
+            started_at=now,
+            received_at=now,
+            # Rollouts are judged by verifiers, so no detector has to read them.
+            detected_at=now if source == Source.ROLLOUT else None,
+        )
         for trace_id in trace_ids
     ]
     Trajectory.objects.bulk_create(new, ignore_conflicts=True, batch_size=AT_ONCE)

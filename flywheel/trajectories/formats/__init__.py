@@ -40,6 +40,8 @@ class Parsed:
     line_number: int
     trace: Trace | None
     error: str = ""
+    format: str = ""
+    """Which of `FORMATS` the line is in, where that is known."""
 
 
 def _otlp(row: dict[str, Any]) -> Read:
@@ -87,16 +89,19 @@ def _parsed(lines: Iterable[bytes], format: str) -> Iterator[Parsed]:
         line = line.removeprefix(b"\xef\xbb\xbf").strip()
         if not line:
             continue
+        name = ""
         try:
             row = _object(line)
-            read = _format(row, format).parse(row)
+            entry = _format(row, format)
+            name = entry.name
+            read = entry.parse(row)
         except FormatError as error:
-            yield Parsed(number, None, str(error))
+            yield Parsed(number, None, str(error), name)
             continue
         for trace in read.traces:
-            yield Parsed(number, trace)
+            yield Parsed(number, trace, format=name)
         for problem in read.problems:
-            yield Parsed(number, None, problem)
+            yield Parsed(number, None, problem, name)
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Lists by keyset: a page costs the same at any depth, and rows that arrive meanwhile shift nothing.
+
+    page = keyset(queryset, cursor=request.GET.get("cursor", ""), limit=50, keys=("started_at", "id"))
+
+Rows come in descending order of `keys`, the last of which is unique. A cursor holds the keys of the row where a page
+ended, and the number of rows before it, for the words `51–100`.
+"""
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import QueryDict
+
+M = TypeVar("M", bound=Model)
+
+EXACT_UP_TO = 1000
+"""Longer lists are said to be about so long, as the planner thinks."""
+
+
+class BadCursor(ValueError):
+    """The cursor is none of ours."""
+
+
+@dataclass(slots=True)
+class Page(Generic[M]):
+    items: list[M]
+    before: int = 0
+    """How many rows came before this page."""
+    next_cursor: str = ""
+    previous_cursor: str = ""
+    total: int | None = None
+    about: bool = False
+    query: QueryDict = field(default_factory=QueryDict)
+    """The parameters that the links of the pager keep."""
+
+    @property
+    def first(self) -> int:
+        return self.before + 1
+
+    @property
+    def last(self) -> int:
+        return self.before + len(self.items)
+
+    @property
+    def next(self) -> str:
+        return self._address(self.next_cursor)
+
+    @property
+    def previous(self) -> str:
+        return self._address(self.previous_cursor)
+
+    def _address(self, cursor: str) -> str:
+        if not cursor:
+            return ""
+        parameters = self.query.copy()
+        parameters["cursor"] = cursor
+        return f"?{parameters.urlencode()}"
+
+
+def keyset(
+    rows: QuerySet[M],
+    *,
+    cursor: str = "",
+    limit: int = 50,
+    keys: tuple[str, ...] = ("id",),
+    query: QueryDict | None = None,
+) -> Page[M]:
+    """The page at `cursor`, or the first one. Raises BadCursor."""
+    forward, before, values = _decode(rows, cursor, keys) if cursor else (True, 0, None)
+    ordered = rows.order_by(*(f"-{key}" if forward else key for key in keys))
+    if values is not None:
+        ordered = ordered.filter(_beyond(keys, values, "lt" if forward else "gt"))
+    found = list(ordered[: limit + 1])
+    more, items = len(found) > limit, found[:limit]
+    if not forward:
+        items.reverse()
+        before = max(0, before - len(items))
+    page = Page(items, before if items else 0, query=query or QueryDict())
+    has_next, has_previous = (more, values is not None) if forward else (True, more)
+    if items and has_next:
+        page.next_cursor = _encode(True, page.last, items[-1], keys)
+    if items and has_previous:
+        page.previous_cursor = _encode(False, page.before, items[0], keys)
+    return page
+
+
+def about(rows: QuerySet[Any]) -> tuple[int, bool]:
+    """How many rows, and whether that is a guess; never reads more than `EXACT_UP_TO` of them."""
+    exact = rows.order_by()[: EXACT_UP_TO + 1].count()
+    if exact <= EXACT_UP_TO:
+        return exact, False
+    guess = max(EXACT_UP_TO, int(json.loads(rows.order_by().explain(format="json"))[0]["Plan"]["Plan Rows"]))
+    magnitude = 10 ** (len(str(guess)) - 2)
+    return guess // magnitude * magnitude, True
+
+
+def _beyond(keys: tuple[str, ...], values: list[Any], side: str) -> Q:
+    """Rows after the keyset. The bound on the first key stands alone too, so that the index is entered there."""
+    if len(keys) == 1:
+        return Q(**{f"{keys[0]}__{side}": values[0]})
+    further = Q(**{f"{keys[0]}__{side}": values[0]}) | _beyond(keys[1:], values[1:], side)
+    return Q(**{f"{keys[0]}__{side}e": values[0]}) & further
+
+
+def _encode(forward: bool, before: int, row: Model, keys: tuple[str, ...]) -> str:
+    values = [getattr(row, key) for key in keys]
+    text = json.dumps([int(forward), before, *values], default=lambda value: value.isoformat(), separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode(rows: QuerySet[Any], cursor: str, keys: tuple[str, ...]) -> tuple[bool, int, list[Any]]:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        forward, before, *values = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        if len(values) != len(keys) or not isinstance(before, int):
+            raise BadCursor(cursor)
+        fields = [rows.model._meta.get_field(key) for key in keys]
+        return bool(forward), before, [item.to_python(value) for item, value in zip(fields, values, strict=True)]
+    except (ValueError, TypeError, ValidationError) as error:
+        raise BadCursor(f"cursor {cursor[:40]!r} is none of ours; leave it out to begin at the newest") from error
