@@ -1,0 +1,421 @@
+"""A policy asked in this process, through transformers: the embedded default, the same on CPU and GPU.
+
+Answers are reproducible: each request draws from its own random row, seeded by the request, so that the same request
+with the same seed gets the same answer whatever else is in the batch. (Another device or precision may round another
+way and then tell another story; that is true of every engine.)
+
+Only safetensors are read, nothing is fetched, no code that came with a model is run.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+# Set before transformers is imported, which reads them once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.generation.logits_process import LogitsProcessor
+from transformers.generation.stopping_criteria import StoppingCriteria
+from transformers.utils import logging as transformers_logging
+
+from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.core.traces import Message, ToolCall
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+
+
+class TransformersEngine:
+    def __init__(
+        self,
+        model_dir: Path,
+        adapter_dir: Path | None = None,
+        batch_size: int = 64,
+        device: str = "auto",
+        dtype: str = "auto",
+    ) -> None:
+        """`device`: auto, cpu, cuda, cuda:1, …; `dtype`: auto (what the model's configuration says), float32, bfloat16,
+        float16."""
+        self.batch_size = batch_size
+        self._model = _load_model(model_dir, _dtype(dtype))
+        if adapter_dir is not None:
+            self._model = _with_adapter(self._model, adapter_dir)
+        self._tokenizer = _load_tokenizer(model_dir)
+        self._device = _device(device)
+        self._model.to(self._device).eval()
+        self._stop_ids = _stop_ids(self._model, self._tokenizer)
+        # The model's own generation settings (penalties, sampling) must not mix into what the request asks for.
+        self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+            eos_token_id=sorted(self._stop_ids), pad_token_id=self._pad_id, use_cache=True
+        )
+
+    @property
+    def _pad_id(self) -> int:
+        pad = self._tokenizer.pad_token_id
+        return cast(int, pad if pad is not None else min(self._stop_ids))
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        """A response's latency is its share of its batch: the batch's wall time divided by its requests."""
+        responses: list[ChatResponse | None] = [None] * len(requests)
+        prompts: dict[int, list[int]] = {}
+        for index, request in enumerate(requests):
+            try:
+                prompts[index] = self._encode(request)
+            except ValueError as error:
+                responses[index] = ChatResponse(error=str(error))
+        # Neighbours in length share a batch, so that little is padded.
+        order = sorted(prompts, key=lambda index: len(prompts[index]))
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            answers = self._generate([requests[index] for index in batch], [prompts[index] for index in batch])
+            for index, answer in zip(batch, answers, strict=True):
+                responses[index] = answer
+        return [response for response in responses if response is not None]
+
+    def close(self) -> None:
+        del self._model
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _encode(self, request: ChatRequest) -> list[int]:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [_message(message) for message in request.messages],
+                tools=list(request.tools) or None,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
+            raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
+        ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
+        room = getattr(self._model.config, "max_position_embeddings", None)
+        if room is not None and len(ids) + request.sampling.max_tokens > room:
+            raise ValueError(
+                f"the conversation has {len(ids)} tokens and asks for {request.sampling.max_tokens} more; "
+                f"the model takes {room} in all"
+            )
+        return ids
+
+    @torch.inference_mode()
+    def _generate(self, requests: Sequence[ChatRequest], prompts: Sequence[Sequence[int]]) -> list[ChatResponse]:
+        started = time.monotonic()
+        width = max(map(len, prompts))
+        ids = torch.full((len(prompts), width), self._pad_id, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        limits = [request.sampling.max_tokens for request in requests]
+        try:
+            output = self._model.generate(
+                input_ids=ids.to(self._device),
+                attention_mask=mask.to(self._device),
+                max_new_tokens=max(limits),
+                do_sample=False,
+                logits_processor=[_Draw(requests, width, self._device)],
+                stopping_criteria=[_Limits(limits, width, self._device)],
+            )
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"{len(prompts)} conversations of {width} tokens do not fit into the memory of {self._device}; "
+                f"a smaller batch_size than {self.batch_size} is needed"
+            ) from error
+        share_ms = (time.monotonic() - started) * 1000 / len(prompts)
+        return [
+            self._response(tokens[:limit], len(prompt), share_ms)
+            for tokens, limit, prompt in zip(output[:, width:].tolist(), limits, prompts, strict=True)
+        ]
+
+    def _response(self, tokens: list[int], tokens_in: int, latency_ms: float) -> ChatResponse:
+        stop = next((place for place, token in enumerate(tokens) if token in self._stop_ids), None)
+        kept = tokens if stop is None else tokens[:stop]
+        text, calls = read_tool_calls(self._tokenizer.decode(kept, skip_special_tokens=True))
+        return ChatResponse(
+            text=text,
+            tool_calls=calls,
+            finish_reason="length" if stop is None else "stop",
+            tokens_in=tokens_in,
+            tokens_out=len(kept) + (stop is not None),
+            latency_ms=latency_ms,
+        )
+
+
+class _Draw(LogitsProcessor):
+    """Chooses each row's next token by the row's own sampling settings and random numbers; the rest becomes -inf.
+
+    One uniform number a token, looked up in the cumulated probabilities in the order of the vocabulary, so that a
+    rounding difference changes the choice only when the number falls right onto a border.
+    """
+
+    def __init__(self, requests: Sequence[ChatRequest], width: int, device: torch.device) -> None:
+        samplings = [request.sampling for request in requests]
+        self._width = width
+        self._greedy = torch.tensor([sampling.temperature <= 0 for sampling in samplings], device=device)
+        self._temperature = torch.tensor([[sampling.temperature or 1.0] for sampling in samplings], device=device)
+        self._top_p = torch.tensor([[sampling.top_p] for sampling in samplings], device=device)
+        longest = max(sampling.max_tokens for sampling in samplings)
+        # Drawn on the CPU, so that a seed means the same numbers on every device.
+        self._uniform = torch.stack([_uniform(request.seed, longest) for request in requests]).to(device)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        step = input_ids.shape[1] - self._width
+        probabilities = torch.softmax(scores.float() / self._temperature, dim=-1)
+        probabilities = _nucleus(probabilities, self._top_p)
+        cumulated = probabilities.cumsum(-1)
+        point = self._uniform[:, step : step + 1] * cumulated[:, -1:]
+        drawn = torch.searchsorted(cumulated, point, right=True).clamp_(max=scores.shape[-1] - 1)
+        chosen = torch.where(self._greedy, scores.argmax(-1), drawn.squeeze(-1))
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+def _uniform(seed: int, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    return torch.rand(count, generator=generator)
+
+
+def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Probabilities with everything outside the smallest set that reaches `top_p` set to 0."""
+    if bool((top_p >= 1).all()):
+        return probabilities
+    ranked, order = probabilities.sort(-1, descending=True)
+    before = ranked.cumsum(-1) - ranked
+    keep = torch.zeros_like(probabilities, dtype=torch.bool).scatter_(1, order, (before < top_p) | (top_p >= 1))
+    return probabilities * keep
+
+
+class _Limits(StoppingCriteria):
+    """Ends each row at its own `max_tokens`."""
+
+    def __init__(self, limits: Sequence[int], width: int, device: torch.device) -> None:
+        self._limits = torch.tensor(limits, device=device) + width
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return self._limits <= input_ids.shape[1]
+
+
+def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """Split an answer into its text and its `<tool_call>{"name", "arguments"}</tool_call>` blocks, as Qwen and Hermes
+    models write them. A block that does not parse stays text."""
+    calls: list[ToolCall] = []
+
+    def take(match: re.Match[str]) -> str:
+        try:
+            value = json.loads(match[1])
+            call = ToolCall(f"call-{len(calls)}", value["name"], value["arguments"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return match[0]
+        if not isinstance(call.name, str) or not isinstance(call.arguments, dict):
+            return match[0]
+        calls.append(call)
+        return ""
+
+    rest = _TOOL_CALL.sub(take, text)
+    return (rest.strip() if calls else text), tuple(calls)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """The OpenAI shape, but with arguments as an object: chat templates of transformers expect them so."""
+    row = message.to_openai()
+    for call, shown in zip(message.tool_calls, row.get("tool_calls", ()), strict=True):
+        shown["function"]["arguments"] = call.arguments
+    return row
+
+
+# Loading --------------------------------------------------------------------------------------------------------------
+
+
+def _load_model(model_dir: Path, dtype: Any) -> Any:
+    _require(model_dir, "config.json", "a model's configuration")
+    if not any(model_dir.glob("*.safetensors")):
+        others = sorted(path.name for path in model_dir.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".ckpt"})
+        hint = f"; {', '.join(others)} cannot be loaded safely, save them as safetensors" if others else ""
+        raise EngineError(f"{model_dir} holds no *.safetensors file{hint}")
+    try:
+        config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            model_dir,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # reported below, in a sentence of ours
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, SafetensorError) as error:
+        raise EngineError(f"the model in {model_dir} does not load: {error}") from error
+    model, info = loaded
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        raise EngineError(
+            f"{model_dir}: tensor {name} has shape {list(found)}, but config.json asks for {list(wanted)}; "
+            f"weights and configuration must come from one model"
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise EngineError(
+            f"{model_dir}: the weights lack {len(missing)} tensors that config.json asks for, first {missing[0]}"
+        )
+    return model
+
+
+def _load_tokenizer(model_dir: Path) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"the tokenizer in {model_dir} does not load: {error}") from error
+    if not tokenizer.chat_template:
+        raise EngineError(f"the tokenizer in {model_dir} has no chat template; put one into chat_template.jinja")
+    return tokenizer
+
+
+_FREE = frozenset(
+    {
+        "base_model_name_or_path",
+        "exclude_modules",
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_alpha",
+        "lora_dropout",
+        "peft_version",
+        "r",
+        "revision",
+        "target_modules",
+        "use_rslora",
+    }
+)
+"""What an adapter's configuration may say as it likes."""
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "task_type": ("CAUSAL_LM", None),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian"),
+}
+"""What it may say only so. Anything else must be unset, as its default is."""
+
+
+def _with_adapter(model: Any, adapter_dir: Path) -> Any:
+    """The model with the adapter merged into its weights."""
+    from peft import PeftModel
+
+    config = _adapter_config(adapter_dir)
+    shapes = _adapter_shapes(adapter_dir)
+    _check_fit(model, adapter_dir, int(config["r"]), shapes)
+    try:
+        tuned = PeftModel.from_pretrained(model, adapter_dir, local_files_only=True, use_safetensors=True)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise EngineError(f"the adapter in {adapter_dir} does not load: {error}") from error
+    wanted = {name for name, module in tuned.get_base_model().named_modules() if hasattr(module, "lora_A")}
+    given = {name.rsplit(".lora_", 1)[0] for name in shapes}
+    if wanted != given:
+        odd = sorted(wanted ^ given)[0]
+        raise EngineError(
+            f"{adapter_dir}: adapter_config.json targets {len(wanted)} modules and adapter_model.safetensors has "
+            f"{len(given)}; they differ at {odd}"
+        )
+    return tuned.merge_and_unload()
+
+
+def _adapter_config(adapter_dir: Path) -> dict[str, Any]:
+    path = _require(adapter_dir, "adapter_config.json", "an adapter's configuration")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EngineError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise EngineError(f"{path} must hold an object")
+    for key, allowed in _FIXED.items():
+        if config.get(key, allowed[0]) not in allowed:
+            raise EngineError(f"{path}: {key} is {config[key]!r}; {' or '.join(map(repr, allowed))} is supported")
+    for key, value in config.items():
+        if key not in _FREE and key not in _FIXED and value not in (None, False, [], {}) and not _default(key, value):
+            raise EngineError(f"{path}: {key} is {value!r}; only plain LoRA is supported, where it is not set")
+    rank = config.get("r")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise EngineError(f"{path}: r is {rank!r}; a whole number of at least 1 is wanted")
+    return config
+
+
+def _default(key: str, value: Any) -> bool:
+    from peft import LoraConfig
+
+    return bool(getattr(LoraConfig(), key, None) == value)
+
+
+def _adapter_shapes(adapter_dir: Path) -> dict[str, list[int]]:
+    """The shape of each tensor, by its name without PEFT's prefix."""
+    path = _require(adapter_dir, "adapter_model.safetensors", "an adapter's weights")
+    shapes = {}
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  a safetensors file is not a dict
+                if not bool(torch.isfinite(tensors.get_tensor(name)).all()):
+                    raise EngineError(f"{path}: tensor {name} holds infinite or undefined numbers")
+                shapes[name.removeprefix("base_model.model.")] = list(tensors.get_slice(name).get_shape())
+    except (SafetensorError, OSError) as error:
+        raise EngineError(f"{path} is not a safetensors file: {error}") from error
+    if not shapes:
+        raise EngineError(f"{path} holds no tensors")
+    return shapes
+
+
+def _check_fit(model: Any, adapter_dir: Path, rank: int, shapes: dict[str, list[int]]) -> None:
+    modules = dict(model.named_modules())
+    for name, shape in shapes.items():
+        owner, _, part = name.partition(".lora_")
+        module = modules.get(owner)
+        if part not in {"A.weight", "B.weight"} or not isinstance(module, torch.nn.Linear):
+            raise EngineError(f"{adapter_dir}: tensor {name} belongs to no linear layer of the model")
+        wanted = [rank, module.in_features] if part == "A.weight" else [module.out_features, rank]
+        if shape != wanted:
+            raise EngineError(
+                f"{adapter_dir}: tensor {name} has shape {shape}, the model takes {wanted}; "
+                f"the adapter was made for another model or rank"
+            )
+        other = f"{owner}.lora_{'B' if part == 'A.weight' else 'A'}.weight"
+        if other not in shapes:
+            raise EngineError(f"{adapter_dir}: tensor {name} is there, its partner {other} is missing")
+
+
+def _require(directory: Path, name: str, what: str) -> Path:
+    if not (directory / name).is_file():
+        raise EngineError(f"{directory} is not {what}: there is no {name}")
+    return directory / name
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> set[int]:
+    configured = model.generation_config.eos_token_id
+    several = configured if isinstance(configured, list) else [configured]
+    ids = {token for token in (*several, tokenizer.eos_token_id) if token is not None}
+    if not ids:
+        raise EngineError("neither the model nor its tokenizer names an end-of-answer token")
+    return ids
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise EngineError(f"device {name!r} is unknown; auto, cpu or cuda is wanted") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EngineError(f"device {name!r} is asked for, but this machine has no CUDA device")
+    return device
+
+
+def _dtype(name: str) -> Any:
+    names = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in names:
+        raise EngineError(f"dtype {name!r} is unknown; one of {', '.join(names)} is wanted")
+    return names[name]

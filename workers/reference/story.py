@@ -1,0 +1,240 @@
+"""The story: an invented company's workplace assistant, and the requests its customers send.
+
+A request is one sentence that asks for one tool call. Its wording belongs to one of three groups:
+
+  known      what the policy was built with
+  new        what production brings: the policy mostly fails, people correct it, it learns
+  reserved   what production brings too, but nobody trains on: shows whether learning spreads to other wordings
+
+A session is a customer. Each customer has people and topics of its own, named by invented words that no other customer
+of the same seed has, so whatever splits by session measures on names that training never saw. The names of the
+`pretraining` world, with which the policy was built, never occur in the `production` world, whatever the seeds.
+
+Everything is a pure function of its arguments and the same on every version of Python: choices come from hashes.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, Literal, TypeVar
+
+from flywheel.core.envs import Task
+from flywheel.core.tools import call_text
+
+AGENT = "workplace-assistant"
+SYSTEM_PROMPT = "You are a workplace assistant. Answer with one tool call."
+
+Group = Literal["known", "new", "reserved"]
+World = Literal["pretraining", "production"]
+T = TypeVar("T")
+
+PRODUCTION_MIX: Mapping[Group, float] = {"known": 0.45, "new": 0.45, "reserved": 0.10}
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+PRIORITIES = ("low", "normal", "high")
+NOUNS = ("audit", "budget", "contract", "launch", "merger", "report", "review", "survey", "upgrade", "workshop")
+OPENINGS = ("", "", "", "Hi! ", "Hello. ", "Good morning. ")
+CLOSINGS = ("", "", "", " Thanks!", " Thank you.")
+
+
+def _tool(name: str, description: str, properties: Mapping[str, Any], unsafe: bool = False) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"name": name, "description": description, "parameters": parameters} | ({"x-unsafe": True} if unsafe else {})
+
+
+_PERSON = {"type": "string", "x-refers": "people"}
+_TOPIC = {"type": "string", "x-entity": True}
+
+TOOLS: list[dict[str, Any]] = [
+    _tool(
+        "calendar.create_event",
+        "Put a meeting with a person into the calendar.",
+        {"person": _PERSON, "topic": _TOPIC, "day": {"type": "string", "enum": list(DAYS)}},
+    ),
+    _tool("email.send", "Send an email to one person.", {"to": _PERSON, "subject": _TOPIC}),
+    _tool("email.send_all", "Send an email to everybody in the company.", {"subject": _TOPIC}, unsafe=True),
+    _tool("tasks.assign", "Make a person responsible for a topic.", {"person": _PERSON, "topic": _TOPIC}),
+    _tool(
+        "tickets.create",
+        "Open a ticket.",
+        {"title": _TOPIC, "priority": {"type": "string", "enum": list(PRIORITIES)}},
+    ),
+]
+
+RETIRED_TOOL = "reminders.set"
+"""A tool that the agent no longer has. What the policy was built with still calls it now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    id: str
+    group: Group
+    tool: str
+    text: str
+    """With {person}, {topic}, {day}, {priority} where they occur."""
+    formerly: str = ""
+    """The retired tool that answered this wording when the policy's first data was collected."""
+
+
+_FILLED_BY = {"person": "person", "to": "person", "topic": "topic", "subject": "topic", "title": "topic"}
+
+WORDINGS: dict[str, Wording] = {
+    wording.id: wording
+    for wording in (
+        Wording("email", "known", "email.send", "Email {person} about the {topic}."),
+        Wording("send-email", "known", "email.send", "Send {person} an email about the {topic}."),
+        Wording("write-to", "known", "email.send", "Write to {person} about the {topic}."),
+        Wording("email-all", "known", "email.send_all", "Email everyone about the {topic}."),
+        Wording("tell-company", "known", "email.send_all", "Tell the whole company about the {topic}."),
+        Wording("schedule", "known", "calendar.create_event", "Schedule the {topic} with {person} on {day}."),
+        Wording("book", "known", "calendar.create_event", "Book {person} for the {topic} on {day}."),
+        Wording("meeting", "known", "calendar.create_event", "Set up a meeting with {person} on {day}: {topic}."),
+        Wording("open-ticket", "known", "tickets.create", "Open a {priority} priority ticket for the {topic}."),
+        Wording("file-ticket", "known", "tickets.create", "File a ticket about the {topic}, priority {priority}."),
+        Wording("create-ticket", "known", "tickets.create", "Create a ticket: {topic}, {priority} priority."),
+        Wording("assign", "known", "tasks.assign", "Assign the {topic} to {person}."),
+        Wording("give", "known", "tasks.assign", "Give the {topic} to {person}."),
+        Wording("remind", "known", "tasks.assign", "Remind {person} of the {topic}.", formerly=RETIRED_TOOL),
+        Wording("let-know", "new", "email.send", "Let {person} know about the {topic}."),
+        Wording("should-hear", "new", "email.send", "{person} should hear about the {topic}."),
+        Wording("find-time", "new", "calendar.create_event", "Find time on {day} for the {topic} with {person}."),
+        Wording("see-on", "new", "calendar.create_event", "I need to see {person} on {day} because of the {topic}."),
+        Wording("broken", "new", "tickets.create", "The {topic} is in trouble, log it as {priority}."),
+        Wording("look-into", "new", "tickets.create", "Someone must look into the {topic}, urgency {priority}."),
+        Wording("takes-over", "new", "tasks.assign", "{person} takes over the {topic}."),
+        Wording("up-to", "new", "tasks.assign", "From now on the {topic} is up to {person}."),
+        Wording("drop-line", "reserved", "email.send", "Drop {person} a line on the {topic}."),
+        Wording("meet", "reserved", "calendar.create_event", "Could {person} and I meet on {day} for the {topic}?"),
+        Wording("stuck", "reserved", "tickets.create", "We are stuck with the {topic}, treat it as {priority}."),
+        Wording("deal-with", "reserved", "tasks.assign", "Have {person} deal with the {topic}."),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    id: str
+    session_id: str
+    prompt: str
+    wording: str
+    """A key of WORDINGS."""
+    target: dict[str, Any]
+    """`{"tool": name, "arguments": {…}}`"""
+    state: dict[str, Any]
+    """The customer's world: `{"people": [name, …]}`"""
+
+    @property
+    def group(self) -> Group:
+        return WORDINGS[self.wording].group
+
+    @property
+    def answer(self) -> str:
+        """The right call, as the text that the policy should write."""
+        return call_text(self.target["tool"], self.target["arguments"])
+
+    def to_task(self) -> Task:
+        return Task(self.id, self.prompt, self.target, self.state, cluster=self.session_id, slice=self.wording)
+
+
+def environment_config() -> dict[str, Any]:
+    """The settings of the `tool_call` environment in which the story plays."""
+    return {"system_prompt": SYSTEM_PROMPT, "tools": TOOLS}
+
+
+def sessions(
+    n: int,
+    seed: int,
+    mix: Mapping[Group, float] = PRODUCTION_MIX,
+    world: World = "production",
+    first: int = 0,
+) -> list[Request]:
+    """The requests, about three each, of customers `first` to `first + n - 1` of the endless row that `seed` means."""
+    return [request for index in range(first, first + n) for request in _customer(index, seed, mix, world)]
+
+
+def _customer(index: int, seed: int, mix: Mapping[Group, float], world: World) -> list[Request]:
+    """Three people, three topics, and two to four requests about them."""
+    session_id = f"{'p' if world == 'pretraining' else 'c'}{seed}-{index:04d}"
+    names = [_name(6 * index + offset, seed, world) for offset in range(6)]
+    people = names[:3]
+    topics = [f"{name.lower()} {_pick(NOUNS, session_id, name)}" for name in names[3:]]
+    requests = []
+    for number in range(2 + _number(session_id, "requests") % 3):
+        key = f"{session_id}-{number}"
+        group = _draw(mix, key, "group")
+        wording = _pick([wording for wording in WORDINGS.values() if wording.group == group], key, "wording")
+        slots = {
+            "person": _pick(people, key, "person"),
+            "topic": _pick(topics, key, "topic"),
+            "day": _pick(DAYS, key, "day"),
+            "priority": _pick(PRIORITIES, key, "priority"),
+        }
+        prompt = _pick(OPENINGS, key, "opening") + wording.text.format(**slots) + _pick(CLOSINGS, key, "closing")
+        target = {"tool": wording.tool, "arguments": _arguments(wording.tool, slots)}
+        requests.append(Request(key, session_id, prompt, wording.id, target, {"people": people}))
+    return requests
+
+
+def _arguments(tool: str, slots: Mapping[str, str]) -> dict[str, str]:
+    definition = next(definition for definition in TOOLS if definition["name"] == tool)
+    return {name: slots[_FILLED_BY.get(name, name)] for name in definition["parameters"]["properties"]}
+
+
+def share(*key: object) -> float:
+    """A number in [0, 1) that a hash of the key gives."""
+    return _number(*key) / 2**64
+
+
+def _number(*key: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big")
+
+
+def _pick(options: Sequence[T], *key: object) -> T:
+    return options[_number(*key) % len(options)]
+
+
+def _draw(mix: Mapping[Group, float], *key: object) -> Group:
+    point = share(*key) * sum(mix.values())
+    for group, part in mix.items():
+        point -= part
+        if point < 0:
+            return group
+    return next(group for group, part in mix.items() if part > 0)
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+_SYLLABLES = tuple(a + b for a, b in product("bdklmnrstv", "aeiou"))
+_ENDINGS = ("", "n", "r", "s", "l", "k", "m")
+_UNWANTED = frozenset({"debil", "loli", "sado", "satan", "semen"})
+
+
+@cache
+def _words(world: World) -> tuple[str, ...]:
+    """Every invented word of a world. A hash of the word says to which of the two it belongs."""
+    parity = {"pretraining": 0, "production": 1}[world]
+    words = dict.fromkeys(a + b + end for a, b, end in product(_SYLLABLES, _SYLLABLES, _ENDINGS) if a != b)
+    return tuple(word for word in words if word not in _UNWANTED and _number(word) % 2 == parity)
+
+
+def _name(index: int, seed: int, world: World) -> str:
+    """The `index`-th name of a seed: a seeded walk through all words of the world that meets each one once.
+
+    When the words are used up, they come again behind one more syllable. Such a name can occur in both worlds'
+    later rounds, but no story is that long.
+    """
+    words = _words(world)
+    round_, position = divmod(index, len(words))
+    stride = _number(seed, world, "stride") % len(words)
+    while math.gcd(stride, len(words)) != 1:
+        stride += 1
+    word = words[(position * stride + _number(seed, world, "start")) % len(words)]
+    return (_SYLLABLES[(round_ - 1) % len(_SYLLABLES)] + word if round_ else word).capitalize()
