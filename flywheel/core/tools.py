@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 from jsonschema.protocols import Validator
+from referencing import Registry
 
 from flywheel.core.digests import canonical
 from flywheel.core.traces import Message, ToolCall
@@ -41,7 +42,7 @@ def parse_call(message: Message | None) -> Parsed:
     if not message.content.strip():
         return Parsed(None, "the agent wrote nothing")
     try:
-        value = json.loads(message.content)
+        value = json.loads(message.content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         return Parsed(None, f"not valid JSON: {error}")
     if not isinstance(value, dict) or set(value) != {"tool", "arguments"}:
@@ -51,18 +52,25 @@ def parse_call(message: Message | None) -> Parsed:
     return Parsed(ToolCall("", value["tool"], value["arguments"]))
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as the text form that `parse_call` reads."""
     return json.dumps({"tool": name, "arguments": dict(arguments)}, ensure_ascii=False)
 
 
 def find(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
-    return next((tool for tool in tools if tool["name"] == name), None)
+    return next((tool for tool in tools if tool.get("name") == name), None)
 
 
-def schema_problems(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments under the tool's schema, one sentence each; empty when nothing is."""
-    validator = _validator(canonical(tool.get("parameters", {})))
+def schema_problems(tool: Mapping[str, Any], arguments: Mapping[str, Any], *, patterns: bool = True) -> list[str]:
+    """What is wrong with the arguments under the tool's schema, one sentence each; empty when nothing is.
+
+    Leave `patterns` out for a schema that came from outside: a hostile regular expression never ends.
+    """
+    validator = _validator(canonical(tool.get("parameters", {})), patterns)
     return [
         f"{'.'.join(map(str, error.path)) or 'arguments'}: {error.message}"
         for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
@@ -85,17 +93,40 @@ def check_definitions(tools: Any) -> list[str]:
     return problems
 
 
+def properties(tool: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The schema of each argument, those alone that are schemas."""
+    parameters = tool.get("parameters")
+    found = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: schema for name, schema in found.items() if isinstance(schema, Mapping)}
+
+
 def entities(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
     """The arguments that name something in the world, by property."""
-    properties = tool.get("parameters", {}).get("properties", {})
-    return {
-        name: value
-        for name, value in arguments.items()
-        if isinstance(value, str)
-        and (properties.get(name, {}).get("x-entity") or properties.get(name, {}).get("x-refers"))
-    }
+    marked = {name for name, schema in properties(tool).items() if schema.get("x-entity") or schema.get("x-refers")}
+    return {name: value for name, value in arguments.items() if isinstance(value, str) and name in marked}
 
 
 @lru_cache(maxsize=512)
-def _validator(schema: bytes) -> Validator:
-    return jsonschema.Draft202012Validator(json.loads(schema))
+def _validator(schema: bytes, patterns: bool) -> Validator:
+    """Only references inside the schema are followed: without a registry, jsonschema would fetch the others."""
+    value = json.loads(schema)
+    return jsonschema.Draft202012Validator(value if patterns else _without_patterns(value), registry=Registry())
+
+
+def _without_patterns(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_patterns(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    dropped = {"pattern", "patternProperties"}
+    if "patternProperties" in schema:  # what is additional is then told by the patterns
+        dropped |= {"additionalProperties", "unevaluatedProperties"}
+    return {
+        key: {name: _without_patterns(item) for name, item in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
+        else _without_patterns(value)
+        for key, value in schema.items()
+        if key not in dropped
+    }

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from flywheel.core.digests import canonical
-
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal["system", "user", "assistant", "tool", "agent", "retrieval", "other"]
 Status = Literal["ok", "error", "unset"]
@@ -203,7 +201,7 @@ class Conversation:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._seen: Counter[bytes] = Counter()
+        self._seen: Counter[str] = Counter()
         self._answered: set[str] = set()
         self._unnamed: Counter[str] = Counter()
         """Observations of tool executions that did not say which call they answer."""
@@ -215,7 +213,7 @@ class Conversation:
             if added and not step.tool_call_id:
                 self._unnamed[added[0].content] += 1
         else:
-            history: Counter[bytes] = Counter()
+            history: Counter[str] = Counter()
             added = []
             for message in step.input:
                 key = _identity(message)
@@ -261,10 +259,10 @@ def conversation(steps: Iterable[Step]) -> list[Message]:
     return talk.messages
 
 
-def _identity(message: Message) -> bytes:
+def _identity(message: Message) -> str:
     """What makes two messages one. Reasoning and names do not count: senders drop them from the history."""
     calls = [call.to_json() for call in message.tool_calls]
-    return canonical([message.role, message.content, calls, message.tool_call_id])
+    return json.dumps([message.role, message.content, calls, message.tool_call_id], sort_keys=True)
 
 
 def _observation(step: Step) -> Message:

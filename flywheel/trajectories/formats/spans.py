@@ -115,10 +115,11 @@ def word(attributes: Mapping[str, Any], *keys: str) -> str:
 def unflatten(attributes: Mapping[str, Any], prefix: str) -> Any:
     """The tree that was flattened into keys under `prefix.`; a level whose names are all numbers becomes a list."""
     root: dict[str, Any] = {}
+    start = prefix + "."
     for key, value in attributes.items():
-        if not key.startswith(prefix + "."):
+        if not key.startswith(start):
             continue
-        *path, leaf = key[len(prefix) + 1 :].split(".")
+        *path, leaf = key[len(start) :].split(".")
         if len(path) > _MAX_PATH:
             continue
         node = root
