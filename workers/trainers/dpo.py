@@ -1,6 +1,7 @@
 """Direct preference optimisation: TRL's DPOTrainer on `{"task_id", "prompt", "chosen", "rejected"}` rows."""
 
 import copy
+import json
 from typing import Any
 
 from workers.trainers import spec as specs
@@ -21,7 +22,8 @@ def train(run: Run) -> None:
     settings = run.spec.settings
     rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
     if settings["tools_in_prompt"]:
-        rows = [row | {"tools": run.spec.environment["config"]["tools"]} for row in rows]
+        tools = json.dumps(run.spec.environment["config"]["tools"])  # as text, or Arrow gives each tool all properties
+        rows = [row | {"tools": tools} for row in rows]
     arguments = loop.config(
         DPOConfig,
         run.spec,

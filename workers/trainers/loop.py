@@ -128,18 +128,18 @@ def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) 
         trainer.remove_callback(callback)
     recorder = Recorder(run, trainer, held_out)
     trainer.add_callback(recorder)
-    if resumed is None:
-        held_out(0)
-    else:
+    if resumed is not None:
         run.step = resumed.step
-        _continue_counters(trainer, resumed)
         recorder.saved = resumed
-    if not run.cancelled or (resumed and resumed.step == spec.settings["steps"]):
-        if resumed and resumed.step == spec.settings["steps"]:  # killed between the last step and the end
-            trainer._load_from_checkpoint(str(resumed.path))
-        else:
-            trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
+        _continue_counters(trainer, resumed)
+    if resumed is not None and resumed.step == spec.settings["steps"]:  # killed between the last step and the end
+        trainer._load_from_checkpoint(str(resumed.path))
+    elif not run.cancelled:
+        if resumed is None:
+            held_out(0)
+        trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
     _end(run, trainer.model, policy.tokenizer, recorder.saved)
+    shutil.rmtree(run.work, ignore_errors=True)
 
 
 def _resume_from(run: Run) -> Checkpoint | None:
@@ -174,7 +174,6 @@ def _end(run: Run, model: Any, tokenizer: Any, saved: Checkpoint | None) -> None
         digest=checkpoints.digest_of(files),
         seconds=run.seconds,
     )
-    shutil.rmtree(run.work, ignore_errors=True)
 
 
 class Recorder(TrainerCallback):
@@ -190,10 +189,10 @@ class Recorder(TrainerCallback):
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        step, last = state.global_step, state.global_step >= state.max_steps
+        stop = state.global_step >= state.max_steps or self.run.cancelled
         control.should_log = True
-        control.should_save = last or step % self.run.spec.checkpoint_every == 0 or self.run.cancelled
-        control.should_training_stop = last or self.run.cancelled
+        control.should_save = stop or state.global_step % self.run.spec.checkpoint_every == 0
+        control.should_training_stop = stop
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -150,12 +150,13 @@ def main(name: str, train: Callable[[Run], None], argv: Sequence[str] | None = N
     parser.add_argument(
         "--wait-lock",
         type=float,
-        default=float(os.environ.get("FLYWHEEL_WAIT_LOCK", "0")),
+        default=os.environ.get("FLYWHEEL_WAIT_LOCK", "0"),
         metavar="SECONDS",
         help="how long to wait while another trainer holds the directory",
     )
     options = parser.parse_args(argv)
     path: Path = options.rundir.resolve()
+    keep_to_ourselves()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if os.environ.get("FLYWHEEL_SUPERVISED") == "1":
         threading.Thread(target=_watch_supervisor, name="supervisor", daemon=True).start()
@@ -171,6 +172,25 @@ def main(name: str, train: Callable[[Run], None], argv: Sequence[str] | None = N
         return 0
     (path / "result.json").unlink(missing_ok=True)
     return _carry_out(Run(path), name, train)  # the lock stays with the process until it ends
+
+
+def keep_to_ourselves() -> None:
+    """Silence the libraries' telemetry and hub look-ups, and take one device. They read this when they are imported."""
+    os.environ |= dict.fromkeys(
+        (
+            "HF_HUB_OFFLINE",
+            "TRANSFORMERS_OFFLINE",
+            "HF_DATASETS_OFFLINE",
+            "HF_HUB_DISABLE_TELEMETRY",
+            "DO_NOT_TRACK",
+            "HF_DATASETS_DISABLE_PROGRESS_BARS",
+            "HF_HUB_DISABLE_PROGRESS_BARS",
+        ),
+        "1",
+    )
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # TRL refuses several visible GPUs in one process.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
 def _carry_out(run: Run, name: str, train: Callable[[Run], None]) -> int:
@@ -211,6 +231,7 @@ def _is_complete(path: Path) -> bool:
 
 def _watch_supervisor() -> NoReturn:
     """Our stdin is a pipe that the supervisor holds; when it ends the supervisor is dead and nobody owns us."""
-    while os.read(0, 4096):
-        pass
+    with contextlib.suppress(OSError):  # a stdin that cannot be read is held by nobody either
+        while os.read(0, 4096):
+            pass
     os._exit(EXIT_ORPHANED)

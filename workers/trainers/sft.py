@@ -1,5 +1,6 @@
 """Supervised fine-tuning: TRL's SFTTrainer on `{"task_id", "prompt", "completion"}` rows, loss on the completion."""
 
+import json
 from typing import Any
 
 from workers.trainers import spec as specs
@@ -20,7 +21,8 @@ def train(run: Run) -> None:
     settings = run.spec.settings
     rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
     if settings["tools_in_prompt"]:
-        rows = [row | {"tools": run.spec.environment["config"]["tools"]} for row in rows]
+        tools = json.dumps(run.spec.environment["config"]["tools"])  # as text, or Arrow gives each tool all properties
+        rows = [row | {"tools": tools} for row in rows]
     trainer = SFTTrainer(
         model=loaded.model,
         args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=settings["max_length"]),

@@ -1,11 +1,13 @@
 """What leaves a run directory: weights, configuration and tokenizer, named by their digest, and they load."""
 
 import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.workers.trainers.cast import Directory, Make, Start
+from tests.workers.trainers.cast import TOOLS, Directory, Make, Start
 from workers.trainers import checkpoints
 
 LORA = {"mode": "lora", "rank": 4, "alpha": 8}
@@ -63,6 +65,20 @@ def test_an_adapter_and_what_is_trained_on_it(make: Make, start: Start, base: Pa
     assert onward.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
     assert grouped.metrics()[1]["kl"] == pytest.approx(0, abs=1e-5)
     assert merged.metrics()[1]["margin"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])
+def test_tools_in_the_prompt(algorithm: str, make: Make, start: Start, trained: Path, tmp_path: Path) -> None:
+    """Where the agent is shown its tools, it is trained and evaluated seeing them too."""
+    shown = tmp_path / "shown"
+    shutil.copytree(trained, shown)
+    template = (shown / "chat_template.jinja").read_text()
+    (shown / "chat_template.jinja").write_text("{% if tools %}{{ tools | tojson }}{% endif %}" + template)
+    run = make(algorithm, on=shown, steps=1, settings={"tools_in_prompt": True})
+    assert start(run).wait() == 0, run.errors()
+    tools = sum(len(json.dumps(tool)) for tool in TOOLS)
+    answered = 8 if algorithm != "dpo" else 4
+    assert run.metrics()[1]["tokens"] > answered * tools / 4
 
 
 def test_training_teaches(trained: Path) -> None:

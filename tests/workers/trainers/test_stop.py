@@ -88,10 +88,15 @@ def test_the_command_line(make: Make) -> None:
 
 
 def test_is_silent_towards_the_makers_of_libraries() -> None:
-    code = "import workers.trainers, os; print(os.environ['HF_HUB_OFFLINE'], os.environ['HF_HUB_DISABLE_TELEMETRY'])"
+    """The libraries read the environment when they are imported, so nothing may have imported them by then."""
+    code = (
+        "from workers.trainers import sft, dpo, grpo, rloo, run; import os, sys; run.keep_to_ourselves();"
+        "print(os.environ['HF_HUB_OFFLINE'], os.environ['HF_HUB_DISABLE_TELEMETRY'],"
+        "sorted({'torch', 'trl', 'transformers', 'huggingface_hub', 'datasets', 'django'} & set(sys.modules)))"
+    )
     environment = {**os.environ, "HF_HUB_OFFLINE": "0"}
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert out.stdout.split() == ["1", "1"]
+    assert out.stdout.split() == ["1", "1", "[]"]
 
 
 def test_no_directory(tmp_path: Path) -> None:
