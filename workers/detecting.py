@@ -15,10 +15,16 @@ def detect_waiting(project_id: int | None = None) -> int:
         if not cursor.fetchone()[0]:
             return 0
         try:
-            count = 0
-            while rows := unread(project_id):
-                detect(rows)
-                count += len(rows)
-            return count
+            return _read_all(project_id)
         finally:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [DETECTING])
+
+
+def _read_all(project_id: int | None) -> int:
+    """One pass, by primary key: what grows again while we read waits for the next pass, so that a pass always ends."""
+    count = last = 0
+    while rows := unread(project_id, after=last):
+        detect(rows)
+        count += len(rows)
+        last = rows[-1].pk
+    return count

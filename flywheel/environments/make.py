@@ -1,20 +1,26 @@
-"""A failure's way to a task, a version of an environment, a frozen task set."""
+"""What is made in this room: an environment and its versions, a task of a failure, a frozen task set."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Max
+from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.models import Project, User, record
+from flywheel.agents.models import Agent
 from flywheel.core import envs, tools, verifiers
 from flywheel.core.digests import digest
-from flywheel.core.traces import Message
+from flywheel.core.traces import Message, Trace
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
-from flywheel.environments.prove import prove
+from flywheel.environments.prove import is_stale, prove, prove_again
 from flywheel.environments.split import split_of
 from flywheel.failures.models import Failure
 from flywheel.trajectories.load import trace_of
+
+KINDS = ("tool_call",)
+NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 
 
 class CannotMake(ValueError):
@@ -22,15 +28,58 @@ class CannotMake(ValueError):
 
 
 @transaction.atomic
+def environment(
+    *,
+    project: Project,
+    name: str,
+    actor: User,
+    config: dict[str, Any],
+    verifier: dict[str, Any],
+    kind: str = "tool_call",
+    agent: Agent | None = None,
+    held_out_share: float = 0.4,
+    reserved_slices: Sequence[str] = (),
+    description: str = "",
+    through: str = "",
+) -> Environment:
+    """A new environment with its first version. Raises CannotMake and core.verifiers.VerifierError.
+
+    The held-out share and the reserved slices never change: a split that moved later would leak.
+    """
+    check_name(name)
+    if kind not in KINDS:
+        raise CannotMake(f"kind: {kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
+    if not 0 < held_out_share < 1:
+        raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
+    made, is_new = Environment.objects.get_or_create(
+        project=project,
+        name=name,
+        defaults={
+            "kind": kind,
+            "agent": agent,
+            "held_out_share": held_out_share,
+            "reserved_slices": sorted({slice_.strip() for slice_ in reserved_slices if slice_.strip()}),
+            "description": description,
+        },
+    )
+    if not is_new:
+        raise CannotMake(f"name: there is an environment {name!r} already")
+    record(project=project, actor=actor, action="environments.create", subject=name, through=through)
+    environment_version(environment=made, actor=actor, config=config, verifier=verifier, through=through)
+    return made
+
+
+@transaction.atomic
 def environment_version(
-    *, environment: Environment, actor: User, config: dict[str, Any], verifier: dict[str, Any]
+    *, environment: Environment, actor: User, config: dict[str, Any], verifier: dict[str, Any], through: str = ""
 ) -> EnvironmentVersion:
     """The environment's version with this content: its newest when nothing changed, else the next number.
 
-    Raises core.verifiers.VerifierError for settings that are wrong.
+    Proofs that its tasks have are made again under the new version. Raises core.verifiers.VerifierError for settings
+    that are wrong.
     """
     envs.build(environment.kind, config, verifier)
-    Environment.objects.select_for_update().get(pk=environment.pk)
+    Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
     newest = environment.versions.order_by("-number").first()
     if newest and newest.digest == content:
@@ -44,7 +93,10 @@ def environment_version(
         verifier_digest=verifiers.digest(verifier),
         created_by=actor,
     )
-    record(project=environment.project, actor=actor, action="environments.version", subject=made)
+    for task in environment.tasks.filter(retired_at=None):
+        if is_stale(task, made):
+            prove_again(task, made)
+    record(project=environment.project, actor=actor, action="environments.version", subject=made, through=through)
     return made
 
 
@@ -53,22 +105,22 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     """Make a labelled trajectory a task, with its red-green proof. Returns the task and whether it is new.
 
     A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
-    Raises CannotMake.
+    Another target for the same trajectory retires the task that it had. Raises CannotMake.
     """
     source = failure.trajectory
     trace = trace_of(source)
-    messages = trace.conversation()
-    prompt = next((message.content for message in messages if message.role == "user"), "")
-    if not prompt:
-        raise CannotMake(f"{source} has no request by a user to make a task of")
-    target = _target(failure, trace.final())
+    prompt = _prompt(trace)
+    answer = _recorded(trace, failure)
+    target = _target(failure, answer)
     state = source.metadata.get("state") or {}
-    slice_ = str(source.metadata.get("slice", ""))
-    Environment.objects.select_for_update().get(pk=environment.pk)
+    if not isinstance(state, dict):
+        raise CannotMake(f"the state of {source} is not an object of lists, so nothing can be executed against it")
+    slice_ = str(source.metadata.get("slice", ""))[:100]
+    Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"prompt": prompt, "state": state, "target": target})
     if existing := environment.tasks.filter(digest=content).first():
-        return existing, False
-    version = environment.latest
+        return _again(existing, failure), False
+    version = _latest(environment)
     task = Task(
         project=environment.project,
         environment=environment,
@@ -91,7 +143,8 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
         digest=content,
         created_by=actor,
     )
-    task.proof, task.is_proved = prove(task, version, recorded=trace.final(), is_failure=failure.is_failure)
+    task.proof, task.is_proved = prove(task, version, recorded=answer, is_failure=failure.is_failure)
+    environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
     task.save()
     record(
         project=environment.project,
@@ -114,21 +167,21 @@ def freeze(
     The newest version is returned when it has the same content. Raises CannotMake when there is nothing to freeze, or a
     cluster or a prompt would stand in both splits.
     """
-    version = environment.latest
-    chosen = [
-        task
-        for task in (tasks if tasks is not None else environment.tasks.order_by("number"))
-        if task.is_proved and task.retired_at is None and task.split != Split.SET_ASIDE
-    ]
+    check_name(name)
+    Project.objects.select_for_update(no_key=True).get(pk=environment.project_id)
+    version = _latest(environment)
+    chosen = _usable(environment, version, tasks)
     for split in (Split.TRAIN, Split.HELD_OUT):
         if not any(task.split == split for task in chosen):
             raise CannotMake(f"no proved {split.label} task: make tasks of failures from more sessions first")
     refuse_overlap(chosen)
-    Environment.objects.select_for_update().get(pk=environment.pk)
+    refuse_contradiction(chosen)
     content = digest(
         {"environment": version.digest, "tasks": sorted([task.digest, task.split, task.cluster] for task in chosen)}
     )
     newest = environment.project.task_sets.filter(name=name).order_by("-version").first()
+    if newest and newest.environment_version.environment_id != environment.pk:
+        raise CannotMake(f"name: {name!r} is a task set of {newest.environment_version.environment}; choose another")
     if newest and newest.digest == content:
         return newest
     task_set = TaskSet.objects.create(
@@ -156,11 +209,31 @@ def freeze(
 
 def refuse_overlap(tasks: Sequence[Task]) -> None:
     """Raise CannotMake when a cluster or a (normalised) prompt stands in both splits."""
-    for what, read in (("cluster", lambda t: t.cluster), ("prompt", lambda t: " ".join(t.prompt.lower().split()))):
-        train = {read(task) for task in tasks if task.split == Split.TRAIN}
+    readings: dict[str, Callable[[Task], str]] = {
+        "cluster": lambda task: task.cluster,
+        "prompt": lambda task: " ".join(task.prompt.lower().split()),
+    }
+    for what, read in readings.items():
+        train = {read(task): task for task in tasks if task.split == Split.TRAIN}
         for task in tasks:
-            if task.split == Split.HELD_OUT and read(task) in train:
-                raise CannotMake(f"{task}: its {what} {read(task)[:80]!r} is also trained on; retire one of the two")
+            if task.split == Split.HELD_OUT and (other := train.get(read(task))):
+                both = f"{task} (held-out) and {other} (train)"
+                raise CannotMake(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
+
+
+def refuse_contradiction(tasks: Sequence[Task]) -> None:
+    """Raise CannotMake when two tasks ask the same in the same state and want different things."""
+    asked: dict[str, Task] = {}
+    for task in tasks:
+        other = asked.setdefault(digest({"prompt": task.prompt, "state": task.state}), task)
+        if other.target != task.target:
+            raise CannotMake(f"{other} and {task} ask the same and want different calls; retire one of them")
+
+
+def check_name(name: str) -> None:
+    """Raise CannotMake for a name that cannot stand in an address."""
+    if not NAME.fullmatch(name) or len(name) > 100:
+        raise CannotMake(f"name: {name[:100]!r} is not of the form mail-requests (small letters, digits, - and _)")
 
 
 def core_task(task: Task) -> envs.Task:
@@ -170,14 +243,62 @@ def core_task(task: Task) -> envs.Task:
     )
 
 
-def _target(failure: Failure, final: Message | None) -> dict[str, Any]:
+def _latest(environment: Environment) -> EnvironmentVersion:
+    version = environment.versions.order_by("-number").select_related("environment").first()
+    if version is None:
+        raise CannotMake(f"{environment} has no version yet: give it tools and a verifier first")
+    return version
+
+
+def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequence[Task] | None) -> list[Task]:
+    """The tasks that may stand in a set, proved under this very version."""
+    if tasks is not None and any(task.environment_id != environment.pk for task in tasks):
+        raise CannotMake(f"tasks: all of them must be of {environment}")
+    chosen = list(tasks) if tasks is not None else list(environment.tasks.order_by("number"))
+    for task in chosen:
+        if is_stale(task, version):
+            prove_again(task, version)
+    return [task for task in chosen if task.is_proved and task.retired_at is None and task.split != Split.SET_ASIDE]
+
+
+def _again(task: Task, failure: Failure) -> Task:
+    """A task that is there already. Who comes back to an earlier correction gets its task back."""
+    if task.retired_at is None:
+        return task
+    if task.source_id != failure.trajectory_id:
+        raise CannotMake(f"this would be {task} again, and {task} was retired")
+    task.environment.tasks.filter(source=task.source_id, retired_at=None).update(retired_at=timezone.now())
+    task.retired_at = None
+    task.save(update_fields=["retired_at"])
+    return task
+
+
+def _prompt(trace: Trace) -> str:
+    """What the user asked. A kind with one turn has room for one request."""
+    asked = [message.content for message in trace.conversation() if message.role == "user" and message.content.strip()]
+    if not asked:
+        raise CannotMake("this trajectory has no request by a user to make a task of")
+    if len(asked) > 1:
+        raise CannotMake(f"this trajectory has {len(asked)} requests; a task of kind tool_call has one")
+    return asked[0]
+
+
+def _recorded(trace: Trace, failure: Failure) -> Message | None:
+    """What the agent did: at the step that the reviewer marked, when it speaks there, else in the end."""
+    for step in trace.steps:
+        if step.span_id == failure.step and step.kind == "assistant":
+            return next((message for message in reversed(step.output) if message.role == "assistant"), None)
+    return trace.final()
+
+
+def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
     if failure.is_failure:
         if not failure.corrected:
             raise CannotMake("this failure has no corrected action: write what should have happened (key c) first")
         if "tool" not in failure.corrected:
             raise CannotMake("the corrected action is a text; this environment wants a tool call")
         return dict(failure.corrected)
-    parsed = tools.parse_call(final)
+    parsed = tools.parse_call(recorded)
     if parsed.call is None:
         raise CannotMake(f"the passing answer is no tool call: {parsed.problem}")
     return {"tool": parsed.call.name, "arguments": parsed.call.arguments}

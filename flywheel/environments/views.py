@@ -1,10 +1,331 @@
+"""The environments room: environments, their tasks with the proof, frozen task sets, and a failure's way to a task."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Q
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core.buckets import BUCKETS
+from flywheel.core.verifiers import VerifierError
+from flywheel.environments import figures, make
+from flywheel.environments.bulk import tasks_from_all, without_task
+from flywheel.environments.forms import EnvironmentForm, VersionForm
+from flywheel.environments.make import CannotMake
+from flywheel.environments.models import Environment, Split, Task, TaskSet
+from flywheel.environments.retire import retire
+from flywheel.failures import forms as decisions
+from flywheel.failures import queue
+from flywheel.failures.views import refused
+from flywheel.paging import BadCursor, about, keyset
+
+TASKS_AT_ONCE = 50
+MEMBERS_AT_ONCE = 100
 
 
+@require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    return render(request, "base.html")
+    rows = figures.counts(request.project.environments.select_related("agent").order_by("name"))
+    found = [
+        {
+            "environment": row,
+            "versions": row.versions.count(),
+            "rates": figures.solve_rates(row)[:4],
+            "waiting": without_task(row).count(),
+        }
+        for row in rows
+    ]
+    sets = request.project.task_sets.select_related("environment_version__environment")[:20]
+    has_failures = request.project.failures.filter(current=True).exists()
+    return render(request, "environments/index.html", {"found": found, "task_sets": sets, "has_failures": has_failures})
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def create(request: PageRequest) -> HttpResponse:
+    """A new environment, from the tools and the prompt of a version."""
+    form = EnvironmentForm(request.POST or None, project=request.project)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        version = data["version"]
+        try:
+            made = make.environment(
+                project=request.project,
+                name=data["name"],
+                actor=request.actor,
+                agent=version.agent,
+                config={"system_prompt": version.system_prompt, "tools": version.tools},
+                verifier=data["verifier"],
+                held_out_share=data["held_out_share"],
+                reserved_slices=data["reserved_slices"],
+                description=data["description"],
+            )
+        except (CannotMake, VerifierError) as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"Environment {made} is ready. Failures of {version.agent} can become its tasks.")
+            return redirect("environments:environment", request.project.slug, made.name)
+    return render(request, "environments/create.html", {"form": form}, status=422 if request.method == "POST" else 200)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def environment(request: PageRequest, name: str) -> HttpResponse:
+    row = _environment(request, name)
+    version = row.versions.order_by("-number").first()
+    return _environment_page(request, row, VersionForm(version=version))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def make_version(request: PageRequest, name: str) -> HttpResponse:
+    """Save verifier weights, prompt and tools as the next version; every task is proved again under it."""
+    row = _environment(request, name)
+    newest = row.versions.order_by("-number").first()
+    form = VersionForm(request.POST, version=newest)
+    if form.is_valid():
+        config = {"system_prompt": form.cleaned_data["system_prompt"], "tools": form.cleaned_data["tools"]}
+        try:
+            made = make.environment_version(
+                environment=row, actor=request.actor, config=config, verifier=form.cleaned_data["verifier"]
+            )
+        except VerifierError as error:
+            form.add_error(None, str(error))
+        else:
+            if made == newest:
+                messages.info(request, f"Nothing changed: {made} has this content already.")
+            else:
+                unproved = row.tasks.filter(retired_at=None, is_proved=False).count()
+                messages.success(request, f"{made} is the newest version. {unproved} tasks are not proved under it.")
+            return redirect("environments:environment", request.project.slug, row.name)
+    return _environment_page(request, row, form, status=422)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def make_all(request: PageRequest, name: str) -> HttpResponse:
+    """A task of every labelled failure that has none."""
+    row = _environment(request, name)
+    made = tasks_from_all(environment=row, actor=request.actor)
+    (messages.warning if made.refused or made.unproved else messages.success)(request, str(made))
+    return redirect("environments:environment", request.project.slug, row.name)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def freeze(request: PageRequest, name: str) -> HttpResponse:
+    """Freeze all proved tasks as the next version of a set."""
+    row = _environment(request, name)
+    try:
+        task_set = make.freeze(environment=row, name=request.POST.get("name", "").strip(), actor=request.actor)
+    except CannotMake as error:
+        messages.error(request, f"Nothing was frozen. {error}.")
+        return redirect("environments:environment", request.project.slug, row.name)
+    return redirect("environments:task_set", request.project.slug, task_set.name, task_set.version)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def task(request: PageRequest, name: str, number: int) -> HttpResponse:
+    row = _task(request, name, number)
+    version = row.environment.versions.order_by("-number").first()
+    results = row.results.select_related("run__version__agent", "trajectory").order_by("-pk")[:20]  # type: ignore[attr-defined]
+    sets = row.task_sets.order_by("-pk")
+    return render(
+        request,
+        "environments/task.html",
+        {
+            "task": row,
+            "environment": row.environment,
+            "version": version,
+            "bucket": BUCKETS.get(row.bucket),
+            "recorded": row.proof.get("recorded"),
+            "failed": [check for check in row.proof.get("checks", []) if not check["passed"]],
+            "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
+            "rates": figures.solved_by_version(row, version),
+            "results": results,
+            "task_sets": sets,
+            "lineage": _lineage(request, row, list(sets)),
+        },
+    )
+
+
+@require_POST
+@requires(Permission.BUILD)
+def retire_task(request: PageRequest, name: str, number: int) -> HttpResponse:
+    row = _task(request, name, number)
+    try:
+        retire(task=row, actor=request.actor, reason=request.POST.get("reason", ""))
+    except CannotMake as error:
+        messages.error(request, f"Not retired. {error}.")
+    else:
+        messages.success(request, f"{row} enters no task set any more. Frozen sets keep it.")
+    return redirect("environments:task", request.project.slug, name, number)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
+    rows = TaskSet.objects.filter(project=request.project).select_related(
+        "environment_version__environment", "created_by"
+    )
+    row = get_object_or_404(rows, name=name, version=version)
+    members = row.members.select_related("task__environment")
+    if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
+        members = members.filter(split=split)
+    runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]  # type: ignore[attr-defined]
+    try:
+        page = keyset(members, cursor=request.GET.get("cursor", ""), limit=MEMBERS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total = members.count()
+    return render(
+        request,
+        "environments/task_set.html",
+        {
+            "task_set": row,
+            "environment": row.environment_version.environment,
+            "shape": figures.shape(row),
+            "opened": figures.opened(row),
+            "versions": TaskSet.objects.filter(project=request.project, name=name).order_by("-version")[:20],
+            "page": page,
+            "split": split,
+            "runs": [(run, run.summary.get("metrics", {}).get("success")) for run in runs],
+            "buckets": BUCKETS,
+        },
+    )
+
+
+# A failure's way to a task: a fragment on the review page and on the trajectory's own
+
+
+@require_GET
+@requires(Permission.VIEW)
+def offer(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Tasks that came of a trajectory, and the button that makes one."""
+    return render(request, "environments/_make.html", _offer(request, _trajectory(request, trace_id)))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Make a task of the trajectory's decision. Sent with the decision form, the decision is saved first."""
+    trajectory = _trajectory(request, trace_id)
+    if "seen" in request.POST:
+        failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
+        if failure is None:
+            return refused(request, queue.Filters.read(request.GET.dict()), trajectory, written)
+    failure = trajectory.failures.filter(current=True).select_related("trajectory").first()
+    chosen = request.project.environments.filter(name=request.POST.get("environment", "")).first()
+    made, is_new, problem = None, False, ""
+    if failure is None:
+        problem = "Nobody decided what went wrong here yet: choose a bucket first"
+    elif chosen is None:
+        problem = "Choose an environment"
+    else:
+        try:
+            made, is_new = make.task_from(failure=failure, environment=chosen, actor=request.actor)
+        except CannotMake as error:
+            problem = str(error)
+    if request.htmx:
+        context = _offer(request, trajectory) | {"made": made, "is_new": is_new, "problem": problem, "seen": failure}
+        return render(request, "environments/_make.html", context)
+    if made is None:
+        messages.error(request, f"No task was made. {problem}.")
+        return redirect("failures:review", request.project.slug, trace_id)
+    return redirect("environments:task", request.project.slug, made.environment.name, made.number)
+
+
+def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
+    environments = list(request.project.environments.order_by("name"))
+    own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)
+    return {
+        "trajectory": trajectory,
+        "environments": environments,
+        "chosen": own or (environments[0] if environments else None),
+        "current": trajectory.failures.filter(current=True).first(),
+        "tasks": list(trajectory.tasks.select_related("environment").order_by("-pk")),
+    }
+
+
+def _environment_page(request: PageRequest, row: Environment, form: VersionForm, status: int = 200) -> HttpResponse:
+    tasks, chosen = _filtered(request, row)
+    try:
+        page = keyset(tasks, cursor=request.GET.get("cursor", ""), limit=TASKS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total, page.about = about(tasks)
+    tally = figures.counts(Environment.objects.filter(pk=row.pk)).get()
+    versions = list(row.versions.select_related("created_by").order_by("-number")[:20])
+    sets = TaskSet.objects.filter(environment_version__environment=row).order_by("-pk")
+    last_set = sets.first()
+    return render(
+        request,
+        "environments/environment.html",
+        {
+            "environment": row,
+            "version": versions[0] if versions else None,
+            "versions": versions,
+            "tally": tally,
+            "form": form,
+            "page": page,
+            "chosen": chosen,
+            "splits": Split.choices,
+            "buckets": [BUCKETS[key] for key in BUCKETS if row.tasks.filter(bucket=key).exists()],
+            "rates": figures.solve_rates(row),
+            "waiting": without_task(row).count(),
+            "task_sets": sets[:20],
+            "set_name": last_set.name if last_set else row.name,
+        },
+        status=status,
+    )
+
+
+def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, str]]:
+    """The environment's tasks under the filters of the address."""
+    tasks = row.tasks.select_related("source")
+    chosen = {name: request.GET.get(name, "") for name in ("split", "bucket", "proved", "retired")}
+    tasks = tasks.filter(retired_at__isnull=not chosen["retired"])
+    if chosen["split"] in Split.values:
+        tasks = tasks.filter(split=chosen["split"])
+    if chosen["bucket"]:
+        tasks = tasks.filter(bucket="" if chosen["bucket"] == "none" else chosen["bucket"])
+    if chosen["proved"] in ("yes", "no"):
+        tasks = tasks.filter(Q(is_proved=chosen["proved"] == "yes"))
+    return tasks, chosen
+
+
+def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[str, Any]]:
+    slug = request.project.slug
+    chain: list[dict[str, Any]] = []
+    if row.source:
+        label = f"trajectory {row.source.trace_id[:8]}"
+        chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, row.source.trace_id])})
+        bucket = BUCKETS[row.bucket].label.lower() if row.bucket in BUCKETS else "passes"
+        chain.append(
+            {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, row.source.trace_id])}
+        )
+    chain.append({"label": f"task {row}", "url": "", "current": True})
+    if sets:
+        url = reverse("environments:task_set", args=[slug, sets[0].name, sets[0].version])
+        chain.append({"label": f"set {sets[0]} ({row.get_split_display()})", "url": url})
+    return chain
+
+
+def _environment(request: PageRequest, name: str) -> Environment:
+    return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
+
+
+def _task(request: PageRequest, name: str, number: int) -> Task:
+    rows = Task.objects.select_related("environment", "source", "failure__labelled_by", "created_by")
+    return get_object_or_404(rows, project=request.project, environment__name=name, number=number)
+
+
+def _trajectory(request: PageRequest, trace_id: str) -> Any:
+    return get_object_or_404(request.project.trajectories.select_related("agent", "version__agent"), trace_id=trace_id)

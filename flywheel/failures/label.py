@@ -1,18 +1,60 @@
-"""A person's decision about a trajectory. A later decision supersedes the earlier one and never overwrites it."""
+"""A person's decision about a trajectory. A later decision supersedes the earlier one and never overwrites it.
 
-from typing import Any
+A caller that shows decisions says which one it saw (`seen`), so that of two people who decide at the same time the
+second learns of the first. The same decision by the same person twice is one decision.
+"""
+
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import User, record
+from flywheel.core import tools as tooling
 from flywheel.core.buckets import BUCKETS
+from flywheel.core.digests import canonical
+from flywheel.core.episodes import every_text
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Label, Trajectory
+
+LATEST: Final = -1
+"""`seen` of a caller that does not care what stands: a script, the story's oracle."""
+NOTE_LIMIT = 10_000
 
 
 class BadLabel(ValueError):
     """The decision does not fit; the message names the field and what would be right."""
+
+
+class Superseded(Exception):
+    """Somebody decided since the caller looked. `current` is what stands now, or None when it was taken back."""
+
+    def __init__(self, current: Failure | None) -> None:
+        self.current = current
+        super().__init__(
+            f"{current.labelled_by} decided {describe(current)} since you opened this"
+            if current
+            else "the decision that you saw was taken back since you opened this"
+        )
+
+
+def describe(failure: Failure) -> str:
+    """The decision in two or three words: `wrong tool`, `nothing wrong`."""
+    if not failure.is_failure:
+        return "nothing wrong"
+    known = BUCKETS.get(failure.bucket)
+    return known.label.lower() if known else failure.bucket
+
+
+def tools_of(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The tools that the agent had: as the trajectory tells, else as its version does; those with a name alone."""
+    given = trajectory.tools or (trajectory.version.tools if trajectory.version else [])
+    return [tool for tool in given if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+
+
+def current_of(trajectory: Trajectory) -> Failure | None:
+    """The decision that counts."""
+    return trajectory.failures.filter(current=True).select_related("labelled_by").first()
 
 
 @transaction.atomic
@@ -20,41 +62,37 @@ def decide(
     *,
     trajectory: Trajectory,
     actor: User,
-    decision: Decision,
+    decision: Decision | None = None,
     bucket: str = "",
     step: str = "",
     corrected: dict[str, Any] | None = None,
     note: str = "",
     through: str = "",
+    seen: int = LATEST,
 ) -> Failure:
-    """Record a decision, and what it means for the trajectory. Raises BadLabel.
+    """Record a decision, and what it means for the trajectory. Raises BadLabel and Superseded.
 
+    Without `decision` it follows from the bucket and from what is proposed; no bucket says that nothing is wrong.
     `corrected` is what should have happened: `{"tool": name, "arguments": {…}}` or `{"text": answer}`.
+    `seen` is the primary key of the current decision as the caller knows it, 0 for none.
     """
-    row = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
-    rejected = decision == Decision.REJECTED
-    if rejected and bucket:
-        raise BadLabel("bucket: leave it empty when nothing is wrong")
-    if not rejected and bucket not in BUCKETS:
-        raise BadLabel(f"bucket: {bucket!r} is unknown, one of {', '.join(BUCKETS)} is wanted")
-    if step and not row.steps.filter(span_id=step).exists():
-        raise BadLabel(f"step: this trajectory has no step {step!r}")
-    _check_corrected(corrected)
+    row = (
+        Trajectory.objects.select_for_update(no_key=True, of=("self",)).select_related("version").get(pk=trajectory.pk)
+    )
+    decision = decision or decision_for(row, bucket)
+    note = note.strip()
+    _check(row, decision, bucket, step, corrected, note)
+    current = current_of(row)
+    wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note}
+    if current and current.labelled_by_id == actor.pk and wanted == {name: getattr(current, name) for name in wanted}:
+        return current
+    if seen != LATEST and seen != (current.pk if current else 0):
+        raise Superseded(current)
     row.failures.filter(current=True).update(current=False)
     failure = Failure.objects.create(
-        project=row.project,
-        trajectory=row,
-        decision=decision,
-        bucket=bucket,
-        step=step,
-        corrected=corrected,
-        note=note,
-        labelled_by=actor,
-        labelled_at=timezone.now(),
+        project=row.project, trajectory=row, decision=decision, labelled_by=actor, labelled_at=timezone.now(), **wanted
     )
-    row.label = Label.PASS if rejected else Label.FAILURE
-    row.label_bucket = bucket
-    row.save(update_fields=["label", "label_bucket"])
+    _mark(row, failure)
     record(
         project=row.project,
         actor=actor,
@@ -68,36 +106,93 @@ def decide(
     return failure
 
 
-def undo(*, trajectory: Trajectory, actor: User, through: str = "") -> Failure | None:
-    """Take back the latest decision: the one before it counts again. Returns that one, or None when there was none."""
-    with transaction.atomic():
-        row = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
-        latest = row.failures.filter(current=True).first()
-        if latest is None:
-            return None
-        before = row.failures.filter(pk__lt=latest.pk, taken_back_at=None).order_by("-pk").first()
-        Failure.objects.filter(pk=latest.pk).update(current=False, taken_back_at=timezone.now())
-        if before is not None:
-            Failure.objects.filter(pk=before.pk).update(current=True)
-        row.label = "" if before is None else Label.FAILURE if before.is_failure else Label.PASS
-        row.label_bucket = before.bucket if before else ""
-        row.save(update_fields=["label", "label_bucket"])
-        record(
-            project=row.project,
-            actor=actor,
-            action="failures.undo",
-            subject=f"trajectory {row.trace_id}",
-            through=through,
-        )
-        return before
+@transaction.atomic
+def undo(*, trajectory: Trajectory, actor: User, through: str = "", seen: int = LATEST) -> Failure | None:
+    """Take back the decision that counts: the one before it counts again. Returns that one, or None.
+
+    Raises Superseded when it is not the decision that the caller saw.
+    """
+    row = Trajectory.objects.select_for_update(no_key=True).get(pk=trajectory.pk)
+    current = current_of(row)
+    if seen not in (LATEST, current.pk if current else 0):
+        raise Superseded(current)
+    if current is None:
+        return None
+    before = row.failures.filter(pk__lt=current.pk, taken_back_at=None).order_by("-pk").first()
+    Failure.objects.filter(pk=current.pk).update(current=False, taken_back_at=timezone.now())
+    if before is not None:
+        Failure.objects.filter(pk=before.pk).update(current=True)
+        before.current = True
+    _mark(row, before)
+    record(
+        project=row.project,
+        actor=actor,
+        action="failures.undo",
+        subject=f"trajectory {row.trace_id}",
+        through=through,
+        taken_back=current.pk,
+    )
+    return before
 
 
-def _check_corrected(corrected: dict[str, Any] | None) -> None:
-    if corrected is None:
-        return
+def decision_for(trajectory: Trajectory, bucket: str) -> Decision:
+    """What choosing this bucket means, given what detectors propose. No bucket says that nothing is wrong."""
+    if not bucket:
+        return Decision.REJECTED
+    proposed = set(trajectory.proposals.values_list("bucket", flat=True))
+    if not proposed:
+        return Decision.ADDED
+    return Decision.CONFIRMED if bucket in proposed else Decision.CHANGED
+
+
+def _mark(row: Trajectory, failure: Failure | None) -> None:
+    """Write what the decision means on the trajectory, where lists read it."""
+    row.label = "" if failure is None else Label.FAILURE if failure.is_failure else Label.PASS
+    row.label_bucket = failure.bucket if failure else ""
+    row.save(update_fields=["label", "label_bucket"])
+
+
+def _check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
+    if decision == Decision.REJECTED and bucket:
+        raise BadLabel("bucket: leave it empty when nothing is wrong")
+    if decision != Decision.REJECTED and bucket not in BUCKETS:
+        raise BadLabel(f"bucket: {bucket!r} is unknown, one of {', '.join(BUCKETS)} is wanted")
+    if decision == Decision.REJECTED and corrected is not None:
+        raise BadLabel("corrected: leave it empty when nothing is wrong")
+    if bucket == "other" and not note:
+        raise BadLabel("note: say what is wrong, since none of the buckets does")
+    if any("\0" in text for text in every_text([note, corrected])):
+        raise BadLabel("note and corrected: a null character cannot be kept; take it out")
+    if len(note) > NOTE_LIMIT:
+        raise BadLabel(f"note: {len(note)} characters are too many, at most {NOTE_LIMIT} are kept")
+    if step and not row.steps.filter(span_id=step).exists():
+        raise BadLabel(f"step: this trajectory has no step {step!r}")
+    if corrected is not None and (problems := correction_problems(tools_of(row), corrected)):
+        raise BadLabel("; ".join(problems))
+
+
+def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[str]:
+    """What is wrong with a corrected action, one sentence each, named by field; empty when nothing is."""
+    if not isinstance(corrected, dict):
+        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
     if set(corrected) == {"text"} and isinstance(corrected["text"], str):
-        return
+        return [] if corrected["text"].strip() else ["text: write the answer that would have been right"]
     if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
-        raise BadLabel('corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted')
+        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
     if not isinstance(corrected["arguments"], dict):
-        raise BadLabel("corrected.arguments: must be an object")
+        return ["arguments: must be an object"]
+    try:
+        canonical(corrected)
+    except (ValueError, TypeError, RecursionError):
+        return ["arguments: must be plain JSON, without NaN, infinity or half characters"]
+    if not tools:
+        return [] if corrected["tool"] else ["tool: name the tool that should have been called"]
+    tool = tooling.find(tools, corrected["tool"])
+    if tool is None:
+        return [f"tool: {corrected['tool']!r} is unknown, one of {', '.join(t['name'] for t in tools)} is wanted"]
+    try:
+        return tooling.schema_problems(tool, corrected["arguments"], patterns=False)
+    except Exception:
+        # The schema came with the trajectory and may be none at all. It then says nothing about the arguments; the
+        # proof of a task, against the environment's own tools, still does.
+        return []

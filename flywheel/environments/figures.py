@@ -1,0 +1,108 @@
+"""How often versions solve what stands in this room. Results are read from the tasks' side; they belong to evals."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Avg, Count, IntegerField, Q, QuerySet
+from django.db.models.functions import Cast
+
+from flywheel.core.stats import Estimate, clustered_rate, proportion
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """One version's solve rate on one split, under the newest verifier."""
+
+    agent: str
+    number: int
+    split: str
+    rate: Estimate
+
+
+def solve_rates(environment: Environment) -> list[Solved]:
+    """Every version that was evaluated here, newest first: a task's samples averaged, tasks clustered by source."""
+    newest = environment.versions.order_by("-number").first()
+    if newest is None:
+        return []
+    rows = (
+        environment.tasks.filter(results__run__verifier_digest=newest.verifier_digest)
+        .order_by()
+        .values("pk", "cluster", "split", "results__run__version__agent__name", "results__run__version__number")
+        .annotate(
+            mean=Avg(Cast("results__success", IntegerField())),
+            unscored=Count("results", filter=Q(results__success=None)),
+        )
+    )
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = row["results__run__version__agent__name"], row["results__run__version__number"], row["split"]
+        groups.setdefault(key, []).append(row)
+    return [
+        Solved(agent, number, split, clustered_rate([row["mean"] for row in found], [row["cluster"] for row in found]))
+        for (agent, number, split), found in sorted(
+            groups.items(), key=lambda item: (item[0][0], -item[0][1], item[0][2])
+        )
+    ]
+
+
+def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[dict[str, Any]]:
+    """The same for one task: attempts and how many passed, with the interval of a proportion."""
+    rows = (
+        _of_verifier(task.results.all(), version)  # type: ignore[attr-defined]
+        .order_by()
+        .values("run__version__agent__name", "run__version__number")
+        .annotate(
+            passed=Count("pk", filter=Q(success=True)),
+            scored=Count("pk", filter=Q(success__isnull=False)),
+            unscored=Count("pk", filter=Q(success=None)),
+        )
+        .order_by("run__version__agent__name", "-run__version__number")
+    )
+    return [{**row, "rate": proportion(row["passed"], row["scored"], unscored=row["unscored"])} for row in rows]
+
+
+def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:
+    """Environments with how many tasks they have, by split, and how many of those are proved."""
+    active = Q(tasks__retired_at=None)
+    return environments.annotate(
+        train=Count("tasks", filter=active & Q(tasks__split=Split.TRAIN)),
+        held_out=Count("tasks", filter=active & Q(tasks__split=Split.HELD_OUT)),
+        set_aside=Count("tasks", filter=active & Q(tasks__split=Split.SET_ASIDE)),
+        proved=Count("tasks", filter=active & Q(tasks__is_proved=True)),
+        total=Count("tasks", filter=active),
+    )
+
+
+def shape(task_set: TaskSet) -> dict[str, Any]:
+    """What a frozen set is made of: tasks and clusters by split, and that the splits share none."""
+    members = task_set.members.order_by()
+    by_split = {
+        row["split"]: row
+        for row in members.values("split").annotate(tasks=Count("pk"), clusters=Count("task__cluster", distinct=True))
+    }
+    train = members.filter(split=Split.TRAIN).values("task__cluster")
+    shared = members.filter(split=Split.HELD_OUT, task__cluster__in=train).count()
+    nothing = {"tasks": 0, "clusters": 0}
+    return {
+        "train": by_split.get(Split.TRAIN, nothing),
+        "held_out": by_split.get(Split.HELD_OUT, nothing),
+        "shared": shared,
+        "buckets": list(members.values("task__bucket").annotate(n=Count("pk")).order_by("-n")),
+        "slices": list(
+            members.exclude(task__slice="")
+            .values("task__slice", "split")
+            .annotate(n=Count("pk"))
+            .order_by("task__slice")
+        ),
+    }
+
+
+def opened(task_set: TaskSet) -> int:
+    """How many eval runs have seen the held-out part: each is a chance to choose by luck."""
+    runs = task_set.eval_runs.filter(split=Split.HELD_OUT, results__isnull=False)  # type: ignore[attr-defined]
+    return int(runs.distinct().count())
+
+
+def _of_verifier(results: Any, version: EnvironmentVersion | None) -> Any:
+    return results.filter(run__verifier_digest=version.verifier_digest) if version else results.none()
