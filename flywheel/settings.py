@@ -111,7 +111,6 @@ DEFAULT_CHARSET = "utf-8"
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STATIC_ROOT = HOME / "static"
 # Static files are served from where they lie, so that there is no collect step to forget.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG

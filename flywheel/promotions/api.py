@@ -1,3 +1,244 @@
-from ninja import Router
+"""Candidates and promotions for programs: what a click does, a script can do."""
+
+from datetime import datetime
+from typing import Any, cast
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.models import Scope
+from flywheel.agents.models import Agent, Version
+from flywheel.evals.models import EvalRun
+from flywheel.paging import BadCursor, keyset
+from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
+from flywheel.promotions.propose import CannotPropose, propose
 
 router = Router(tags=["promotions"])
+
+
+class ListQuery(Schema):
+    limit: int = Query(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class CandidateOut(Schema):
+    id: int
+    agent: str
+    version: str
+    baseline: str
+    verdict: str
+    state: str
+    words: str
+    """The gate's verdict in a sentence."""
+    policy: int
+    generation: int
+    """The agent's generation now; send it back with a decision."""
+    proposed_by: str
+    created_at: datetime
+
+    @staticmethod
+    def resolve_agent(row: Candidate) -> str:
+        return row.agent.name
+
+    @staticmethod
+    def resolve_version(row: Candidate) -> str:
+        return str(row.version)
+
+    @staticmethod
+    def resolve_baseline(row: Candidate) -> str:
+        return str(row.baseline)
+
+    @staticmethod
+    def resolve_words(row: Candidate) -> str:
+        return str(row.report["decision"]["words"])
+
+    @staticmethod
+    def resolve_policy(row: Candidate) -> int:
+        return row.policy.version
+
+    @staticmethod
+    def resolve_generation(row: Candidate) -> int:
+        return row.agent.generation
+
+    @staticmethod
+    def resolve_proposed_by(row: Candidate) -> str:
+        return row.proposed_by.username
+
+
+class CandidateWithReport(CandidateOut):
+    report: dict[str, Any]
+    report_digest: str
+
+
+class CandidatePage(Schema):
+    items: list[CandidateOut]
+    next: str | None
+
+
+class ProposeIn(Schema):
+    candidate_eval: int
+    baseline_eval: int
+
+
+class DecisionIn(Schema):
+    reason: str
+    generation: int
+    override: bool = False
+
+
+class RejectIn(Schema):
+    reason: str
+
+
+class RollBackIn(Schema):
+    version: int
+    """Number of a version that was live before."""
+    reason: str
+    generation: int
+
+
+class PromotionOut(Schema):
+    id: int
+    agent: str
+    kind: str
+    generation: int
+    before: str | None
+    after: str
+    candidate_id: int | None
+    proposed_by: str | None
+    approved_by: str
+    against_the_gate: bool
+    reason: str
+    created_at: datetime
+
+    @staticmethod
+    def resolve_agent(row: Promotion) -> str:
+        return row.agent.name
+
+    @staticmethod
+    def resolve_before(row: Promotion) -> str | None:
+        return str(row.before) if row.before else None
+
+    @staticmethod
+    def resolve_after(row: Promotion) -> str:
+        return str(row.after)
+
+    @staticmethod
+    def resolve_proposed_by(row: Promotion) -> str | None:
+        return row.proposed_by.username if row.proposed_by else None
+
+    @staticmethod
+    def resolve_approved_by(row: Promotion) -> str:
+        return row.approved_by.username
+
+
+class PromotionPage(Schema):
+    items: list[PromotionOut]
+    next: str | None
+
+
+@router.get("/candidates", response=CandidatePage, auth=Key(Scope.READ), operation_id="list_candidates")
+def list_candidates(request: HttpRequest, page: Query[ListQuery]) -> Any:
+    return _page(_candidates(cast(KeyRequest, request)), page)
+
+
+@router.post("/candidates", response=CandidateWithReport, auth=Key(Scope.TRAIN), operation_id="propose_candidate")
+def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
+    """Put a version forward: two finished evals of one task set, the candidate's and the baseline's."""
+    asked = cast(KeyRequest, request)
+    runs = EvalRun.objects.filter(project=asked.project)
+    try:
+        row = propose(
+            version_eval=get_object_or_404(runs, pk=body.candidate_eval),
+            baseline_eval=get_object_or_404(runs, pk=body.baseline_eval),
+            actor=asked.actor,
+            through=f"key {asked.key.public}",
+        )
+    except CannotPropose as error:
+        raise HttpError(422, str(error)) from error
+    return _candidates(asked).get(pk=row.pk)
+
+
+@router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ), operation_id="get_candidate")
+def get_candidate(request: HttpRequest, pk: int) -> Any:
+    return get_object_or_404(_candidates(cast(KeyRequest, request)), pk=pk)
+
+
+@router.post(
+    "/candidates/{pk}/approve", response=PromotionOut, auth=Key(Scope.APPROVE), operation_id="approve_candidate"
+)
+def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
+    """Approve and promote. 409 when the live version moved since `generation`, 422 when the move is refused."""
+    asked = cast(KeyRequest, request)
+    row = get_object_or_404(_candidates(asked), pk=pk)
+    try:
+        return promote(
+            candidate=row,
+            actor=asked.actor,
+            reason=body.reason,
+            generation=body.generation,
+            override=body.override,
+            through=f"key {asked.key.public}",
+        )
+    except CannotPromote as error:
+        raise HttpError(_status(error), str(error)) from error
+
+
+@router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE), operation_id="reject_candidate")
+def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
+    asked = cast(KeyRequest, request)
+    row = get_object_or_404(_candidates(asked), pk=pk)
+    try:
+        reject(candidate=row, actor=asked.actor, reason=body.reason, through=f"key {asked.key.public}")
+    except CannotPromote as error:
+        raise HttpError(_status(error), str(error)) from error
+    return _candidates(asked).get(pk=pk)
+
+
+@router.get("/promotions", response=PromotionPage, auth=Key(Scope.READ), operation_id="list_promotions")
+def list_promotions(request: HttpRequest, page: Query[ListQuery]) -> Any:
+    rows = Promotion.objects.filter(agent__project=cast(KeyRequest, request).project).select_related(
+        "agent", "before__agent", "after__agent", "proposed_by", "approved_by"
+    )
+    return _page(rows, page)
+
+
+@router.post("/agents/{name}/roll-back", response=PromotionOut, auth=Key(Scope.APPROVE), operation_id="roll_back")
+def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
+    """Make an earlier live version live again. 409 when the live version moved since `generation`."""
+    asked = cast(KeyRequest, request)
+    agent = get_object_or_404(Agent, project=asked.project, name=name)
+    to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
+    try:
+        return roll_back(
+            agent=agent,
+            to=to,
+            actor=asked.actor,
+            reason=body.reason,
+            generation=body.generation,
+            through=f"key {asked.key.public}",
+        )
+    except CannotPromote as error:
+        raise HttpError(_status(error), str(error)) from error
+
+
+def _candidates(request: KeyRequest) -> Any:
+    return Candidate.objects.filter(project=request.project).select_related(
+        "agent", "version__agent", "baseline__agent", "policy", "proposed_by"
+    )
+
+
+def _page(rows: Any, query: ListQuery) -> dict[str, Any]:
+    try:
+        page = keyset(rows, cursor=query.cursor, limit=query.limit)
+    except BadCursor as error:
+        raise HttpError(422, str(error)) from error
+    return {"items": page.items, "next": page.next_cursor or None}
+
+
+def _status(error: CannotPromote) -> int:
+    return 409 if isinstance(error, MovedMeanwhile) else 422

@@ -1,10 +1,247 @@
+"""The wheel at a glance: how production does, what fails, what waits for whom."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q
+from django.db.models.functions import TruncDay
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.models import Permission
+from flywheel.accounts.models import Permission, Project
+from flywheel.agents.models import Agent, Version
+from flywheel.core.buckets import BUCKETS
+from flywheel.core.stats import Estimate, clustered_rate, proportion
+from flywheel.environments.models import Task
+from flywheel.jobs import State
+from flywheel.promotions.models import Candidate, Promotion
+from flywheel.training.models import TrainingRun
+from flywheel.trajectories.models import Label, Outcome, Source, Trajectory
+
+PERIODS = {"1": "day", "7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}
+CLUSTERED_UP_TO = 20_000
+"""Beyond so many trajectories the interval of a version's success is by trajectory, not by session: reading more
+sessions would make the page wait, and at that size both are narrow."""
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One agent's live version and how it does."""
+
+    agent: Agent
+    version: Version | None
+    since: Promotion | None
+    success: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that waits for a person."""
+
+    count: int
+    what: str
+    who: str
+    url: str
+    is_yours: bool
+
+
+@require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    return render(request, "base.html")
+    days = request.GET.get("days", "14")
+    days = days if days in PERIODS else "14"
+    since = timezone.now() - timedelta(days=int(days))
+    produced = Trajectory.objects.filter(project=request.project, started_at__gte=since).exclude(source=Source.ROLLOUT)
+    context = {
+        "days": days,
+        "periods": PERIODS,
+        "is_empty": not Trajectory.objects.filter(project=request.project).exists(),
+        "live": live(request.project, since),
+        "success_chart": success_chart(request.project, produced),
+        "buckets": buckets(request.project, produced),
+        "waiting": waiting(request.project, request.permissions),
+        "wheel": wheel(request.project, produced),
+        "traces_url": request.build_absolute_uri(reverse("ingest:traces")),
+    }
+    return render(request, "overview/index.html", context)
+
+
+def live(project: Project, since: datetime) -> list[Live]:
+    """Every agent's live version with its success in production; None where no outcome was reported."""
+    found = []
+    for agent in Agent.objects.filter(project=project).select_related("live__agent").order_by("name"):
+        move = agent.promotions.order_by("-generation").first()
+        rows = Trajectory.objects.filter(project=project, version=agent.live, started_at__gte=since)
+        found.append(
+            Live(agent, agent.live, move, success_of(rows.exclude(source=Source.ROLLOUT)) if agent.live else None)
+        )
+    return found
+
+
+def success_of(rows: Any) -> Estimate:
+    """Share of trajectories with outcome success among those with an outcome, clustered by session."""
+    outcomes = list(rows.exclude(outcome=None).values_list("outcome", "session_id", "trace_id")[: CLUSTERED_UP_TO + 1])
+    if len(outcomes) <= CLUSTERED_UP_TO:
+        return clustered_rate(
+            [float(outcome == Outcome.SUCCESS) for outcome, _, _ in outcomes],
+            [session or trace for _, session, trace in outcomes],
+        )
+    counts = rows.aggregate(n=Count("pk", filter=~Q(outcome=None)), good=Count("pk", filter=Q(outcome=Outcome.SUCCESS)))
+    return proportion(counts["good"], counts["n"])
+
+
+def success_chart(project: Project, produced: Any) -> dict[str, Any]:
+    """Success by day, one line a version, with a mark where another version went live."""
+    days = (
+        produced.exclude(outcome=None)
+        .annotate(day=TruncDay("started_at"))
+        .values("day", "version__agent__name", "version__number")
+        .annotate(n=Count("pk"), good=Count("pk", filter=Q(outcome=Outcome.SUCCESS)))
+        .order_by("version__agent__name", "version__number", "day")
+    )
+    lines: dict[str, dict[str, Any]] = {}
+    live_now = set(Agent.objects.filter(project=project, live__isnull=False).values_list("name", "live__number"))
+    for row in days:
+        key = (row["version__agent__name"], row["version__number"])
+        name = f"{key[0]}@{key[1]}" if key[1] else "unknown version"
+        line = lines.setdefault(
+            name,
+            {
+                "name": name,
+                "role": "candidate" if key in live_now else "baseline",
+                "x": [],
+                "y": [],
+                "low": [],
+                "high": [],
+            },
+        )
+        share = proportion(row["good"], row["n"])
+        line["x"].append(row["day"].date().isoformat())
+        for part, value in (("y", share.mean), ("low", share.low), ("high", share.high)):
+            line[part].append(None if value is None else round(100 * value, 2))
+    moves = Promotion.objects.filter(agent__project=project).exclude(kind=Promotion.Kind.FIRST).select_related("after")
+    return {
+        "kind": "line",
+        "key": "success",
+        "title": "Success in production by day",
+        "x": {"title": "day"},
+        "y": {"title": "success", "unit": "%"},
+        "series": list(lines.values())[-6:],
+        "marks": [{"x": m.created_at.date().isoformat(), "label": f"v{m.after.number} live"} for m in moves],
+        "note": "trajectories whose outcome was reported; whiskers are 95 % Wilson intervals",
+    }
+
+
+def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
+    """Open failures by bucket: confirmed by people, and proposed and still waiting."""
+    confirmed = _by(produced.filter(label=Label.FAILURE), "label_bucket")
+    proposed = _by(produced.filter(label="", proposed_bucket__gt=""), "proposed_bucket")
+    total = produced.count()
+    trend = _trend(produced)
+    rows = [
+        {
+            "key": key,
+            "label": BUCKETS[key].label if key in BUCKETS else key,
+            "confirmed": confirmed.get(key, 0),
+            "proposed": proposed.get(key, 0),
+            "share": (confirmed.get(key, 0) + proposed.get(key, 0)) / total if total else None,
+            "trend": trend.get(key, []),
+        }
+        for key in confirmed.keys() | proposed.keys()
+    ]
+    most = max((row["confirmed"] + row["proposed"] for row in rows), default=0)
+    return sorted(({**row, "most": most} for row in rows), key=lambda row: -(row["confirmed"] + row["proposed"]))
+
+
+def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
+    """What waits for whom; nothing that waits for nobody."""
+    slug = project.slug
+    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    unproved = Task.objects.filter(project=project, is_proved=False, retired_at=None).count()
+    failed = TrainingRun.objects.filter(project=project, state=State.FAILED).count()
+    all_of_it = [
+        Waiting(
+            rows.filter(label="", proposed_bucket__gt="").count(),
+            "proposals to review",
+            "reviewers",
+            reverse("failures:queue", args=[slug]),
+            Permission.REVIEW in permissions,
+        ),
+        Waiting(
+            rows.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
+            "failures without a task",
+            "builders",
+            reverse("environments:index", args=[slug]),
+            Permission.BUILD in permissions,
+        ),
+        Waiting(
+            unproved,
+            "tasks whose proof is not green",
+            "builders",
+            reverse("environments:index", args=[slug]),
+            Permission.BUILD in permissions,
+        ),
+        Waiting(
+            failed,
+            "training runs that failed",
+            "trainers",
+            reverse("training:index", args=[slug]),
+            Permission.TRAIN in permissions,
+        ),
+        Waiting(
+            Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
+            "candidates to decide",
+            "approvers",
+            reverse("promotions:index", args=[slug]),
+            Permission.APPROVE in permissions,
+        ),
+    ]
+    return sorted((item for item in all_of_it if item.count), key=lambda item: not item.is_yours)
+
+
+def wheel(project: Project, produced: Any) -> list[dict[str, Any]]:
+    """The turning in numbers, each with the list that it counts."""
+    slug = project.slug
+    steps = [
+        ("trajectories", produced.count(), reverse("trajectories:index", args=[slug])),
+        ("failures", produced.filter(label=Label.FAILURE).count(), reverse("failures:index", args=[slug])),
+        (
+            "tasks",
+            Task.objects.filter(project=project, retired_at=None).count(),
+            reverse("environments:index", args=[slug]),
+        ),
+        ("runs", TrainingRun.objects.filter(project=project).count(), reverse("training:index", args=[slug])),
+        ("candidates", Candidate.objects.filter(project=project).count(), reverse("promotions:index", args=[slug])),
+        (
+            "promotions",
+            Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE).count(),
+            reverse("promotions:index", args=[slug]),
+        ),
+    ]
+    return [{"name": name, "count": count, "url": url} for name, count, url in steps]
+
+
+def _by(rows: Any, field: str) -> dict[str, int]:
+    return dict(rows.values_list(field).annotate(n=Count("pk")))
+
+
+def _trend(produced: Any) -> dict[str, list[int]]:
+    """Failures a day by bucket, the confirmed one where there is one, else the proposed."""
+    counts: dict[str, dict[Any, int]] = {}
+    days = set()
+    for field, rows in (
+        ("label_bucket", produced.filter(label=Label.FAILURE)),
+        ("proposed_bucket", produced.filter(label="", proposed_bucket__gt="")),
+    ):
+        by_day = rows.annotate(day=TruncDay("started_at")).values_list(field, "day").annotate(n=Count("pk"))
+        for bucket, day, n in by_day:
+            days.add(day)
+            counts.setdefault(bucket, {})
+            counts[bucket][day] = counts[bucket].get(day, 0) + n
+    return {bucket: [found.get(day, 0) for day in sorted(days)] for bucket, found in counts.items()}

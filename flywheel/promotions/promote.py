@@ -30,9 +30,9 @@ def promote(
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible needs
     `override`, and is marked for ever. Raises CannotPromote.
     """
-    row = Candidate.objects.select_for_update().select_related("agent", "version", "run").get(pk=candidate.pk)
+    row = Candidate.objects.select_for_update(of=("self",)).select_related("agent", "version").get(pk=candidate.pk)
     if row.state != Candidate.State.WAITING:
-        raise CannotPromote(f"this candidate is {Candidate.State(row.state).label} already")
+        raise CannotPromote(f"this candidate is {row.state} already")
     if not reason.strip():
         raise CannotPromote("reason: say why; it is kept with the promotion")
     if actor.pk in {row.proposed_by_id, row.version.created_by_id}:

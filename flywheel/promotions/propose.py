@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.models import User, record
 from flywheel.core.compare import compare
 from flywheel.core.digests import digest
 from flywheel.core.gate import Evidence, decide
@@ -15,17 +15,12 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.run import rows_of
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate, Policy
+from flywheel.promotions.policy import current_policy
 from flywheel.training.models import TrainingRun
 
 
 class CannotPropose(ValueError):
     """The two evals do not make a candidate; the message says why."""
-
-
-def current_policy(project: Project, actor: User) -> Policy:
-    """The project's newest gate policy; the default one is written down when there is none yet."""
-    newest = project.policies.order_by("-version").first()
-    return newest or Policy.objects.create(project=project, version=1, rules=Rules().to_dict(), created_by=actor)
 
 
 def propose_for(evaluation: EvalRun) -> Candidate | None:
@@ -110,7 +105,7 @@ def _settings(run: EvalRun) -> dict[str, Any]:
 
 
 def _overlap(evaluation: EvalRun, run: TrainingRun | None) -> list[str]:
-    """Held-out tasks whose cluster or prompt the run's training tasks also have. By construction none; checked anyway."""
+    """Held-out tasks whose cluster or prompt training tasks also have. By construction none; checked anyway."""
     if run is None:
         return []
     members = list(run.dataset.task_set.members.select_related("task"))

@@ -1,10 +1,200 @@
+"""What may go live: candidates with their evidence, the decision about them, the log, the way back."""
+
+from django.contrib import messages
+from django.db import transaction
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.agents.models import Agent, Version
+from flywheel.evals.models import EvalRun
+from flywheel.paging import keyset
+from flywheel.promotions import show
+from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm
+from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.policy import change_policy, current_policy
+from flywheel.promotions.promote import CannotPromote, make_first, promote, reject
+from flywheel.promotions.promote import roll_back as roll_back_to
+from flywheel.promotions.propose import CannotPropose
+from flywheel.promotions.propose import propose as propose_candidate
+
+LOG_SHOWN = 50
 
 
+@require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    return render(request, "base.html")
+    candidates = Candidate.objects.filter(project=request.project).select_related(
+        "agent", "version__agent", "baseline__agent", "proposed_by", "run", "version_eval__task_set"
+    )
+    context = {
+        "waiting": candidates.filter(state=Candidate.State.WAITING),
+        "page": keyset(
+            candidates.exclude(state=Candidate.State.WAITING).defer("report"),
+            cursor=request.GET.get("cursor", ""),
+            limit=20,
+            query=request.GET,
+        ),
+        "agents": show.live_agents(request.project),
+        "log": show.promotion_log(request.project, LOG_SHOWN),
+    }
+    return render(request, "promotions/index.html", context)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def candidate(request: PageRequest, pk: int) -> HttpResponse:
+    row = _candidate(request, pk)
+    form = DecisionForm(initial={"generation": row.agent.generation})
+    return _show(request, row, form)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def approve(request: PageRequest, pk: int) -> HttpResponse:
+    row = _candidate(request, pk)
+    form = DecisionForm(request.POST)
+    if form.is_valid():
+        try:
+            promotion = promote(
+                candidate=row,
+                actor=request.actor,
+                reason=form.cleaned_data["reason"],
+                generation=form.cleaned_data["generation"],
+                override=form.cleaned_data["override"],
+            )
+        except CannotPromote as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"{promotion.after} is live. {row.baseline} can be brought back in one click.")
+            return redirect("promotions:index", request.project.slug)
+    return _show(request, _candidate(request, pk), form, status=422)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def decline(request: PageRequest, pk: int) -> HttpResponse:
+    row = _candidate(request, pk)
+    form = DecisionForm(request.POST)
+    if form.is_valid():
+        try:
+            reject(candidate=row, actor=request.actor, reason=form.cleaned_data["reason"])
+        except CannotPromote as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"{row} is rejected; {row.agent} stays at {row.agent.live}.")
+            return redirect("promotions:index", request.project.slug)
+    return _show(request, row, form, status=422)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def roll_back(request: PageRequest, agent: str) -> HttpResponse:
+    row = get_object_or_404(Agent.objects.select_related("live"), project=request.project, name=agent)
+    form = RollBackForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "Nothing was rolled back: say why; it is kept with the rollback.")
+        return redirect("promotions:index", request.project.slug)
+    to = get_object_or_404(Version, agent=row, number=form.cleaned_data["version"])
+    try:
+        roll_back_to(
+            agent=row,
+            to=to,
+            actor=request.actor,
+            reason=form.cleaned_data["reason"],
+            generation=form.cleaned_data["generation"],
+        )
+    except CannotPromote as error:
+        messages.error(request, f"Nothing was rolled back: {error}.")
+    else:
+        messages.success(request, f"{to} is live again.")
+    return redirect("promotions:index", request.project.slug)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def first(request: PageRequest, agent: str, number: int) -> HttpResponse:
+    row = get_object_or_404(Agent, project=request.project, name=agent)
+    version = get_object_or_404(Version, agent=row, number=number)
+    try:
+        make_first(
+            agent=row, version=version, actor=request.actor, reason=request.POST.get("reason") or "first version"
+        )
+    except CannotPromote as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, f"{version} is live.")
+    return redirect("agents:agent", request.project.slug, agent)
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def propose(request: PageRequest) -> HttpResponse:
+    """Make a candidate of two evals of the same set: any version, trained here or not, can be put forward."""
+    runs = EvalRun.objects.filter(project=request.project)
+    version_eval = get_object_or_404(runs, pk=request.POST.get("candidate"))
+    baseline_eval = get_object_or_404(runs, pk=request.POST.get("baseline"))
+    try:
+        row = propose_candidate(version_eval=version_eval, baseline_eval=baseline_eval, actor=request.actor)
+    except CannotPropose as error:
+        messages.error(request, f"Nothing was put forward: {error}.")
+        return redirect("evals:run", request.project.slug, version_eval.pk)
+    return redirect("promotions:candidate", request.project.slug, row.pk)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Permission.ADMIN)
+def policy(request: PageRequest) -> HttpResponse:
+    with transaction.atomic():
+        present = current_policy(request.project, request.actor) if request.method == "POST" else None
+    newest = present or request.project.policies.order_by("-version").first()
+    rules = newest.rules if newest else show.DEFAULT_RULES
+    form = PolicyForm(request.POST) if request.method == "POST" else PolicyForm.of(rules)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = change_policy(
+                project=request.project,
+                actor=request.actor,
+                rules=form.rules(rules),
+                reason=request.POST.get("reason", ""),
+            )
+        except ValueError as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"{made} decides from now on. Verdicts given before keep their own rules.")
+            return redirect("promotions:policy", request.project.slug)
+    context = {"form": form, "policy": newest, "history": request.project.policies.select_related("created_by")}
+    return render(request, "promotions/policy.html", context, status=422 if form.errors else 200)
+
+
+def _candidate(request: PageRequest, pk: int) -> Candidate:
+    rows = Candidate.objects.filter(project=request.project).select_related(
+        "agent__live__agent",
+        "version__agent",
+        "version__created_by",
+        "baseline__agent",
+        "proposed_by",
+        "run",
+        "policy",
+        "version_eval__task_set__environment_version__environment",
+        "baseline_eval__task_set",
+    )
+    return get_object_or_404(rows, pk=pk)
+
+
+def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200) -> HttpResponse:
+    context = show.candidate_context(row, request.project)
+    barred = ""
+    if Permission.APPROVE not in request.permissions:
+        barred = "An approver decides."
+    elif request.actor.pk in {row.proposed_by_id, row.version.created_by_id}:
+        barred = "You launched what made this candidate, so another approver decides."
+    promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
+    return render(
+        request,
+        "promotions/candidate.html",
+        {**context, "candidate": row, "form": form, "barred": barred, "promotion": promotion},
+        status=status,
+    )

@@ -1,0 +1,89 @@
+"""What the pages of this room show."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Agent, Version
+from flywheel.core.gate import Policy as Rules
+from flywheel.evals.show import comparison_context
+from flywheel.promotions.models import Candidate, Promotion
+
+DEFAULT_RULES: dict[str, Any] = Rules().to_dict()
+"""What a project decides by before anybody has written a policy down."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAgent:
+    """An agent, and the versions that it could be rolled back to, newest first."""
+
+    agent: Agent
+    since: Promotion | None
+    earlier: list[Version]
+
+
+def live_agents(project: Project) -> list[LiveAgent]:
+    """Every agent with what is live and what was."""
+    agents = list(Agent.objects.filter(project=project).select_related("live__agent").order_by("name"))
+    moves = list(
+        Promotion.objects.filter(agent__in=agents).select_related("after__agent", "approved_by").order_by("-generation")
+    )
+    shown = []
+    for agent in agents:
+        mine = [move for move in moves if move.agent_id == agent.pk]
+        earlier = {move.after_id: move.after for move in mine if move.after_id != agent.live_id}
+        shown.append(LiveAgent(agent, mine[0] if mine else None, list(earlier.values())))
+    return shown
+
+
+def promotion_log(project: Project, limit: int) -> list[Promotion]:
+    """The latest moves of the project's agents, newest first."""
+    rows = Promotion.objects.filter(agent__project=project).select_related(
+        "agent", "before__agent", "after__agent", "approved_by", "proposed_by", "candidate"
+    )
+    return list(rows.order_by("-id")[:limit])
+
+
+def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
+    """The evidence of a candidate, from its stored report."""
+    decision = row.report["decision"]
+    comparison = row.report["comparison"]
+    return {
+        **comparison_context(row.version_eval, row.baseline_eval, comparison),
+        "lineage": lineage(row, project),
+        "decision": decision,
+        "checks": decision["checks"],
+        "success": comparison["differences"]["success"],
+        "baseline_success": comparison["baseline"]["success"],
+        "candidate_success": comparison["candidate"]["success"],
+        "familiarity": [
+            (name, row.report["familiarity"]["baseline"].get(name), estimate)
+            for name, estimate in row.report["familiarity"]["candidate"].items()
+        ],
+        "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
+    }
+
+
+def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:
+    """From the task set to the promotion, each a link."""
+    slug = project.slug
+    task_set = row.version_eval.task_set
+    chain = [
+        {
+            "label": f"set {task_set} (held-out)",
+            "url": reverse("environments:task_set", args=[slug, task_set.name, task_set.version]),
+        }
+    ]
+    if row.run_id:
+        chain.append({"label": f"run {row.run}", "url": reverse("training:run", args=[slug, row.run_id])})
+    chain += [
+        {
+            "label": f"version {row.version.number}",
+            "url": reverse("agents:version", args=[slug, row.agent.name, row.version.number]),
+        },
+        {"label": f"eval {row.version_eval_id}", "url": reverse("evals:run", args=[slug, row.version_eval_id])},
+        {"label": str(row), "url": reverse("promotions:candidate", args=[slug, row.pk]), "current": True},
+    ]
+    return chain

@@ -1,0 +1,78 @@
+from collections.abc import Callable
+
+import pytest
+from django.utils import timezone
+
+from flywheel.agents.models import Agent, Version
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.run import summary_of
+from flywheel.jobs import State
+from flywheel.promotions.models import Candidate
+from flywheel.promotions.promote import make_first
+from flywheel.promotions.propose import propose
+from tests.conftest import Build
+
+Evaluated = Callable[..., EvalRun]
+
+
+@pytest.fixture
+def evaluated(build: Build) -> Evaluated:
+    """`evaluated(version, task_set, passing=30)`: a finished eval in which the first `passing` attempts succeed."""
+
+    def make(version: Version, task_set: TaskSet, passing: int, samples: int = 2) -> EvalRun:
+        run = EvalRun.objects.create(
+            project=task_set.project,
+            created_by=build.cast.trainer,
+            version=version,
+            task_set=task_set,
+            samples=samples,
+            sampling={"temperature": 1.0},
+            state=State.SUCCEEDED,
+            verifier_digest=task_set.environment_version.verifier_digest,
+            finished_at=timezone.now(),
+        )
+        tasks = [member.task for member in task_set.members.filter(split=Split.HELD_OUT).order_by("task__number")]
+        cells = [(task, sample) for task in tasks for sample in range(samples)]
+        Result.objects.bulk_create(
+            Result(
+                run=run,
+                task=task,
+                sample=sample,
+                seed=1,
+                score=float(number < passing),
+                success=number < passing,
+                parts={"valid_json": 1.0, "tool": 1.0, "arguments": 1.0, "executes": 1.0, "unsafe": 0.0},
+                tokens_in=20,
+                tokens_out=20,
+                latency_ms=10.0,
+            )
+            for number, (task, sample) in enumerate(cells)
+        )
+        run.summary = summary_of(run)
+        run.save()
+        return run
+
+    return make
+
+
+@pytest.fixture
+def agent(build: Build) -> Agent:
+    """An agent whose version 1 is live."""
+    agent = build.agent()
+    version = build.version(agent)
+    make_first(agent=agent, version=version, actor=build.cast.approver, reason="first")
+    return agent
+
+
+@pytest.fixture
+def candidate(build: Build, agent: Agent, evaluated: Evaluated) -> Candidate:
+    """An eligible candidate, launched by the trainer: 4 of 24 attempts before, 20 after."""
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    better = build.version(agent, system_prompt="Answer with exactly one tool call as JSON.")
+    return propose(
+        version_eval=evaluated(better, task_set, passing=20),
+        baseline_eval=evaluated(agent.live, task_set, passing=4),
+        actor=build.cast.trainer,
+    )

@@ -1,0 +1,82 @@
+import pytest
+
+from flywheel.agents.models import Agent
+from flywheel.core.digests import digest
+from flywheel.evals.models import EvalRun, Result
+from flywheel.promotions.models import Candidate
+from flywheel.promotions.policy import change_policy
+from flywheel.promotions.propose import CannotPropose, propose, report_of
+from tests.conftest import Build, Cast
+from tests.promotions.conftest import Evaluated
+
+
+def test_a_clear_gain_is_eligible_and_says_so_in_words(candidate: Candidate) -> None:
+    assert candidate.verdict == "eligible"
+    assert candidate.report["decision"]["words"].startswith("ELIGIBLE")
+    assert candidate.report_digest == digest(candidate.report)
+
+
+def test_the_report_is_a_pure_function_of_the_results(candidate: Candidate) -> None:
+    again = report_of(candidate.version_eval, candidate.baseline_eval, candidate.policy, None)
+    assert digest(again) == candidate.report_digest
+
+
+def test_the_same_evals_make_one_candidate(candidate: Candidate, cast: Cast) -> None:
+    again = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    assert again == candidate
+
+
+def test_a_loss_is_regressed(build: Build, agent: Agent, evaluated: Evaluated, cast: Cast) -> None:
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    worse = build.version(agent, system_prompt="worse")
+    row = propose(
+        version_eval=evaluated(worse, task_set, passing=2),
+        baseline_eval=evaluated(agent.live, task_set, passing=22),
+        actor=cast.trainer,
+    )
+    assert row.verdict == "regressed"
+
+
+def test_evals_of_different_sets_make_an_invalid_candidate(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    assert agent.live is not None
+    other = build.version(agent, system_prompt="other")
+    row = propose(
+        version_eval=evaluated(other, build.task_set(train=2, held_out=6), passing=9),
+        baseline_eval=evaluated(agent.live, build.task_set(train=2, held_out=6), passing=1),
+        actor=cast.trainer,
+    )
+    assert row.verdict == "invalid"
+
+
+def test_unscored_attempts_are_counted_and_never_zero(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    run = evaluated(build.version(agent, system_prompt="flaky"), task_set, passing=24)
+    Result.objects.filter(run=run, sample=1).update(score=None, success=None, error="the server did not answer")
+    row = propose(version_eval=run, baseline_eval=evaluated(agent.live, task_set, passing=4), actor=cast.trainer)
+    success = row.report["comparison"]["candidate"]["success"]
+    assert (success["mean"], success["unscored"]) == (1.0, 12)
+    assert row.verdict == "invalid", "half of the attempts are missing"
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "failed", "cancelled"])
+def test_an_unfinished_eval_is_no_evidence(candidate: Candidate, cast: Cast, state: str) -> None:
+    EvalRun.objects.filter(pk=candidate.version_eval_id).update(state=state)
+    candidate.version_eval.refresh_from_db()
+    with pytest.raises(CannotPropose, match="succeeded"):
+        propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+
+
+def test_a_stricter_policy_is_a_new_version_and_old_verdicts_keep_theirs(candidate: Candidate, cast: Cast) -> None:
+    rules = {**candidate.policy.rules, "delta_min": 0.95}
+    made = change_policy(project=cast.project, actor=cast.admin, rules=rules, reason="be sure")
+    assert made.version == candidate.policy.version + 1
+    row = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    assert (row.policy, row.verdict) == (made, "not_shown")
+    candidate.refresh_from_db()
+    assert candidate.verdict == "eligible"

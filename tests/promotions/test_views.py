@@ -1,0 +1,125 @@
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent
+from flywheel.promotions.models import Candidate, Promotion
+from tests.conftest import Build, Cast
+
+SignIn = Callable[[User], Client]
+Keys = Callable[..., dict[str, str]]
+
+
+def test_the_candidate_page_says_the_verdict_its_interval_and_who(
+    candidate: Candidate, cast: Cast, sign_in: SignIn
+) -> None:
+    page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
+    assert "ELIGIBLE" in page
+    assert "Approve and promote" in page
+    assert "trainer" in page
+
+
+def test_who_launched_sees_why_they_cannot_approve(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
+    page = sign_in(cast.trainer).get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
+    assert "Approve and promote" not in page
+    assert "An approver decides" in page
+
+
+def test_approving_and_rolling_back_by_click(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
+    client = sign_in(cast.approver)
+    data = {"generation": candidate.agent.generation, "reason": "better"}
+    answer = client.post(reverse("promotions:approve", args=["acme", candidate.pk]), data)
+    assert answer.status_code == 302
+    agent = Agent.objects.get(pk=candidate.agent_id)
+    assert agent.live == candidate.version
+    page = client.get(reverse("promotions:index", args=["acme"])).content.decode()
+    assert "Roll back" in page
+    back = {"generation": agent.generation, "version": candidate.baseline.number, "reason": "complaints"}
+    client.post(reverse("promotions:roll_back", args=["acme", agent.name]), back)
+    agent.refresh_from_db()
+    assert agent.live == candidate.baseline
+
+
+def test_clicking_approve_twice_promotes_once(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
+    client = sign_in(cast.approver)
+    data = {"generation": candidate.agent.generation, "reason": "better"}
+    codes = [client.post(reverse("promotions:approve", args=["acme", candidate.pk]), data).status_code for _ in "12"]
+    assert codes == [302, 422]
+    assert Promotion.objects.filter(kind="promote").count() == 1
+
+
+def test_a_refusal_stands_at_the_form_and_keeps_the_reason(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
+    data = {"generation": candidate.agent.generation + 5, "reason": "my careful reason"}
+    answer = sign_in(cast.approver).post(reverse("promotions:approve", args=["acme", candidate.pk]), data)
+    assert answer.status_code == 422
+    assert "changed while you decided" in answer.content.decode()
+    assert "my careful reason" in answer.content.decode()
+
+
+@pytest.mark.parametrize("name", ["approve", "reject"])
+def test_only_approvers_decide(candidate: Candidate, cast: Cast, sign_in: SignIn, name: str) -> None:
+    url = reverse(f"promotions:{name}", args=["acme", candidate.pk])
+    for person in (cast.viewer, cast.reviewer, cast.trainer, cast.admin):
+        assert sign_in(person).post(url, {"reason": "x", "generation": 1}).status_code == 403
+    assert sign_in(cast.stranger).post(url, {"reason": "x", "generation": 1}).status_code == 404
+
+
+def test_a_policy_is_changed_by_form(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    url = reverse("promotions:policy", args=["acme"])
+    client = sign_in(cast.admin)
+    assert client.get(url).status_code == 200
+    assert cast.project.policies.count() == 0, "looking changes nothing"
+    data = {
+        "delta_min": "2",
+        "min_clusters": "8",
+        "min_fill": "98",
+        "invalid_margin": "1",
+        "unsafe_margin": "0",
+        "cost_margin": "",
+        "reason": "surer",
+    }
+    assert client.post(url, data).status_code == 302
+    rules = cast.project.policies.latest("version").rules
+    assert (rules["delta_min"], rules["min_clusters"], rules["cost_margin"]) == (0.02, 8, None)
+
+
+def test_the_overview_shows_what_waits_and_for_whom(
+    candidate: Candidate, cast: Cast, build: Build, sign_in: SignIn
+) -> None:
+    build.trajectory(outcome="failed", proposed_bucket="wrong_tool", proposed_score=0.9)
+    page = sign_in(cast.approver).get(reverse("overview:index", args=["acme"])).content.decode()
+    assert "candidates to decide" in page
+    assert "proposals to review" in page
+    assert sign_in(cast.stranger).get(reverse("overview:index", args=["acme"])).status_code == 404
+
+
+def test_an_empty_project_says_how_to_begin(cast: Cast, sign_in: SignIn) -> None:
+    page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"])).content.decode()
+    assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in page
+
+
+def test_the_api_approves_and_rolls_back_like_a_click(
+    candidate: Candidate, cast: Cast, client: Client, key: Keys
+) -> None:
+    headers = key("read", "approve", by=cast.approver)
+    listed = client.get("/api/v1/candidates", headers=headers).json()["items"]
+    assert [item["id"] for item in listed] == [candidate.pk]
+    body = {"reason": "better", "generation": listed[0]["generation"]}
+    url = f"/api/v1/candidates/{candidate.pk}/approve"
+    assert client.post(url, body, content_type="application/json", headers=headers).json()["kind"] == "promote"
+    stale = {"version": candidate.baseline.number, "reason": "x", "generation": body["generation"]}
+    back = f"/api/v1/agents/{candidate.agent.name}/roll-back"
+    assert client.post(back, stale, content_type="application/json", headers=headers).status_code == 409
+    stale["generation"] += 1
+    assert client.post(back, stale, content_type="application/json", headers=headers).json()["kind"] == "rollback"
+    assert len(client.get("/api/v1/promotions", headers=headers).json()["items"]) == 3
+
+
+def test_a_key_of_a_trainer_cannot_approve(candidate: Candidate, cast: Cast, client: Client, key: Keys) -> None:
+    url = f"/api/v1/candidates/{candidate.pk}/approve"
+    body = {"reason": "mine", "generation": candidate.agent.generation}
+    headers = key("approve", by=cast.trainer)
+    assert client.post(url, body, content_type="application/json", headers=headers).status_code == 403
