@@ -37,13 +37,16 @@ def celery_settings() -> dict[str, Any]:
         "worker_concurrency": 2,
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,
+        # How long the pool waits for the result of a process that is gone. We keep no results.
+        "worker_lost_wait": 0.5,
         # A revoke by process id may hit another task; cancelling is a column of the job.
         "worker_enable_remote_control": False,
         "broker_connection_retry_on_startup": True,
         "beat_scheduler": "workers.celery:Housekeeper",
-        # Twice a lease at least, so that an orphan has a new owner within two leases.
         "beat_schedule": {
-            "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 2)}
+            # Often enough that an orphan has a new owner well within two leases.
+            "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 4)},
+            "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},
         },
     }
     # Nobody who clicks waits for a broker that is away: one attempt, and the sweeper comes later.
@@ -52,7 +55,7 @@ def celery_settings() -> dict[str, Any]:
         return {**common, "broker_url": settings.BROKER_URL, "broker_transport_options": patience}
     return {
         **common,
-        "broker_url": "pgmq://",
+        "broker_url": "pgmq://database",
         "broker_transport_options": {
             **patience,
             "conn_string": _pgmq_conninfo(),

@@ -1,9 +1,9 @@
-"""What the rows promise, without a worker: one job per click, one owner at a time, and no write by an owner of before."""
+"""What the rows promise, without a worker: one job per click, one owner, and no write by an owner of before."""
 
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -38,10 +38,10 @@ def submit(build: Build) -> Callable[..., EvalRun]:
 
 
 @pytest.fixture
-def lease(submit: Callable[..., EvalRun]) -> Iterator[Lease]:
+def lease(submit: Callable[..., EvalRun]) -> Lease:
     taken = EvalRun.claim(submit().pk)
     assert taken is not None
-    yield taken
+    return taken
 
 
 def silence(lease: Lease) -> None:
@@ -213,8 +213,8 @@ def test_a_failure_is_kept_with_its_reason_and_kind(lease: Lease) -> None:
 
 
 def test_a_worker_told_to_stop_gives_the_job_back_without_counting_an_attempt(lease: Lease) -> None:
+    lease.progress(3, 10)
     with pytest.raises(SystemExit), lease:
-        lease.progress(3, 10)
         raise SystemExit("stop")
     job = EvalRun.objects.get(pk=lease.job.pk)
     assert (job.state, job.attempt, job.done) == (State.QUEUED, 0, 3)
@@ -313,9 +313,7 @@ def test_the_sweeper_wakes_for_what_waits_and_for_what_lost_its_owner(
     assert jobs.sweep() == 1, "the one that waits was announced; the other is still without an owner"
 
 
-def test_many_waiting_jobs_cost_few_messages(
-    submit: Callable[..., EvalRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_waiting_jobs_cost_few_messages(submit: Callable[..., EvalRun], monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(10):
         submit()
     EvalRun.objects.update(nudged_at=timezone.now() - timedelta(minutes=1))

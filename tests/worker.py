@@ -24,6 +24,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.db import connection
+from kombu import pools
 from psycopg.conninfo import conninfo_to_dict
 
 from flywheel import broker, jobs
@@ -117,14 +118,14 @@ def broker_installed(transactional_db: None) -> Iterator[None]:
     broker.install()
     empty_broker()
     yield
-    broker.app().pool.force_close_all()
     broker.app().close()
+    pools.reset()
     broker.app.cache_clear()
 
 
 @pytest.fixture
 def start_worker(broker_installed: None) -> Iterator[Callable[..., Worker]]:
-    """`start_worker("-c", "1")` starts a worker and returns when it takes work; every one of them ends with the test."""
+    """`start_worker("-c", "1")` starts a worker and returns when it takes work; each of them ends with the test."""
     started: list[Worker] = []
 
     def start(*options: str) -> Worker:

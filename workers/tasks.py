@@ -41,8 +41,8 @@ def handler(label: str) -> Callable[[jobs.Lease], None]:
 
 
 @shared_task(name="workers.detect")
-def detect(project_id: int) -> None:
-    """Let the detectors read what arrived and was not read yet."""
+def detect(project_id: int | None = None) -> None:
+    """Let the detectors read what arrived and was not read yet. Ingest asks for it; beat sees what was missed."""
     from workers.detecting import detect_waiting
 
     detect_waiting(project_id)
@@ -50,13 +50,9 @@ def detect(project_id: int) -> None:
 
 @shared_task(name="workers.sweep")
 def sweep() -> None:
-    """Every few seconds, in beat: say that it lives, announce waiting jobs, read what ingest left unread."""
+    """Every few seconds, in beat: say that it lives, and wake workers for jobs that nobody came for."""
     report("beat")
     jobs.sweep()
-
-    from workers.detecting import detect_waiting
-
-    detect_waiting()
 
 
 def report(name: str) -> None:
