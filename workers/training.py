@@ -5,6 +5,9 @@ killed is started again and resumes from its newest checkpoint; one that keeps d
 When this process loses its lease or dies, its trainer ends too (end of its stdin), so nothing trains unowned.
 """
 
+import errno
+import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -18,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.files.storage import default_storage
 from django.utils.dateparse import parse_datetime
 
 from flywheel.agents import artifacts
-from flywheel.agents.models import Version
+from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, recipes
 from flywheel.environments.make import core_task
 from flywheel.environments.models import Split
 from flywheel.evals import run as evals
 from flywheel.jobs import Lease, LeaseLost, State
+from flywheel.training import dataset as datasets
 from flywheel.training.models import Point, TrainingRun
+from workers.trainers import checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,13 @@ CANCEL_GRACE_S = 60.0
 """How long a trainer may take to save and stop before it is killed."""
 MAX_DEATHS = 3
 """A trainer that dies so often without getting further is given up."""
+EVERY_MOST = 100
+"""Evaluation and checkpoint come six times in a run, and at least after so many steps."""
+HELD_OUT_MOST = 64
+"""Held-out tasks that are asked on the way; the evaluation at the end asks all of them."""
+CHUNK = 8_000_000
+"""Bytes of events that are read at once."""
+LEVELS = {"warning": "warning", "training_error": "error"}
 NAMESPACE = uuid.UUID("3f6d2f0a-5a2c-4c43-9b6e-0b6a52b1a7de")
 """Of the idempotency keys of evals that follow from runs."""
 
@@ -64,36 +75,38 @@ def train(lease: Lease) -> None:
         "baseline",
     ).get(pk=lease.job.pk)
     place = run_dir(run)
-    prepare(run, place)
-    (place / "CANCEL").unlink(missing_ok=True)
-    stop_orphan(place)
+    try:
+        prepare(run, place)
+        _forget_last_ask(place)
+    except OSError as error:
+        kind = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "run_directory"
+        raise TrainingFailed(kind, f"the run directory cannot be prepared: {error.strerror or error}") from error
     _follow_until_done(lease, run, place)
     if lease.job.state == State.RUNNING:
         _keep(lease, run, place)
 
 
 def prepare(run: TrainingRun, place: Path) -> None:
-    """Write the run directory's `spec.json` and data, unless a previous owner did."""
+    """Write the run directory's `spec.json` and data, unless a previous owner did, and see that its base is there."""
+    assert run.base.weights is not None
+    base = _source(run.base.weights)
+    adapter = _source(run.base.adapter) if run.base.adapter else None
     if (place / "spec.json").exists():
+        _check_spec(run, place, base, adapter)
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
-    with default_storage.open(run.dataset.file) as source:
-        train_rows = _write(place / "data" / "train.jsonl", source.read(), run.dataset.rows)
+    train_rows = _write(place / "data" / "train.jsonl", _dataset(run), run.dataset.rows)
     members = run.task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
     lines = [json.dumps(core_task(member.task).to_json(), ensure_ascii=False) + "\n" for member in members]
     held_out_rows = _write(place / "data" / "held_out.jsonl", "".join(lines).encode(), len(lines))
     environment = run.task_set.environment_version
-    assert run.base.weights is not None
-    steps = run.settings["steps"]
-    every = max(1, steps // 6)
+    every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
     spec = {
         "run": str(run),
         "algorithm": run.algorithm,
         "seed": run.seed,
-        "base": {"path": str(artifacts.local(run.base.weights)), "digest": run.base.weights.digest},
-        "adapter": None
-        if run.base.adapter is None
-        else {"path": str(artifacts.local(run.base.adapter)), "digest": run.base.adapter.digest},
+        "base": base,
+        "adapter": adapter,
         "environment": {
             "kind": environment.environment.kind,
             "config": environment.config,
@@ -101,7 +114,7 @@ def prepare(run: TrainingRun, place: Path) -> None:
         },
         "tuning": run.tuning,
         "settings": run.settings,
-        "eval": {"every": every, "limit": 64},
+        "eval": {"every": every, "limit": HELD_OUT_MOST},
         "checkpoint_every": every,
         "data": {"train": train_rows, "held_out": held_out_rows},
     }
@@ -110,10 +123,39 @@ def prepare(run: TrainingRun, place: Path) -> None:
     aside.rename(place / "spec.json")
 
 
-def stop_orphan(place: Path) -> None:
-    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives, not its pid."""
-    import fcntl
+def _check_spec(run: TrainingRun, place: Path, base: dict[str, str], adapter: dict[str, str] | None) -> None:
+    """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
+    spec = json.loads((place / "spec.json").read_bytes())
+    found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]
+    wanted = [run.algorithm, run.seed, run.settings, run.tuning, base, adapter]
+    if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
+        raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
 
+
+def _source(artifact: Artifact) -> dict[str, str]:
+    """An artifact as a spec names it. A trainer's digest of a directory leaves the sizes out that a manifest has."""
+    return {"path": str(artifacts.local(artifact)), "digest": checkpoints.digest_of(artifact.manifest)}
+
+
+def _dataset(run: TrainingRun) -> bytes:
+    try:
+        content = b"".join(datasets.lines(run.dataset))
+    except FileNotFoundError as error:
+        raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error
+    if hashlib.sha256(content).hexdigest() != run.dataset.digest:
+        raise TrainingFailed("data", f"the rows of {run.dataset} are damaged: they are not what their digest says")
+    return content
+
+
+def _forget_last_ask(place: Path) -> None:
+    """A resumed run is not asked to stop any more, and how the last trainer ended is not how this one ends."""
+    (place / "CANCEL").unlink(missing_ok=True)
+    if _result(place).get("status") != "completed":
+        (place / "result.json").unlink(missing_ok=True)
+
+
+def stop_orphan(place: Path) -> None:
+    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives."""
     lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         for _ in range(100):
@@ -141,9 +183,12 @@ def _kill_owner(place: Path) -> None:
 def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
     deaths, died_at = 0, -1
     while True:
+        if lease.lost:
+            raise LeaseLost(f"{run} has another owner")
+        stop_orphan(place)
         trainer = _start(run, place)
-        lease.log(f"trainer started, process {trainer.pid}")
         try:
+            lease.log(f"trainer started, process {trainer.pid}")
             _follow(lease, run, place, trainer)
         finally:
             _end(trainer)
@@ -155,15 +200,14 @@ def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
             return
         if result.get("status") == "failed":
             raise TrainingFailed(result["kind"], result["message"])
-        reached = run.done
-        deaths = deaths + 1 if reached == died_at else 1
-        died_at = reached
+        deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
         if deaths >= MAX_DEATHS:
             raise TrainingFailed(
                 "trainer_died",
-                f"the trainer died {deaths} times at step {reached} (last exit code {trainer.returncode}): {_last_words(place)}",
+                f"the trainer died {deaths} times at step {run.done}, the last time {_how(trainer.returncode)}: "
+                f"{_last_words(place)}",
             )
-        lease.log(f"the trainer died with code {trainer.returncode}; it resumes from its newest checkpoint", "warning")
+        lease.log(f"the trainer died, {_how(trainer.returncode)}; it resumes from its newest checkpoint", "warning")
 
 
 def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
@@ -191,7 +235,8 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
     asked_at = 0.0
     while True:
         ended = trainer.poll() is not None
-        _read_events(lease, run, place)
+        while _read_events(lease, run, place):
+            pass
         if ended:
             return
         if lease.lost:
@@ -201,7 +246,7 @@ def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Pop
             asked_at = time.monotonic()
             lease.log("asked the trainer to save and stop")
         if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
-            lease.log("the trainer did not stop in time and was killed", "warning")
+            lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
             return
         time.sleep(POLL_S)
 
@@ -214,27 +259,33 @@ def _end(trainer: subprocess.Popen[bytes]) -> None:
     trainer.stdin.close()
 
 
-def _read_events(lease: Lease, run: TrainingRun, place: Path) -> None:
-    """Bring whole new lines of `events.jsonl` into the database, with how far we read, in one transaction."""
+def _how(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"killed by {name}" + (", as when memory runs out" if -code == signal.SIGKILL else "")
+
+
+def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
+    """Bring whole new lines of `events.jsonl` into the database, with how far we read, in one transaction.
+
+    Answers whether there were any.
+    """
     path = place / "events.jsonl"
     if not path.exists():
-        return
+        return False
+    if path.stat().st_size < run.events_read:  # another directory than was read before: the run began anew
+        run.events_read = 0
     with path.open("rb") as events:
         events.seek(run.events_read)
-        content = events.read(8_000_000)
+        content = events.read(CHUNK)
     content = content[: content.rfind(b"\n") + 1]
     if not content:
-        return
+        return False
     rows = [json.loads(line) for line in content.splitlines()]
     points = {(p.kind, p.step): p for row in rows if (p := _point(run, row))}
-    changes: dict[str, Any] = {"events_read": run.events_read + len(content)}
-    for row in rows:
-        if row["event"] == "training_start":
-            changes |= {"total": row["total_steps"], "done": row["resumed_from"] or 0}
-        elif row["event"] == "step":
-            changes["done"] = row["step"]
-        elif row["event"] == "checkpoint":
-            changes["checkpoint_step"] = row["step"]
+    changes = {"events_read": run.events_read + len(content), **_progress(rows)}
     with lease.guard():
         Point.objects.bulk_create(
             points.values(),
@@ -244,12 +295,24 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> None:
         )
         for row in rows:
             if text := _told(row):
-                run.events.create(
-                    text=text, level="error" if row["event"] == "training_error" else _level(row), at=_at(row)
-                )
+                run.events.create(text=text, level=LEVELS.get(row["event"], "info"), at=_at(row))
         lease.update(**changes)
     for name, value in changes.items():
         setattr(run, name, value)
+    return True
+
+
+def _progress(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of the run that these events move."""
+    changes: dict[str, Any] = {}
+    for row in rows:
+        if row["event"] == "training_start":
+            changes |= {"total": row["total_steps"], "done": row["resumed_from"] or 0}
+        elif row["event"] == "step":
+            changes["done"] = row["step"]
+        elif row["event"] == "checkpoint":
+            changes["checkpoint_step"] = row["step"]
+    return changes
 
 
 def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
@@ -280,10 +343,6 @@ def _told(row: dict[str, Any]) -> str:
     return ""
 
 
-def _level(row: dict[str, Any]) -> str:
-    return "warning" if row["event"] == "warning" else "info"
-
-
 def _at(row: dict[str, Any]) -> Any:
     return parse_datetime(row["time"])
 
@@ -302,8 +361,6 @@ def _last_words(place: Path) -> str:
 
 
 def _write(path: Path, content: bytes, rows: int) -> dict[str, Any]:
-    import hashlib
-
     path.write_bytes(content)
     return {"path": f"data/{path.name}", "sha256": hashlib.sha256(content).hexdigest(), "rows": rows}
 

@@ -1,4 +1,4 @@
-"""Launch a training run: check everything a person chose, freeze it, queue it."""
+"""Launch a training run: check everything a person chose, freeze it, queue it. Stop it, and let it go on."""
 
 import uuid
 from typing import Any
@@ -9,28 +9,24 @@ from flywheel.accounts.models import User, record
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
-from flywheel.core.fixes import Fix
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from flywheel.training import dataset as datasets
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.recommend import FIX_OF, baseline_of, lightest, recommendation_for
 
-FIX_OF: dict[str, Fix] = {"sft": "sft", "dpo": "dpo", **dict.fromkeys(recipes.REINFORCED, "rlvr")}
-"""Which step of the fix ladder an algorithm carries out."""
+MAX_SEED = 2**31 - 1
+MAX_RANK = 512
+LORA = {"rank": 8, "alpha": 16}
 
 
 class CannotLaunch(ValueError):
-    """The run cannot be launched; the message names the field and what would be right."""
+    """The run cannot be launched; `field` says where, the message what would be right."""
 
-
-def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
-    """The newest finished eval of the version on the set's held-out split."""
-    return (
-        EvalRun.objects.filter(version=version, task_set=task_set, split=Split.HELD_OUT, state=State.SUCCEEDED)
-        .order_by("-pk")
-        .first()
-    )
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
 def launch(
@@ -41,42 +37,45 @@ def launch(
     task_set: TaskSet,
     actor: User,
     dataset: Dataset | None = None,
+    rollouts: EvalRun | None = None,
     settings: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
     seed: int = 1,
-    slot: str = "local-0",
     recommendation: Recommendation | None = None,
     override_reason: str = "",
     through: str = "",
 ) -> tuple[TrainingRun, bool]:
     """Freeze every reference and queue the run. Returns it and whether it is new.
 
-    Without a dataset the fitting one is built from the set's corrected failures. Raises CannotLaunch, and
-    training.dataset.CannotBuild when there is nothing to train on.
+    Without a dataset the fitting one is built from the set's corrected failures and, when `rollouts` names a finished
+    eval run on its train split, from those attempts. The fix ladder is asked, unless what it said before is given;
+    whoever does something else than it recommends must say why. Raises CannotLaunch, and training.dataset.CannotBuild
+    when there is nothing to train on.
     """
-    if algorithm not in recipes.ALGORITHMS:
-        raise CannotLaunch(f"algorithm: {algorithm!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted")
-    if base.weights is None:
-        raise CannotLaunch(f"base: {base} has no weights here; only a version with its own weights can be trained")
-    try:
-        chosen = recipes.validate(algorithm, settings or {})
-    except ValueError as error:
-        raise CannotLaunch(f"settings: {error}") from error
-    tuned = _tuning(tuning or {"mode": "full"})
-    baseline = baseline_of(base, task_set)
-    if baseline is None:
-        raise CannotLaunch(
-            f"base: evaluate {base} on the held-out tasks of {task_set} first; without it nothing compares"
-        )
-    _check_override(algorithm, recommendation, override_reason)
-    kind = recipes.ALGORITHMS[algorithm].data
+    if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=key).first():
+        return launched, False
+    known = _algorithm(algorithm)
+    baseline = _check_base(base, task_set)
+    tuned = check_tuning(tuning or {"mode": "full"})
+    chosen = check_settings(known, base, tuned, settings or {})
+    if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
+        raise CannotLaunch("seed", f"{seed!r} is not a whole number from 0 to {MAX_SEED}")
+    recommendation = recommendation or recommendation_for(base, task_set)
+    reason = _check_override(algorithm, base, task_set, recommendation, override_reason)
     if dataset is None:
         dataset = datasets.build(
-            name=f"{task_set.name}-{kind}", kind=kind, task_set=task_set, actor=actor, through=through
+            name=f"{task_set.name}-{known.data}"[:100],
+            kind=known.data,
+            task_set=task_set,
+            actor=actor,
+            rollouts=rollouts,
+            through=through,
         )
-    if dataset.kind != kind or dataset.task_set_id != task_set.pk:
+    if dataset.kind != known.data or dataset.task_set_id != task_set.pk:
         raise CannotLaunch(
-            f"dataset: {dataset} holds {dataset.kind} rows of {dataset.task_set}; {algorithm} wants {kind}"
+            "dataset",
+            f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {known.label} wants "
+            f"{Dataset.Kind(known.data).label} of {task_set}",
         )
     content = {
         "base": base.digest,
@@ -100,10 +99,9 @@ def launch(
             tuning=tuned,
             settings=chosen,
             seed=seed,
-            slot=slot,
             spec_digest=digest(content),
             recommendation=recommendation,
-            override_reason=override_reason,
+            override_reason=reason,
             total=chosen["steps"],
         )
         if made:
@@ -112,31 +110,107 @@ def launch(
                 actor=actor,
                 action="training.launch",
                 subject=run,
-                reason=override_reason,
+                reason=reason,
                 through=through,
                 spec=content,
             )
     return run, made
 
 
-def _tuning(value: dict[str, Any]) -> dict[str, Any]:
+def cancel(*, run: TrainingRun, actor: User, through: str = "") -> None:
+    """Ask for an end; the trainer saves a checkpoint first. Raises jobs.StaleState when the run is over already."""
+    with transaction.atomic():
+        run.cancel()
+        record(project=run.project, actor=actor, action="training.cancel", subject=run, through=through)
+
+
+def resume(*, run: TrainingRun, actor: User, through: str = "") -> None:
+    """Queue a failed or cancelled run again; it goes on from its newest checkpoint. Raises jobs.StaleState."""
+    with transaction.atomic():
+        run.requeue()
+        record(project=run.project, actor=actor, action="training.resume", subject=run, through=through)
+
+
+def parameters_of(version: Version) -> int | None:
+    """About how many weights the version has; an upper bound from the size of its files, in 16 bits each."""
+    return version.weights.size // 2 if version.weights else None
+
+
+def default_settings(algorithm: str, base: Version | None, mode: str) -> dict[str, Any]:
+    """Every setting at its default for this algorithm and a model of this size."""
+    return recipes.defaults(algorithm, parameters=parameters_of(base) if base else None, mode=mode)
+
+
+def check_settings(
+    algorithm: recipes.Algorithm, base: Version, tuned: dict[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The complete settings of the run. Raises CannotLaunch."""
+    defaults = default_settings(algorithm.name, base, tuned["mode"])
+    try:
+        return recipes.validate(algorithm.name, {**defaults, **given})
+    except ValueError as error:
+        name, _, problem = str(error).partition(": ")
+        raise CannotLaunch(f"settings.{name}", problem) from error
+
+
+def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
+    """What is trained: all weights, or an adapter of a rank. Raises CannotLaunch."""
     mode = value.get("mode")
+    wanted = {"mode"} if mode == "full" else {"mode", *LORA}
+    if mode not in ("full", "lora"):
+        raise CannotLaunch("tuning.mode", f"{mode!r} is unknown, full or lora is wanted")
+    if unknown := sorted(set(value) - wanted):
+        raise CannotLaunch(f"tuning.{unknown[0]}", f"is not part of {mode}; {', '.join(sorted(wanted))} can be said")
     if mode == "full":
         return {"mode": "full"}
-    if mode != "lora":
-        raise CannotLaunch(f"tuning.mode: {mode!r} is unknown, full or lora is wanted")
-    tuned = {"mode": "lora", "rank": value.get("rank", 8), "alpha": value.get("alpha", 16)}
-    for name in ("rank", "alpha"):
-        if isinstance(tuned[name], bool) or not isinstance(tuned[name], int) or not 1 <= tuned[name] <= 512:
-            raise CannotLaunch(f"tuning.{name}: {tuned[name]!r} is not a whole number from 1 to 512")
+    tuned = {"mode": "lora", **LORA, **value}
+    for name in LORA:
+        if isinstance(tuned[name], bool) or not isinstance(tuned[name], int) or not 1 <= tuned[name] <= MAX_RANK:
+            raise CannotLaunch(f"tuning.{name}", f"{tuned[name]!r} is not a whole number from 1 to {MAX_RANK}")
     return tuned
 
 
-def _check_override(algorithm: str, recommendation: Recommendation | None, reason: str) -> None:
-    if recommendation is None or not recommendation.ladder:
-        return
-    lightest = recommendation.ladder[0]["fix"]
-    if FIX_OF[algorithm] != lightest and not reason.strip():
+def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
+    """Why a person must say why they choose this algorithm; empty when it is the recommended fix."""
+    first = lightest(recommendation)
+    if first is None:
+        return "the evidence supports no fix yet"
+    return "" if FIX_OF[algorithm] == first["fix"] else f"{first['label']} is recommended"
+
+
+def _algorithm(name: str) -> recipes.Algorithm:
+    if name not in recipes.ALGORITHMS:
+        raise CannotLaunch("algorithm", f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted")
+    return recipes.ALGORITHMS[name]
+
+
+def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
+    """The baseline that the run will be compared with. Raises CannotLaunch."""
+    if base.agent.project_id != task_set.project_id:
+        raise CannotLaunch("base", f"{base} belongs to another project than {task_set}")
+    if problem := untrainable(base):
+        raise CannotLaunch("base", problem)
+    baseline = baseline_of(base, task_set)
+    if baseline is None:
         raise CannotLaunch(
-            f"override_reason: {lightest} is recommended and {algorithm} was chosen; say why, it is kept with the run"
+            "base", f"evaluate {base} on the held-out tasks of {task_set} first; without it nothing compares"
         )
+    return baseline
+
+
+def untrainable(base: Version) -> str:
+    """Why a version cannot be trained; empty when it can."""
+    return "" if base.weights else f"{base} has no weights here; only a version with its own weights can be trained"
+
+
+def _check_override(
+    algorithm: str, base: Version, task_set: TaskSet, recommendation: Recommendation, reason: str
+) -> str:
+    """The reason that is kept with the run, empty when none is needed. Raises CannotLaunch."""
+    if (recommendation.version_id, recommendation.task_set_id) != (base.pk, task_set.pk):
+        raise CannotLaunch("recommendation", f"{recommendation} is not about {base} and {task_set}")
+    wanted = needs_reason(algorithm, recommendation)
+    if wanted and not reason.strip():
+        label = recipes.ALGORITHMS[algorithm].label
+        raise CannotLaunch("override_reason", f"{wanted} and {label} was chosen; say why, it is kept with the run")
+    return reason.strip() if wanted else ""

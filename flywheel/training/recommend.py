@@ -2,16 +2,32 @@
 
 from collections import Counter
 from dataclasses import asdict
+from typing import Any
 
 from flywheel.agents.models import Version
-from flywheel.core.fixes import Evidence, recommend
-from flywheel.core.metrics import pass_at_k, summarise
+from flywheel.core import recipes
+from flywheel.core.fixes import Evidence, Fix, recommend
+from flywheel.core.metrics import pass_at_k
+from flywheel.core.stats import Estimate
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import rows_of
 from flywheel.failures.models import Decision, Failure
-from flywheel.training.launch import FIX_OF, baseline_of
+from flywheel.jobs import State
 from flywheel.training.models import Recommendation, TrainingRun
+from flywheel.trajectories.models import Step
+
+FIX_OF: dict[str, Fix] = {"sft": "sft", "dpo": "dpo", **dict.fromkeys(recipes.REINFORCED, "rlvr")}
+"""Which step of the fix ladder an algorithm carries out."""
+
+
+def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
+    """The newest finished eval of the version on the set's held-out split."""
+    return (
+        EvalRun.objects.filter(version=version, task_set=task_set, split=Split.HELD_OUT, state=State.SUCCEEDED)
+        .order_by("-pk")
+        .first()
+    )
 
 
 def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
@@ -19,8 +35,9 @@ def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
     baseline = baseline_of(version, task_set)
     evidence = evidence_of(version, task_set, baseline)
     kept = asdict(evidence)
+    ladder = [item.to_json() for item in recommend(evidence)]
     newest = Recommendation.objects.filter(version=version, task_set=task_set).order_by("-pk").first()
-    if newest is not None and newest.evidence == kept and newest.eval_run == baseline:
+    if newest is not None and (newest.evidence, newest.ladder, newest.eval_run) == (kept, ladder, baseline):
         return newest
     return Recommendation.objects.create(
         project=task_set.project,
@@ -28,37 +45,62 @@ def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
         task_set=task_set,
         eval_run=baseline,
         evidence=kept,
-        ladder=[item.to_json() for item in recommend(evidence)],
+        ladder=ladder,
     )
+
+
+def lightest(recommendation: Recommendation) -> dict[str, Any] | None:
+    """The step of the ladder that is recommended; None when the evidence supports none yet."""
+    first: dict[str, Any] | None = recommendation.ladder[0] if recommendation.ladder else None
+    return first if first and not first["blocked_by"] else None
 
 
 def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -> Evidence:
     """What is known: labelled failures of the version, its baseline, and the training data that people made."""
-    buckets = Counter(
-        Failure.objects.filter(project=task_set.project, current=True, trajectory__version=version)
-        .exclude(decision=Decision.REJECTED)
-        .values_list("bucket", flat=True)
-    )
     corrected = task_set.members.filter(split=Split.TRAIN).exclude(task__bucket="").count()
+    metrics = baseline.summary.get("metrics", {}) if baseline else {}
     rows = rows_of(baseline) if baseline else []
-    summary = summarise(rows) if rows else {}
     return Evidence(
-        buckets=dict(sorted(buckets.items())),
-        pass_at_1=summary.get("success"),
+        buckets=buckets_of(version, task_set),
+        pass_at_1=_estimate(metrics.get("success")),
         pass_at_k=pass_at_k(rows, baseline.samples) if baseline and rows else None,
         k=baseline.samples if baseline else 0,
-        format_valid=summary.get("valid_output"),
+        format_valid=_estimate(metrics.get("valid_output")),
         corrected=corrected,
         pairs=corrected,
-        calls_per_attempt=1.0 if rows else None,
+        calls_per_attempt=_calls_per_attempt(baseline) if baseline else None,
         tried=_tried(version, task_set),
     )
 
 
+def buckets_of(version: Version, task_set: TaskSet) -> dict[str, int]:
+    """Labelled failures of the version by bucket, the most frequent first."""
+    counted = Counter(
+        Failure.objects.filter(project=task_set.project, current=True, trajectory__version=version)
+        .exclude(decision=Decision.REJECTED)
+        .values_list("bucket", flat=True)
+    )
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _estimate(kept: dict[str, Any] | None) -> Estimate | None:
+    """An estimate as the eval's summary keeps it; None where nothing was scored."""
+    return Estimate(**kept) if kept and kept["mean"] is not None else None
+
+
+def _calls_per_attempt(baseline: EvalRun) -> float | None:
+    """How often the version spoke in an attempt, on average over the attempts that were answered."""
+    attempts = baseline.results.exclude(trajectory=None).count()
+    spoken = Step.objects.filter(trajectory__result__run=baseline, kind="assistant").count()
+    return spoken / attempts if attempts and spoken else None
+
+
 def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
-    """Fixes that were tried on this version and this set and did not pass the gate, with the run."""
+    """Fixes of which no run on this version and this set has passed the gate, though one was compared; the last such.
+
+    An invalid comparison says nothing of the fix.
+    """
     runs = TrainingRun.objects.filter(base=version, task_set=task_set, candidates__isnull=False)
-    tried: dict[str, str] = {}
-    for run in runs.exclude(candidates__verdict="eligible").order_by("pk"):
-        tried[FIX_OF[run.algorithm]] = str(run)
-    return tried
+    passed = {FIX_OF[run.algorithm] for run in runs.filter(candidates__verdict="eligible")}
+    failed = runs.filter(candidates__verdict__in=["not_shown", "regressed"]).order_by("pk")
+    return {FIX_OF[run.algorithm]: str(run) for run in failed if FIX_OF[run.algorithm] not in passed}
