@@ -193,7 +193,7 @@ _ROWS = [
         "Tokens that the policy may answer, in its attempts and in every held-out evaluation.",
         min=1, max=131_072, shown=True,
     ),
-    Setting("eval_batch_size", int, 64, "Held-out tasks answered at once.", min=1, max=4096),
+    Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
     Setting(
         "tools_in_prompt", bool, False,
         "Render the environment's tools through the chat template. Must be how the agent is asked in production.",

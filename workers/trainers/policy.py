@@ -1,6 +1,7 @@
 """The policy under training: loading base, tokenizer and adapter, asking the live model, saving the final artifact."""
 
 import contextlib
+import os
 import random
 import shutil
 import time
@@ -23,6 +24,11 @@ _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
 
 
+SMALL = 5_000_000
+"""Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
+threads that wait for each other at every operation took five times as long on two busy cores."""
+
+
 class Policy(NamedTuple):
     model: Any
     tokenizer: Any
@@ -36,6 +42,8 @@ def load(run: Run) -> Policy:
     _check_digest(spec.base, "base", "model")
     set_seed(spec.seed)
     model, tokenizer = _base(spec)
+    if model.num_parameters() < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
     if spec.adapter is not None:
         _check_digest(spec.adapter, "adapter", "adapter")
         model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode == "lora")
