@@ -4,8 +4,9 @@
     {"kind": "openai", "base_url": URL, "model": NAME, "api_key_env": NAME OF A VARIABLE, "timeout_s", "concurrency",
      "price_in", "price_out"}
 
-Only `kind`, and `path` or `base_url` and `model`, are needed. Prices are dollars per million tokens. A key is named by the
-environment variable that holds it, so that a stored endpoint never holds a secret.
+Only `kind`, and `path` or `base_url` and `model`, are needed. Prices are dollars per million tokens. A key is named by
+the environment variable that holds it, so that a stored endpoint never holds a secret; the variable's name must end in
+`_API_KEY`, so that an endpoint cannot send another secret of this process to a server of its choice.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 from flywheel.core.rollouts import Engine, EngineError
 
-_OPTIONS = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "transformers": {"path": str, "adapter": str, "batch_size": int, "device": str, "dtype": str},
     "openai": {
         "base_url": str,
@@ -41,15 +42,22 @@ def open_engine(spec: Mapping[str, Any]) -> Engine:
         return TransformersEngine(path, Path(adapter) if adapter else None, **options)
     from workers.engines.openai_engine import OpenAIEngine
 
-    variable = options.pop("api_key_env", "")
-    key = os.environ.get(variable, "") if variable else ""
-    if variable and not key:
-        raise EngineError(f"the environment variable {variable}, which should hold the API key, is not set")
+    key = _key(options.pop("api_key_env", ""))
     return OpenAIEngine(options.pop("base_url"), options.pop("model"), key, **options)
 
 
+def _key(variable: str) -> str:
+    if not variable:
+        return ""
+    if not variable.endswith("_API_KEY"):
+        raise EngineError(f"api_key_env is {variable!r}; a name that ends in _API_KEY is wanted")
+    if not os.environ.get(variable):
+        raise EngineError(f"the environment variable {variable}, which should hold the API key, is not set")
+    return os.environ[variable]
+
+
 def _checked(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    kind = spec.get("kind")
+    kind: Any = spec.get("kind")
     if kind not in _OPTIONS:
         raise EngineError(f"endpoint kind {kind!r} is unknown; one of {', '.join(_OPTIONS)} is wanted")
     options = {name: value for name, value in spec.items() if name != "kind" and value is not None}

@@ -8,6 +8,7 @@ Only safetensors are read, nothing is fetched, no code that came with a model is
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -21,7 +22,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
@@ -49,7 +51,7 @@ class TransformersEngine:
         self.batch_size = batch_size
         self._model = _load_model(model_dir, _dtype(dtype))
         if adapter_dir is not None:
-            self._model = _with_adapter(self._model, adapter_dir)
+            _add_adapter(self._model, adapter_dir)
         self._tokenizer = _load_tokenizer(model_dir)
         self._device = _device(device)
         self._model.to(self._device).eval()
@@ -280,10 +282,7 @@ def _load_tokenizer(model_dir: Path) -> Any:
 _FREE = frozenset(
     {
         "base_model_name_or_path",
-        "exclude_modules",
         "inference_mode",
-        "layers_pattern",
-        "layers_to_transform",
         "lora_alpha",
         "lora_dropout",
         "peft_version",
@@ -293,7 +292,9 @@ _FREE = frozenset(
         "use_rslora",
     }
 )
-"""What an adapter's configuration may say as it likes."""
+"""What an adapter's configuration may say as it likes; some of it is checked further below."""
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -304,26 +305,18 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 """What it may say only so. Anything else must be unset, as its default is."""
 
 
-def _with_adapter(model: Any, adapter_dir: Path) -> Any:
-    """The model with the adapter merged into its weights."""
-    from peft import PeftModel
-
+def _add_adapter(model: Any, adapter_dir: Path) -> None:
+    """Add the adapter to the model's weights: W + alpha / r · B A, which is all that plain LoRA is."""
     config = _adapter_config(adapter_dir)
-    shapes = _adapter_shapes(adapter_dir)
-    _check_fit(model, adapter_dir, int(config["r"]), shapes)
-    try:
-        tuned = PeftModel.from_pretrained(model, adapter_dir, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise EngineError(f"the adapter in {adapter_dir} does not load: {error}") from error
-    wanted = {name for name, module in tuned.get_base_model().named_modules() if hasattr(module, "lora_A")}
-    given = {name.rsplit(".lora_", 1)[0] for name in shapes}
-    if wanted != given:
-        odd = sorted(wanted ^ given)[0]
-        raise EngineError(
-            f"{adapter_dir}: adapter_config.json targets {len(wanted)} modules and adapter_model.safetensors has "
-            f"{len(given)}; they differ at {odd}"
-        )
-    return tuned.merge_and_unload()
+    tensors = _adapter_tensors(adapter_dir)
+    _check_fit(model, adapter_dir, config, {name: list(tensor.shape) for name, tensor in tensors.items()})
+    scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])
+    with torch.no_grad():
+        for name in tensors:
+            if name.endswith(_A):
+                weight = model.get_submodule(name.removesuffix(_A)).weight
+                delta = tensors[name.removesuffix(_A) + _B].float() @ tensors[name].float()
+                weight.copy_(weight.float() + scale * delta)
 
 
 def _adapter_config(adapter_dir: Path) -> dict[str, Any]:
@@ -340,9 +333,13 @@ def _adapter_config(adapter_dir: Path) -> dict[str, Any]:
     for key, value in config.items():
         if key not in _FREE and key not in _FIXED and value not in (None, False, [], {}) and not _default(key, value):
             raise EngineError(f"{path}: {key} is {value!r}; only plain LoRA is supported, where it is not set")
-    rank = config.get("r")
+    rank, alpha, targets = (config.get(key) for key in ("r", "lora_alpha", "target_modules"))
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise EngineError(f"{path}: r is {rank!r}; a whole number of at least 1 is wanted")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise EngineError(f"{path}: lora_alpha is {alpha!r}; a number above 0 is wanted")
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+        raise EngineError(f"{path}: target_modules is {targets!r}; a list of module names is wanted")
     return config
 
 
@@ -352,39 +349,45 @@ def _default(key: str, value: Any) -> bool:
     return bool(getattr(LoraConfig(), key, None) == value)
 
 
-def _adapter_shapes(adapter_dir: Path) -> dict[str, list[int]]:
-    """The shape of each tensor, by its name without PEFT's prefix."""
+def _adapter_tensors(adapter_dir: Path) -> dict[str, torch.Tensor]:
+    """The adapter's tensors by their names without PEFT's prefix."""
     path = _require(adapter_dir, "adapter_model.safetensors", "an adapter's weights")
-    shapes = {}
     try:
-        with safe_open(path, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  a safetensors file is not a dict
-                if not bool(torch.isfinite(tensors.get_tensor(name)).all()):
-                    raise EngineError(f"{path}: tensor {name} holds infinite or undefined numbers")
-                shapes[name.removeprefix("base_model.model.")] = list(tensors.get_slice(name).get_shape())
+        tensors = {name.removeprefix("base_model.model."): tensor for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise EngineError(f"{path} is not a safetensors file: {error}") from error
-    if not shapes:
+    if not tensors:
         raise EngineError(f"{path} holds no tensors")
-    return shapes
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise EngineError(f"{path}: tensor {name} holds infinite or undefined numbers")
+    return tensors
 
 
-def _check_fit(model: Any, adapter_dir: Path, rank: int, shapes: dict[str, list[int]]) -> None:
-    modules = dict(model.named_modules())
+def _check_fit(model: Any, adapter_dir: Path, config: dict[str, Any], shapes: dict[str, list[int]]) -> None:
+    rank, targets = config["r"], tuple(config["target_modules"])
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    wanted = {name for name in modules if any(f".{name}".endswith(f".{target}") for target in targets)}
     for name, shape in shapes.items():
-        owner, _, part = name.partition(".lora_")
+        owner = name.removesuffix(_A).removesuffix(_B)
         module = modules.get(owner)
-        if part not in {"A.weight", "B.weight"} or not isinstance(module, torch.nn.Linear):
+        if owner == name or module is None:
             raise EngineError(f"{adapter_dir}: tensor {name} belongs to no linear layer of the model")
-        wanted = [rank, module.in_features] if part == "A.weight" else [module.out_features, rank]
-        if shape != wanted:
+        fit = [rank, module.in_features] if name.endswith(_A) else [module.out_features, rank]
+        if shape != fit:
             raise EngineError(
-                f"{adapter_dir}: tensor {name} has shape {shape}, the model takes {wanted}; "
+                f"{adapter_dir}: tensor {name} has shape {shape}, the model takes {fit}; "
                 f"the adapter was made for another model or rank"
             )
-        other = f"{owner}.lora_{'B' if part == 'A.weight' else 'A'}.weight"
+        other = owner + (_B if name.endswith(_A) else _A)
         if other not in shapes:
             raise EngineError(f"{adapter_dir}: tensor {name} is there, its partner {other} is missing")
+    given = {name.removesuffix(_A) for name in shapes if name.endswith(_A)}
+    if odd := sorted(wanted ^ given):
+        raise EngineError(
+            f"{adapter_dir}: adapter_config.json targets {len(wanted)} modules and adapter_model.safetensors has "
+            f"{len(given)}; they differ at {odd[0]}"
+        )
 
 
 def _require(directory: Path, name: str, what: str) -> Path:
