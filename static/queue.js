@@ -52,8 +52,8 @@
     key: "Enter",
     label: "Done and next",
     scope,
-    when: () => find("#decision .btn.primary") !== null,
-    run: () => find("#decision .btn.primary").click(),
+    when: () => find("[data-done]") !== null,
+    run: () => find("[data-done]").click(),
   });
 
   document.addEventListener("click", ({ target }) => {

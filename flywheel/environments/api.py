@@ -1,3 +1,412 @@
-from ninja import Router
+"""Environments for programs: environments and their versions, tasks of failures, frozen task sets."""
+
+from datetime import datetime
+from typing import Any, cast
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.models import Scope
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
+from flywheel.core.verifiers import VerifierError
+from flywheel.environments import bulk, figures, make
+from flywheel.environments.make import CannotMake
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.retire import retire
+from flywheel.failures.models import Failure
+from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["environments"])
+
+
+class Paged(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class EnvironmentVersionOut(Schema):
+    number: int
+    config: dict[str, Any]
+    verifier: dict[str, Any]
+    digest: str
+    verifier_digest: str
+    created_at: datetime
+
+
+class EnvironmentOut(Schema):
+    name: str
+    kind: str
+    description: str
+    agent: str | None
+    held_out_share: float
+    reserved_slices: list[str]
+    created_at: datetime
+    tasks: dict[str, int]
+    latest: EnvironmentVersionOut | None
+
+    @staticmethod
+    def resolve_agent(row: Environment) -> str | None:
+        return row.agent.name if row.agent else None
+
+    @staticmethod
+    def resolve_tasks(row: Environment) -> dict[str, int]:
+        return {name: getattr(row, name, 0) for name in ("train", "held_out", "set_aside", "proved", "total")}
+
+    @staticmethod
+    def resolve_latest(row: Environment) -> EnvironmentVersion | None:
+        return row.versions.order_by("-number").first()
+
+
+class EnvironmentPage(Schema):
+    items: list[EnvironmentOut]
+    next: str | None
+
+
+class EnvironmentIn(Schema):
+    name: str
+    version: str
+    """`agent@number`, whose tools and system prompt are copied and whose agent's failures become tasks."""
+    kind: str = "tool_call"
+    held_out_share: float = 0.4
+    reserved_slices: list[str] = []
+    description: str = ""
+    weights: dict[str, float] | None = None
+    """Of the verifier's parts; the kind's own when left out."""
+
+
+class VersionIn(Schema):
+    """What is left out stays as it is in the newest version."""
+
+    system_prompt: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    weights: dict[str, float] | None = None
+
+
+class TaskOut(Schema):
+    number: int
+    environment: str
+    prompt: str
+    state: dict[str, Any]
+    target: dict[str, Any]
+    cluster: str
+    slice: str
+    split: str
+    bucket: str
+    trace_id: str | None
+    digest: str
+    is_proved: bool
+    proof: dict[str, Any]
+    retired_at: datetime | None
+    created_at: datetime
+
+    @staticmethod
+    def resolve_environment(row: Task) -> str:
+        return row.environment.name
+
+    @staticmethod
+    def resolve_trace_id(row: Task) -> str | None:
+        return row.source.trace_id if row.source else None
+
+
+class TaskPage(Schema):
+    items: list[TaskOut]
+    next: str | None
+
+
+class TaskQuery(Paged):
+    split: str = ""
+    bucket: str = ""
+    proved: bool | None = None
+    retired: bool = False
+
+
+class TaskIn(Schema):
+    trace_id: str
+    """Of a labelled trajectory: its decision becomes the task."""
+
+
+class BulkOut(Schema):
+    made: list[int]
+    """Numbers of the new tasks."""
+    unproved: int
+    existing: int
+    refused: dict[str, int]
+    """Reason → how many failures it kept out."""
+    left: int
+
+
+class RetireIn(Schema):
+    reason: str
+
+
+class TaskSetIn(Schema):
+    name: str
+    tasks: list[int] | None = None
+    """Numbers; all proved tasks when left out."""
+
+
+class TaskSetOut(Schema):
+    name: str
+    version: int
+    environment: str
+    digest: str
+    train: int
+    held_out: int
+    opened: int
+    """Eval runs that have seen the held-out part."""
+    created_at: datetime
+
+    @staticmethod
+    def resolve_environment(row: TaskSet) -> str:
+        return str(row.environment_version)
+
+    @staticmethod
+    def resolve_train(row: TaskSet) -> int:
+        return row.members.filter(split=Split.TRAIN).count()
+
+    @staticmethod
+    def resolve_held_out(row: TaskSet) -> int:
+        return row.members.filter(split=Split.HELD_OUT).count()
+
+    @staticmethod
+    def resolve_opened(row: TaskSet) -> int:
+        return figures.opened(row)
+
+
+class MemberOut(Schema):
+    number: int
+    split: str
+    digest: str
+    cluster: str
+
+
+class TaskSetWithMembers(TaskSetOut):
+    members: list[MemberOut]
+
+
+class TaskSetPage(Schema):
+    items: list[TaskSetOut]
+    next: str | None
+
+
+@router.get("/environments", response=EnvironmentPage, auth=Key(Scope.READ), operation_id="list_environments")
+def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+    rows = figures.counts(Environment.objects.filter(project=_key(request).project).select_related("agent"))
+    return _page(rows, asked)
+
+
+@router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
+def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> tuple[int, Environment]:
+    """A new environment with its first version. The held-out share and the reserved slices never change."""
+    project = _key(request).project
+    try:
+        version = find_version(project, wanted.version)
+        made = make.environment(
+            project=project,
+            name=wanted.name,
+            actor=_key(request).actor,
+            kind=wanted.kind,
+            agent=version.agent,
+            config={"system_prompt": version.system_prompt, "tools": version.tools},
+            verifier={"kind": wanted.kind, "weights": wanted.weights or DEFAULT_WEIGHTS},
+            held_out_share=wanted.held_out_share,
+            reserved_slices=wanted.reserved_slices,
+            description=wanted.description,
+            through=_through(request),
+        )
+    except UnknownReference as error:
+        raise HttpError(422, f"version: {error}") from None
+    except (CannotMake, VerifierError) as error:
+        raise HttpError(422, str(error)) from None
+    return 201, made
+
+
+@router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ), operation_id="get_environment")
+def get_environment(request: HttpRequest, name: str) -> Environment:
+    return figures.counts(Environment.objects.filter(pk=_environment(request, name).pk)).select_related("agent").get()
+
+
+@router.post(
+    "/environments/{name}/versions",
+    response={201: EnvironmentVersionOut},
+    auth=Key(Scope.BUILD),
+    operation_id="make_environment_version",
+)
+def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> tuple[int, EnvironmentVersion]:
+    """The next version; the newest when nothing changes. Every task is proved again under it."""
+    row = _environment(request, name)
+    newest = row.versions.order_by("-number").first()
+    config = dict(newest.config) if newest else {}
+    verifier = dict(newest.verifier) if newest else {"kind": row.kind}
+    if wanted.system_prompt is not None:
+        config["system_prompt"] = wanted.system_prompt
+    if wanted.tools is not None:
+        config["tools"] = wanted.tools
+    if wanted.weights is not None:
+        verifier["weights"] = wanted.weights
+    try:
+        made = make.environment_version(
+            environment=row, actor=_key(request).actor, config=config, verifier=verifier, through=_through(request)
+        )
+    except VerifierError as error:
+        raise HttpError(422, str(error)) from None
+    return 201, made
+
+
+@router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
+def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict[str, Any]:
+    rows = _environment(request, name).tasks.select_related("environment", "source")
+    rows = rows.filter(retired_at__isnull=not asked.retired)
+    if asked.split:
+        if asked.split not in Split.values:
+            raise HttpError(400, f"split: {asked.split!r} is unknown, one of {', '.join(Split.values)} is wanted")
+        rows = rows.filter(split=asked.split)
+    if asked.bucket:
+        rows = rows.filter(bucket=asked.bucket)
+    if asked.proved is not None:
+        rows = rows.filter(is_proved=asked.proved)
+    return _page(rows, asked)
+
+
+@router.post(
+    "/environments/{name}/tasks",
+    response={200: TaskOut, 201: TaskOut},
+    auth=Key(Scope.BUILD),
+    operation_id="make_task",
+)
+def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> tuple[int, Task]:
+    """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
+    failures = Failure.objects.filter(project=_key(request).project, current=True).select_related("trajectory")
+    failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
+    if failure is None:
+        raise HttpError(404, f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
+    try:
+        task, is_new = make.task_from(
+            failure=failure,
+            environment=_environment(request, name),
+            actor=_key(request).actor,
+            through=_through(request),
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+    return 201 if is_new else 200, task
+
+
+@router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD), operation_id="make_all_tasks")
+def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
+    """A task of every labelled failure that has none, at most 200 at a time."""
+    made = bulk.tasks_from_all(
+        environment=_environment(request, name), actor=_key(request).actor, through=_through(request)
+    )
+    return {
+        "made": [task.number for task in made.made],
+        "unproved": made.unproved,
+        "existing": made.existing,
+        "refused": dict(made.refused),
+        "left": made.left,
+    }
+
+
+@router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ), operation_id="get_task")
+def get_task(request: HttpRequest, name: str, number: int) -> Task:
+    return _task(request, name, number)
+
+
+@router.post(
+    "/environments/{name}/tasks/{int:number}/retire",
+    response=TaskOut,
+    auth=Key(Scope.BUILD),
+    operation_id="retire_task",
+)
+def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) -> Task:
+    """Keep a task out of every future task set; frozen sets keep it."""
+    try:
+        return retire(
+            task=_task(request, name, number),
+            actor=_key(request).actor,
+            reason=wanted.reason,
+            through=_through(request),
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+
+
+@router.post(
+    "/environments/{name}/task-sets",
+    response={201: TaskSetOut},
+    auth=Key(Scope.BUILD),
+    operation_id="freeze_task_set",
+)
+def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> tuple[int, TaskSet]:
+    """Freeze proved tasks as the next version of a set; the newest version when it has the same content."""
+    row = _environment(request, name)
+    tasks = None
+    if wanted.tasks is not None:
+        tasks = list(row.tasks.filter(number__in=wanted.tasks).order_by("number"))
+        if missing := sorted(set(wanted.tasks) - {task.number for task in tasks}):
+            raise HttpError(422, f"tasks: {row} has no task {missing[0]}")
+    try:
+        made = make.freeze(
+            environment=row, name=wanted.name, actor=_key(request).actor, tasks=tasks, through=_through(request)
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+    return 201, made
+
+
+@router.get("/task-sets", response=TaskSetPage, auth=Key(Scope.READ), operation_id="list_task_sets")
+def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+    rows = TaskSet.objects.filter(project=_key(request).project)
+    return _page(rows.select_related("environment_version__environment"), asked)
+
+
+@router.get(
+    "/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ), operation_id="get_task_set"
+)
+def get_task_set(request: HttpRequest, name: str, version: int) -> dict[str, Any]:
+    rows = TaskSet.objects.filter(project=_key(request).project, name=name, version=version)
+    row = rows.select_related("environment_version__environment").first()
+    if row is None:
+        raise HttpError(404, f"there is no task set {name[:100]}@{version}")
+    members = row.members.select_related("task").order_by("task__number")
+    return {
+        **TaskSetOut.from_orm(row).dict(),
+        "members": [
+            {"number": m.task.number, "split": m.split, "digest": m.task.digest, "cluster": m.task.cluster}
+            for m in members
+        ],
+    }
+
+
+def _environment(request: HttpRequest, name: str) -> Environment:
+    row = Environment.objects.filter(project=_key(request).project, name=name).first()
+    if row is None:
+        raise HttpError(404, f"there is no environment {name[:100]!r}")
+    return row
+
+
+def _task(request: HttpRequest, name: str, number: int) -> Task:
+    row = _environment(request, name).tasks.filter(number=number).select_related("environment", "source").first()
+    if row is None:
+        raise HttpError(404, f"there is no task {number} in {name}")
+    return row
+
+
+def _page(rows: Any, asked: Paged) -> dict[str, Any]:
+    try:
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    return {"items": page.items, "next": page.next_cursor or None}
+
+
+def _through(request: HttpRequest) -> str:
+    return f"key {_key(request).key.public}"
+
+
+def _key(request: HttpRequest) -> KeyRequest:
+    """The request as `Key` has left it."""
+    return cast(KeyRequest, request)

@@ -37,7 +37,7 @@ def solve_rates(environment: Environment) -> list[Solved]:
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for row in rows:
         key = row["results__run__version__agent__name"], row["results__run__version__number"], row["split"]
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(key, []).append(dict(row))
     return [
         Solved(agent, number, split, clustered_rate([row["mean"] for row in found], [row["cluster"] for row in found]))
         for (agent, number, split), found in sorted(
@@ -49,7 +49,7 @@ def solve_rates(environment: Environment) -> list[Solved]:
 def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[dict[str, Any]]:
     """The same for one task: attempts and how many passed, with the interval of a proportion."""
     rows = (
-        _of_verifier(task.results.all(), version)  # type: ignore[attr-defined]
+        _of_verifier(task.results.all(), version)
         .order_by()
         .values("run__version__agent__name", "run__version__number")
         .annotate(
@@ -100,7 +100,7 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
 
 def opened(task_set: TaskSet) -> int:
     """How many eval runs have seen the held-out part: each is a chance to choose by luck."""
-    runs = task_set.eval_runs.filter(split=Split.HELD_OUT, results__isnull=False)  # type: ignore[attr-defined]
+    runs = task_set.eval_runs.filter(split=Split.HELD_OUT, results__isnull=False)
     return int(runs.distinct().count())
 
 

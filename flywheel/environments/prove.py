@@ -55,6 +55,11 @@ def prove_again(task: Task, version: EnvironmentVersion) -> None:
     task.save(update_fields=["proof", "is_proved"])
 
 
+def failed_checks(task: Task) -> list[dict[str, Any]]:
+    """The checks of its proof that are not green."""
+    return [check for check in task.proof.get("checks", []) if not check["passed"]]
+
+
 def is_stale(task: Task, version: EnvironmentVersion) -> bool:
     """Whether the task's proof was made under another environment version, and can be made again."""
     return "recorded" in task.proof and task.proof.get("environment_version") != str(version)

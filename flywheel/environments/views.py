@@ -18,6 +18,7 @@ from flywheel.environments.bulk import tasks_from_all, without_task
 from flywheel.environments.forms import EnvironmentForm, VersionForm
 from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Environment, Split, Task, TaskSet
+from flywheel.environments.prove import failed_checks
 from flywheel.environments.retire import retire
 from flywheel.failures import forms as decisions
 from flywheel.failures import queue
@@ -135,7 +136,7 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
 def task(request: PageRequest, name: str, number: int) -> HttpResponse:
     row = _task(request, name, number)
     version = row.environment.versions.order_by("-number").first()
-    results = row.results.select_related("run__version__agent", "trajectory").order_by("-pk")[:20]  # type: ignore[attr-defined]
+    results = row.results.select_related("run__version__agent", "trajectory").order_by("-pk")[:20]
     sets = row.task_sets.order_by("-pk")
     return render(
         request,
@@ -146,7 +147,7 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
             "version": version,
             "bucket": BUCKETS.get(row.bucket),
             "recorded": row.proof.get("recorded"),
-            "failed": [check for check in row.proof.get("checks", []) if not check["passed"]],
+            "failed": failed_checks(row),
             "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
             "rates": figures.solved_by_version(row, version),
             "results": results,
@@ -179,7 +180,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
     members = row.members.select_related("task__environment")
     if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
         members = members.filter(split=split)
-    runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]  # type: ignore[attr-defined]
+    runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
     try:
         page = keyset(members, cursor=request.GET.get("cursor", ""), limit=MEMBERS_AT_ONCE, query=request.GET)
     except BadCursor:
@@ -235,6 +236,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
             problem = str(error)
     if request.htmx:
         context = _offer(request, trajectory) | {"made": made, "is_new": is_new, "problem": problem, "seen": failure}
+        context["failed"] = failed_checks(made) if made else []
         return render(request, "environments/_make.html", context)
     if made is None:
         messages.error(request, f"No task was made. {problem}.")

@@ -121,7 +121,7 @@ def detectors(project: Project) -> list[dict[str, Any]]:
         )
         .order_by("-waiting", "detector")
     )
-    return [{**row, "known": DETECTORS.get(row["detector"]), "agreement": _agreement(row)} for row in rows]
+    return [{**row, "known": DETECTORS.get(row["detector"]), "agreement": _agreement(dict(row))} for row in rows]
 
 
 def trend_chart(counts: list[BucketCount], days: list[date], urls: dict[str, str]) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def share_chart(figures: dict[str, Any], days: list[date]) -> dict[str, Any]:
     """The bucket's daily share of the traffic, with its interval."""
     daily = [proportion(figures["daily"][day], figures["traffic"][day]) for day in days]
     return {
-        "kind": "line",
+        "kind": "bar",
         "title": "Share of traffic by day",
         "key": "bucket-share",
         "x": {"title": "day"},
-        "y": {"title": "share of trajectories", "unit": "%"},
+        "y": {"title": "share", "unit": "%"},
         "height": "short",
         "series": [
             {

@@ -1,6 +1,6 @@
 """The review queue: which trajectories wait for a decision, in which order, and what comes after which."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -36,7 +36,7 @@ class Filters:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "Filters":
-        known = {"bucket": BUCKETS, "detector": DETECTORS, "order": ORDERS}
+        known: dict[str, Iterable[str]] = {"bucket": BUCKETS, "detector": DETECTORS, "order": ORDERS}
         values, problems = {}, []
         for name, choices in known.items():
             value = given.get(name, "")
@@ -72,7 +72,7 @@ def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
         rows = rows.filter(pk__in=Proposal.objects.filter(detector=filters.detector).values("trajectory"))
     if filters.version:
         agent, _, number = filters.version.partition("@")
-        rows = rows.filter(agent__name=agent, version__number=int(number) if number.isdecimal() else None)
+        rows = rows.filter(agent__name=agent, version__number=int(number) if number.isdecimal() else -1)
     match filters.order:
         case "newest":
             return rows.order_by("-started_at", "-pk")

@@ -130,6 +130,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
     """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
     trajectory = _trajectory(request, trace_id)
     made = correction.read(tools_of(trajectory), request.POST.dict())
+    actual = review.own_call(trajectory, request.POST.get("step", ""))
     return render(
         request,
         "failures/_correction.html",
@@ -137,7 +138,8 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
             "trajectory": trajectory,
             "correction": made,
             "wanted": True,
-            "actual": review.own_call(trajectory, request.POST.get("step", "")),
+            "actual": actual,
+            "aligned": correction.aligned(actual, made.action),
             "TEXT": correction.TEXT,
         },
     )
@@ -177,6 +179,8 @@ def _whole(request: PageRequest, desk: dict[str, Any], status: int = 200) -> Htt
 
 def _go(request: PageRequest, filters: queue.Filters, item: Trajectory | None, notice: str = "") -> HttpResponse:
     address = _address(request, filters, item)
+    if item is not None:
+        item.refresh_from_db(fields=["label", "label_bucket"])
     if not request.htmx:
         return redirect(address)
     response = render(request, "failures/_desk.html", _desk(request, filters, item, notice=notice))
@@ -222,14 +226,15 @@ def _desk(
     current, proposals, fresh = forms.opened(item)
     written = written or fresh
     marks = review.marked_steps(current, proposals)
+    actual = review.own_call(item, written.step)
     return shown | {
         **panel_context(item),
         "trajectory": item,
         "written": written,
         "steps": review.conversation(item, marks),
-        "bucket_names": {key: bucket.label.lower() for key, bucket in BUCKETS.items()},
         "best": BUCKETS.get(proposals[0].bucket) if proposals else None,
-        "actual": review.own_call(item, written.step),
+        "actual": actual,
+        "aligned": correction.aligned(actual, written.correction.action if written.correction else None),
         "correction": written.correction,
         "wanted": written.wants_correction,
     }
