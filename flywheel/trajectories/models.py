@@ -104,6 +104,9 @@ class Trajectory(models.Model):
             models.Index(fields=["project", "version", "-started_at"], name="trajectory_by_version"),
             models.Index(fields=["project", "session_id"], name="trajectory_by_session"),
             models.Index(
+                fields=["project", "label", "-started_at"], name="trajectory_labelled", condition=~models.Q(label="")
+            ),
+            models.Index(
                 fields=["project", "id"],
                 name="trajectory_undetected",
                 condition=models.Q(detected_at=None) | models.Q(detected_at__lt=models.F("changed_at")),

@@ -20,7 +20,6 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
     if version is not None:
         for row in trajectories:
             row.agent, row.version = version.agent, version
-            row.agent_name, row.version_label = version.agent.name, str(version.number)
         return
     agents = _agents(project, {slug for row in trajectories if (slug := slug_of(row.agent_name))})
     wanted: dict[int, set[int]] = {}

@@ -6,6 +6,8 @@ Rollouts are left out unless `source:` or `trace:` asks for them.
 """
 
 import difflib
+import functools
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,11 +101,8 @@ def _term(match: re.Match[str]) -> Q:
         values = [value.strip() for value in (match["bare"] or "").split(",")]
     if not any(values):
         raise _Problem(f"{name}: has no value. {FIELDS[key].help}.")
-    condition = Q(pk__in=[])
-    for value in values:
-        if value:
-            condition |= _metadata(rest, value) if rest else FIELDS[key].condition(value)
-    return condition
+    conditions = [_metadata(rest, value) if rest else FIELDS[key].condition(value) for value in values if value]
+    return functools.reduce(operator.or_, conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def _when(name: str, value: str) -> datetime:
 def _version(value: str) -> Q:
     number = value.removeprefix("v")
     if number.isascii() and number.isdigit() and len(number) < 10:
-        return Q(version__number=int(number)) | Q(version=None, version_label__in=(value, number))
+        return Q(version__number=int(number)) | Q(version=None, version_label__in=(number, f"v{number}"))
     return Q(version_label=value)
 
 
