@@ -87,7 +87,7 @@ def install() -> None:
 
 
 def _connection() -> dict[str, Any]:
-    database = settings.DATABASES["default"]
+    database: dict[str, Any] = settings.DATABASES["default"]
     named = {
         "dbname": database["NAME"],
         "user": database["USER"],
@@ -95,7 +95,8 @@ def _connection() -> dict[str, Any]:
         "host": database["HOST"],
         "port": database["PORT"],
     }
-    return {name: value for name, value in named.items() if value} | database["OPTIONS"]
+    options: dict[str, Any] = database["OPTIONS"]
+    return {name: value for name, value in named.items() if value} | options
 
 
 def _pgmq_conninfo() -> str:

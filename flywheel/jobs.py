@@ -166,6 +166,11 @@ class Job(models.Model):
             mine.update(cancel_requested_at=Now())
             mine.filter(_ownerless()).update(state=State.CANCELLED, finished_at=Now(), fence=F("fence") + 1)
 
+    def note(self, text: str, level: str = "info") -> None:
+        """Append to the job's event log."""
+        log_lines: models.Manager[Any] = self.events  # type: ignore[arg-type]  # each kind has a table of its own
+        log_lines.create(text=text, level=level)
+
     def requeue(self) -> None:
         """Put a failed or cancelled job back into the queue, to go on from where it stood.
 
@@ -204,9 +209,7 @@ class Job(models.Model):
                 if job is None or job._end_instead_of_claim():
                     return None
                 if job.state == State.RUNNING:
-                    job.events.create(
-                        level="warning", text=f"{job.owner} went silent; attempt {job.attempt + 1} goes on"
-                    )
+                    job.note(f"{job.owner} went silent; attempt {job.attempt + 1} goes on", "warning")
                 cls._default_manager.filter(pk=pk).update(
                     state=State.RUNNING,
                     fence=job.fence + 1,
@@ -319,7 +322,7 @@ class Lease:
     def log(self, text: str, level: str = "info") -> None:
         """Append to the job's event log. Raises LeaseLost."""
         with self.guard():
-            self.job.events.create(text=text, level=level)
+            self.job.note(text, level)
 
     def finish(self, state: State, error: str = "", error_kind: str = "") -> None:
         """End the job. Raises LeaseLost when it is not ours to end."""

@@ -131,6 +131,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = _https
 CSRF_COOKIE_SECURE = _https
 CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_FAILURE_VIEW = "flywheel.accounts.views.csrf_failure"
 SECURE_SSL_REDIRECT = _https
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
 SECURE_HSTS_SECONDS = 31_536_000 if _https else 0

@@ -95,12 +95,13 @@ def test_an_owner_of_before_cannot_write(lease: Lease) -> None:
     silence(lease)
     taken = EvalRun.claim(lease.job.pk)
     assert taken is not None
-    for write in (
+    writes: list[Callable[[], None]] = [
         lambda: lease.progress(7),
         lambda: lease.log("late"),
         lambda: lease.finish(State.SUCCEEDED),
         lambda: lease.give_back(),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(LeaseLost):
             write()
     assert lease.lost

@@ -119,7 +119,7 @@ def broker_installed(transactional_db: None) -> Iterator[None]:
     empty_broker()
     yield
     broker.app().close()
-    pools.reset()
+    pools.reset()  # type: ignore[no-untyped-call]
     broker.app.cache_clear()
 
 

@@ -22,7 +22,7 @@ HANDLERS = {
 """Who carries out each kind of job: a function that takes the `Lease`."""
 
 
-@shared_task(name=jobs.RUN_TASK)
+@shared_task(name=jobs.RUN_TASK)  # type: ignore[untyped-decorator]
 def run_job(label: str, pk: int) -> None:
     """Carry out this job, or the next that waits when somebody else has it, and go on until nothing waits."""
     model = apps.get_model(label)
@@ -40,7 +40,7 @@ def handler(label: str) -> Callable[[jobs.Lease], None]:
     return found
 
 
-@shared_task(name="workers.detect")
+@shared_task(name="workers.detect")  # type: ignore[untyped-decorator]
 def detect(project_id: int | None = None) -> None:
     """Let the detectors read what arrived and was not read yet. Ingest asks for it; beat sees what was missed."""
     from workers.detecting import detect_waiting
@@ -48,7 +48,7 @@ def detect(project_id: int | None = None) -> None:
     detect_waiting(project_id)
 
 
-@shared_task(name="workers.sweep")
+@shared_task(name="workers.sweep")  # type: ignore[untyped-decorator]
 def sweep() -> None:
     """Every few seconds, in beat: say that it lives, and wake workers for jobs that nobody came for."""
     report("beat")

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, cast
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
 from django.utils import timezone
 from django_htmx.middleware import HtmxDetails
 from ninja.errors import HttpError
@@ -62,7 +63,9 @@ def requires(
         def page(request: HttpRequest, *args: Any, project: str, **kwargs: Any) -> HttpResponseBase:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
-            user = cast(User, request.user)
+            user = request.user
+            if user.must_change_password:
+                return redirect("accounts:profile")
             found = Project.objects.filter(slug=project).first()
             permissions = user.permissions(found) if found else frozenset()
             if found is None or not permissions:

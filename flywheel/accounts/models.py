@@ -46,6 +46,9 @@ GRANTS: dict[str, frozenset[str]] = {
 class User(AbstractUser):
     """A person, or a named machine account such as the story's oracle."""
 
+    must_change_password = models.BooleanField(default=False)
+    """Somebody else knows the password: an admin was shown it. Nothing else is open until it is changed."""
+
     def permissions(self, project: "Project") -> frozenset[str]:
         """What this user may do in the project; empty for a stranger."""
         roles = self.memberships.filter(project=project).values_list("role", flat=True)
@@ -117,12 +120,21 @@ class ApiKey(models.Model):
     def __str__(self) -> str:
         return f"{self.name} (fw_{self.public}_…)"
 
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at < timezone.now()
+
     @classmethod
-    def make(cls, project: Project, name: str, scopes: list[str], created_by: User) -> tuple["ApiKey", str]:
-        """A new key and its secret text, which is nowhere to be had again. Raises ValueError for an unknown scope."""
+    def make(
+        cls, project: Project, name: str, scopes: list[str], created_by: User, public: str = ""
+    ) -> tuple["ApiKey", str]:
+        """A new key and its secret text, which is nowhere to be had again. Raises ValueError for an unknown scope.
+
+        A caller that chooses the public part gets IntegrityError when there is such a key already.
+        """
         if unknown := sorted(set(scopes) - set(Scope.values)):
             raise ValueError(f"scope {unknown[0]!r} is unknown: one of {', '.join(Scope.values)} is wanted")
-        public, secret = secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
+        public, secret = public or secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
         key = cls.objects.create(
             project=project, name=name, public=public, hashed=_keyed_hash(secret), scopes=scopes, created_by=created_by
         )
@@ -138,9 +150,7 @@ class ApiKey(models.Model):
         key = cls.objects.select_related("project", "created_by").filter(public=public, revoked_at=None).first()
         if key is None or not hmac.compare_digest(key.hashed, _keyed_hash(secret)):
             return None
-        if key.expires_at and key.expires_at < timezone.now():
-            return None
-        return key
+        return None if key.is_expired else key
 
 
 class AuditEntry(models.Model):
@@ -189,8 +199,25 @@ def record(
 
 
 def _keyed_hash(secret: str) -> str:
-    """HMAC under the installation's key: a stolen table alone is worth nothing. Secrets have 256 bits, so no slow hash."""
+    """HMAC under the installation's key: a stolen table is worth nothing (256 random bits need no slow hash)."""
     return hmac.new(settings.SECRET_KEY.encode(), secret.encode(), hashlib.sha256).hexdigest()
+
+
+class LoginAttempt(models.Model):
+    """A login that did not succeed, or is being tried; `accounts.login` counts them."""
+
+    username = models.CharField(max_length=150)
+    address = models.CharField(max_length=64)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["username", "address"], name="attempt_by_name"),
+            models.Index(fields=["address", "at"], name="attempt_by_address"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.username} from {self.address} at {self.at:%H:%M:%S}"
 
 
 class Pulse(models.Model):

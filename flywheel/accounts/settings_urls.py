@@ -3,6 +3,13 @@ from django.urls import URLPattern, URLResolver, path
 from flywheel.accounts import views
 
 app_name = "settings"
+# /p/<project>/settings/
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", views.settings_index, name="index"),
+    path("members/", views.add_member, name="add_member"),
+    path("members/<int:pk>/", views.set_roles, name="set_roles"),
+    path("keys/", views.keys_index, name="keys"),
+    path("keys/make/", views.make_key, name="make_key"),
+    path("keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
+    path("audit/", views.audit_log, name="audit"),
 ]

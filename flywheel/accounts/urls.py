@@ -1,10 +1,14 @@
-from django.contrib.auth import views as auth
+from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
+from flywheel.accounts import views
 from flywheel.accounts.access import public
+from flywheel.accounts.login import SignInPage
 
 app_name = "accounts"
+# /account/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("login/", public(auth.LoginView.as_view(template_name="accounts/login.html")), name="login"),
-    path("logout/", public(auth.LogoutView.as_view()), name="logout"),
+    path("", views.profile, name="profile"),
+    path("login/", public(SignInPage.as_view()), name="login"),
+    path("logout/", public(LogoutView.as_view()), name="logout"),
 ]

@@ -1,20 +1,226 @@
+"""Signing in, one's own account, and the pages that every project has whatever it does: members, keys, audit log."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel.accounts.access import PageRequest, requires, signed_in
-from flywheel.accounts.models import Permission
+from flywheel.accounts import keys, members
+from flywheel.accounts.access import Forbidden, PageRequest, requires, signed_in
+from flywheel.accounts.forms import ChangePassword, NewKey, NewMember, Roles
+from flywheel.accounts.models import ApiKey, AuditEntry, Permission, User, record
+
+SHOW_ONCE = "accounts.show_once"
+"""Where the session keeps a secret between the click that made it and the page that shows it."""
+ENTRIES_A_PAGE = 50
 
 
+@require_GET
 @signed_in
 def home(request: HttpRequest) -> HttpResponse:
-    first = request.user.projects().first()
-    return redirect("overview:index", project=first.slug)
+    """The project, when there is one; else a choice of them."""
+    user = _person(request)
+    if user.must_change_password:
+        return redirect("accounts:profile")
+    projects = list(user.projects())
+    if len(projects) == 1:
+        return redirect("overview:index", project=projects[0].slug)
+    roles: dict[int, list[str]] = {}
+    for project_id, role in user.memberships.order_by("role").values_list("project_id", "role"):
+        roles.setdefault(project_id, []).append(role)
+    chosen = [{"project": project, "roles": roles[project.pk]} for project in projects]
+    return render(request, "accounts/home.html", {"chosen": chosen})
 
 
+@sensitive_post_parameters()
+@require_http_methods(["GET", "POST"])
+@signed_in
+def profile(request: HttpRequest) -> HttpResponse:
+    """One's own account: memberships, and a new password."""
+    user = _person(request)
+    form = ChangePassword(user, request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        with transaction.atomic():
+            form.save()
+            User.objects.filter(pk=user.pk).update(must_change_password=False)
+            record(project=None, actor=user, action="accounts.change_password", subject=user)
+        update_session_auth_hash(request, user)
+        messages.success(request, "Your password is changed. Other browsers that were signed in are signed out.")
+        return redirect("home" if user.must_change_password else "accounts:profile")
+    memberships = user.memberships.select_related("project").order_by("project__name", "role")
+    context = {"form": form, "memberships": memberships}
+    return render(request, "accounts/profile.html", context, status=422 if form.errors else 200)
+
+
+@require_GET
 @requires(Permission.ADMIN)
 def settings_index(request: PageRequest) -> HttpResponse:
-    return render(request, "base.html")
+    """Members and their roles, and what there is to know about the project."""
+    return render(request, "accounts/members.html", _members(request))
 
 
-def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return render(request, "403.html", {"reason": str(exception)}, status=403)
+@require_POST
+@requires(Permission.ADMIN)
+def add_member(request: PageRequest) -> HttpResponse:
+    form = NewMember(request.POST)
+    if form.is_valid():
+        try:
+            added = members.add(project=request.project, actor=request.actor, **form.cleaned_data)
+        except members.BadMembership as error:
+            form.add_error(None, str(error))
+        else:
+            if added.password:
+                request.session[SHOW_ONCE] = {"user": added.user.username, "password": added.password}
+            else:
+                messages.success(request, f"{added.user} is a member now and signs in with their own password.")
+            return redirect("settings:index", project=request.project.slug)
+    if SHOW_ONCE in request.session:  # the same click twice: the first one's password still waits to be shown
+        return redirect("settings:index", project=request.project.slug)
+    return render(request, "accounts/members.html", _members(request, form), status=422)
+
+
+@require_POST
+@requires(Permission.ADMIN)
+def set_roles(request: PageRequest, pk: int) -> HttpResponse:
+    user = get_object_or_404(User.objects.filter(memberships__project=request.project).distinct(), pk=pk)
+    form = Roles(request.POST)
+    roles = [] if "remove" in request.POST else form.cleaned_data.get("roles", []) if form.is_valid() else None
+    if roles is None:
+        messages.error(request, f"Nothing was changed: {form.errors['roles'].as_text()}")
+    else:
+        try:
+            changed = members.set_roles(project=request.project, actor=request.actor, user=user, roles=roles)
+        except members.BadMembership as error:
+            messages.error(request, f"Nothing was changed: {error}.")
+        else:
+            if changed:
+                messages.success(
+                    request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no member any more'}."
+                )
+    if user == request.actor and Permission.ADMIN not in user.permissions(request.project):
+        return redirect("home")
+    return redirect("settings:index", project=request.project.slug)
+
+
+@require_GET
+@requires(Permission.ADMIN)
+def keys_index(request: PageRequest) -> HttpResponse:
+    """API keys: make, look, revoke."""
+    return render(request, "accounts/keys.html", _keys(request))
+
+
+@require_POST
+@requires(Permission.ADMIN)
+def make_key(request: PageRequest) -> HttpResponse:
+    form = NewKey(request.POST, permissions=request.permissions)
+    if form.is_valid():
+        try:
+            made = keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
+        except keys.BadKey as error:
+            form.add_error(None, str(error))
+        except keys.SentTwice:
+            return redirect("settings:keys", project=request.project.slug)
+        else:
+            request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
+            return redirect("settings:keys", project=request.project.slug)
+    return render(request, "accounts/keys.html", _keys(request, form), status=422)
+
+
+@require_POST
+@requires(Permission.ADMIN)
+def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
+    key = get_object_or_404(ApiKey, pk=pk, project=request.project)
+    if keys.revoke(key=key, actor=request.actor):
+        messages.success(request, f"The key {key.name} is revoked. Whoever still uses it gets 401 from now on.")
+    return redirect("settings:keys", project=request.project.slug)
+
+
+@require_GET
+@requires(Permission.ADMIN)
+def audit_log(request: PageRequest) -> HttpResponse:
+    """Who changed what, newest first; filters and the place in the list are in the address."""
+    entries = AuditEntry.objects.filter(project=request.project).select_related("actor")
+    if action := request.GET.get("action", ""):
+        entries = entries.filter(action=action) if "." in action else entries.filter(action__startswith=f"{action}.")
+    if actor := request.GET.get("actor", ""):
+        entries = entries.filter(actor__username=actor)
+    if text := request.GET.get("q", "").replace("\0", ""):
+        entries = entries.filter(subject__icontains=text) | entries.filter(reason__icontains=text)
+    cursor = request.GET.get("cursor", "")
+    page = entries.filter(pk__lt=int(cursor)) if cursor.isascii() and cursor.isdigit() and len(cursor) < 19 else entries
+    rows = list(page.order_by("-id")[: ENTRIES_A_PAGE + 1])
+    context = {
+        "entries": rows[:ENTRIES_A_PAGE],
+        "next": rows[ENTRIES_A_PAGE - 1].pk if len(rows) > ENTRIES_A_PAGE else None,
+        "is_later": page is not entries,
+        "filters": {"action": action, "actor": actor, "q": text},
+        "actors": User.objects.filter(memberships__project=request.project).distinct().order_by("username"),
+        "rooms_audited": [
+            "accounts",
+            "agents",
+            "trajectories",
+            "failures",
+            "environments",
+            "evals",
+            "training",
+            "promotions",
+        ],
+    }
+    return render(request, "accounts/audit.html", context)
+
+
+def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """403: what may not be done here, and which roles may."""
+    reason = str(exception) if isinstance(exception, Forbidden) else _refused(exception)
+    if getattr(request, "htmx", False):
+        return HttpResponse(reason, content_type="text/plain; charset=utf-8", status=403)
+    return render(request, "403.html", {"reason": reason}, status=403)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403 for a form that this server did not give out, or that is older than the login."""
+    return forbidden(request, PermissionDenied("This form was not sent: it is older than your login. Reload the page."))
+
+
+def _refused(exception: Exception | None) -> str:
+    return str(exception or "") or "Nothing was changed. An admin of the project can change your role under Settings."
+
+
+def _person(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user
+
+
+def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, Any]:
+    people = User.objects.filter(memberships__project=request.project).distinct().order_by("username")
+    roles: dict[int, list[str]] = {}
+    for user_id, role in request.project.memberships.order_by("role").values_list("user_id", "role"):
+        roles.setdefault(user_id, []).append(role)
+    return {
+        "members": [
+            {
+                "user": user,
+                "roles": roles[user.pk],
+                "form": Roles(initial={"roles": roles[user.pk]}, auto_id=f"id_{user.pk}_%s"),
+            }
+            for user in people
+        ],
+        "form": form or NewMember(initial={"roles": ["viewer"]}),
+        "once": request.session.pop(SHOW_ONCE, None),
+    }
+
+
+def _keys(request: PageRequest, form: NewKey | None = None) -> dict[str, Any]:
+    return {
+        "keys": ApiKey.objects.filter(project=request.project).select_related("created_by").order_by("-id"),
+        "form": form or NewKey(permissions=request.permissions, initial={"scopes": ["ingest"]}),
+        "once": request.session.pop(SHOW_ONCE, None),
+        "origin": request.build_absolute_uri("/").rstrip("/"),
+        "command": f".venv/bin/python manage.py create_key --project {request.project.slug} --scope ingest",
+    }

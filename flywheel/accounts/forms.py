@@ -1,0 +1,58 @@
+"""What people type on the pages of this room."""
+
+import uuid
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import PasswordChangeForm
+
+from flywheel.accounts.access import SCOPE_NEEDS
+from flywheel.accounts.models import Role, Scope
+
+ROLE_HELP = {
+    Role.VIEWER: "sees everything",
+    Role.REVIEWER: "labels failures",
+    Role.BUILDER: "and makes tasks, task sets, evals",
+    Role.TRAINER: "and launches and stops training",
+    Role.APPROVER: "labels; approves and rolls back promotions",
+    Role.ADMIN: "all of it but approving; members, keys",
+}
+LIFETIMES = [("", "until it is revoked"), ("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year")]
+
+
+class Roles(forms.Form):
+    roles = forms.MultipleChoiceField(
+        choices=[(role.value, f"{role.label} – {ROLE_HELP[role]}") for role in Role],
+        widget=forms.CheckboxSelectMultiple,
+        required=False,
+    )
+
+
+class NewMember(Roles):
+    username = forms.CharField(max_length=150, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+    field_order = ["username", "roles"]
+
+
+class NewKey(forms.Form):
+    name = forms.CharField(max_length=100, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    scopes = forms.MultipleChoiceField(choices=Scope.choices, widget=forms.CheckboxSelectMultiple)
+    form = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4)
+    days = forms.TypedChoiceField(choices=LIFETIMES, coerce=int, empty_value=None, required=False)
+
+    def __init__(self, *args: Any, permissions: frozenset[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        allowed = [scope for scope in Scope if SCOPE_NEEDS[scope] in permissions]
+        scopes = self.fields["scopes"]
+        assert isinstance(scopes, forms.MultipleChoiceField)
+        scopes.choices = [(scope.value, f"{scope.value} – {scope.label}") for scope in allowed]
+
+
+class ChangePassword(PasswordChangeForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["new_password1"].label = "New password"
+        self.fields["new_password1"].help_text = "At least 10 characters, and not a common one."
+        self.fields["new_password2"].label = "New password again"
+        self.fields["new_password2"].help_text = ""
+        self.fields["old_password"].widget.attrs.pop("autofocus", None)

@@ -1,0 +1,86 @@
+"""API keys: made and revoked here, by people and by `manage.py create_key`. Both leave an audit entry."""
+
+import hashlib
+import uuid
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from flywheel.accounts.access import SCOPE_NEEDS
+from flywheel.accounts.models import ApiKey, Permission, Project, Scope, User, record
+
+
+class BadKey(ValueError):
+    """The key that was asked for cannot be; the message says what would be right."""
+
+
+class SentTwice(Exception):
+    """The form was sent before: there is a key of it already, and its text was shown."""
+
+
+class Made(NamedTuple):
+    key: ApiKey
+    text: str
+    """To be shown once: it is nowhere to be had again."""
+
+
+@transaction.atomic
+def make(
+    *,
+    project: Project,
+    actor: User,
+    name: str,
+    scopes: Collection[str],
+    days: int | None = None,
+    form: uuid.UUID | None = None,
+    through: str = "",
+) -> Made:
+    """A key that acts in the name of `actor`, for so many days or until it is revoked.
+
+    `form` is minted with the form, so that a double click makes one key. Raises BadKey, SentTwice.
+    """
+    name = name.strip()
+    if not name or len(name) > 100:
+        raise BadKey("a key needs a name of at most 100 characters: what uses it, so that it can be revoked")
+    if not scopes:
+        raise BadKey(f"a key needs at least one scope: {', '.join(Scope.values)}")
+    if days is not None and not 1 <= days <= 3650:
+        raise BadKey("a key lives for 1 to 3650 days, or until it is revoked")
+    may = actor.permissions(project)
+    for scope in scopes:
+        if scope in Scope.values and SCOPE_NEEDS[Scope(scope)] not in may:
+            needed = Permission(SCOPE_NEEDS[Scope(scope)])
+            raise BadKey(f"{actor} may not {needed.label} here, so a key with the scope {scope!r} would do nothing")
+    public = hashlib.sha256(form.bytes).hexdigest()[:12] if form else ""
+    try:
+        with transaction.atomic():
+            key, text = ApiKey.make(project, name, sorted(set(scopes)), actor, public)
+    except ValueError as error:
+        raise BadKey(str(error)) from None
+    except IntegrityError:
+        raise SentTwice from None
+    if days is not None:
+        key.expires_at = timezone.now() + timedelta(days=days)
+        key.save(update_fields=["expires_at"])
+    record(
+        project=project,
+        actor=actor,
+        action="accounts.make_key",
+        subject=key,
+        through=through,
+        scopes=key.scopes,
+        days=days,
+    )
+    return Made(key, text)
+
+
+@transaction.atomic
+def revoke(*, key: ApiKey, actor: User, through: str = "") -> bool:
+    """End a key at once. Returns whether it was live."""
+    moved = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=timezone.now())
+    if moved:
+        record(project=key.project, actor=actor, action="accounts.revoke_key", subject=key, through=through)
+    return bool(moved)

@@ -1,0 +1,49 @@
+"""`manage.py create_project mail --name "Mail agent" --admin ada`: a project, and who looks after it."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.validators import validate_slug
+from django.db import transaction
+
+from flywheel.accounts import members
+from flywheel.accounts.models import Membership, Project, Role, User, record
+
+
+class Command(BaseCommand):
+    help = "Make a project with an admin. An admin who has no account yet gets one; the password is printed once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("slug", help="the name in addresses: letters, digits, - and _")
+        parser.add_argument("--name", help="the name on pages; the slug when left out")
+        parser.add_argument("--admin", required=True, help="username of its first admin")
+
+    @transaction.atomic
+    def handle(self, *args: Any, **options: Any) -> None:
+        slug = options["slug"]
+        try:
+            validate_slug(slug)
+        except ValidationError:
+            raise CommandError(f"{slug!r} cannot be in an address: letters, digits, - and _ make one") from None
+        if Project.objects.filter(slug=slug).exists():
+            raise CommandError(f"there is a project {slug!r} already")
+        project = Project.objects.create(slug=slug, name=options["name"] or slug)
+        admin, password = _account(options["admin"])
+        Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
+        record(
+            project=project,
+            actor=admin,
+            action="accounts.create_project",
+            subject=project,
+            through="manage.py create_project",
+        )
+        self.stdout.write(f"project {slug}, admin {admin}" + (f", password {password}" if password else ""))
+
+
+def _account(username: str) -> tuple[User, str]:
+    user = User.objects.filter(username=username).first()
+    if user is not None:
+        return user, ""
+    password = members.new_password()
+    return User.objects.create_user(username=username, password=password, must_change_password=True), password

@@ -1,0 +1,112 @@
+"""`manage.py prepare`: everything that must be there before the first page. May run any number of times.
+
+The tables, the broker's tables, the project `default` and its admin, whose password is printed once, when it is made.
+With `--demo` also the project `demo` and its logins; their passwords are made at first start and kept in
+`FLYWHEEL_HOME/demo_logins.json`, which only its owner reads, so that they can be printed at every start (`--logins`).
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connection, transaction
+
+from flywheel import broker
+from flywheel.accounts import members
+from flywheel.accounts.models import Membership, Project, Role, User, record
+
+LOCK = 0x464C590001
+DEMO_ROLES = {"reviewer": Role.REVIEWER, "trainer": Role.TRAINER, "approver": Role.APPROVER}
+THROUGH = "manage.py prepare"
+
+
+class Command(BaseCommand):
+    requires_system_checks: list[str] = []
+    help = "Make the tables, the broker's tables, the first project and its admin. May run any number of times."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--project", default="default", help="slug of the first project (default: %(default)s)")
+        parser.add_argument("--demo", action="store_true", help="make the project `demo` and its logins as well")
+        parser.add_argument("--logins", action="store_true", help="only print the demo's logins, if there is a demo")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["logins"]:
+            self._print_logins()
+            return
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+            try:
+                call_command("migrate", verbosity=0, interactive=False)
+                broker.install()
+                self._first_project(options["project"])
+                if options["demo"]:
+                    _demo()
+            finally:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+    @transaction.atomic
+    def _first_project(self, slug: str) -> None:
+        """The project, and an admin unless somebody has that role already."""
+        project, _ = Project.objects.get_or_create(slug=slug, defaults={"name": slug.capitalize()})
+        if Membership.objects.filter(project=project, role=Role.ADMIN).exists():
+            return
+        admin, password = _user("admin", members.new_password())
+        Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
+        record(project=project, actor=admin, action="accounts.create_project", subject=project, through=THROUGH)
+        if password:
+            self.stdout.write(f"Admin of project {slug}: username admin, password {password} (shown this once)")
+
+    def _print_logins(self) -> None:
+        """The passwords that still fit; who changed theirs knows it."""
+        for username, password in _read(_file()).items():
+            user = User.objects.filter(username=username).first()
+            if user and user.check_password(password):
+                roles = ", ".join(user.memberships.filter(project__slug="demo").values_list("role", flat=True))
+                self.stdout.write(f"Demo login: username {username}, password {password} ({roles})")
+
+
+@transaction.atomic
+def _demo() -> None:
+    project, _ = Project.objects.get_or_create(slug="demo", defaults={"name": "Demo", "is_demo": True})
+    logins = _read(_file())
+    for username, role in DEMO_ROLES.items():
+        user, password = _user(username, logins.get(username) or members.new_password())
+        if password:
+            logins[username] = password
+        Membership.objects.get_or_create(user=user, project=project, role=role)
+    admin = User.objects.get(username="admin") if User.objects.filter(username="admin").exists() else None
+    if admin:
+        Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)
+    _write(_file(), logins)
+
+
+def _user(username: str, password: str) -> tuple[User, str]:
+    """The account, made if it is not there, and its password if it was made."""
+    user = User.objects.filter(username=username).first()
+    if user is not None:
+        return user, ""
+    return User.objects.create_user(username=username, password=password), password
+
+
+def _file() -> Path:
+    return Path(settings.HOME) / "demo_logins.json"
+
+
+def _read(path: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _write(path: Path, logins: dict[str, str]) -> None:
+    """Aside, readable by its owner from the first byte on, then in place."""
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(logins, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

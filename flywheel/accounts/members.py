@@ -1,0 +1,99 @@
+"""Who belongs to a project and as what. A project always keeps one admin who can sign in."""
+
+import secrets
+from collections.abc import Collection
+from typing import NamedTuple
+
+from django.contrib.auth.validators import UnicodeUsernameValidator
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from flywheel.accounts.models import Membership, Project, Role, User, record
+
+ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Without the characters that are read for each other."""
+
+
+class BadMembership(ValueError):
+    """The change does not fit; the message says what would."""
+
+
+class Added(NamedTuple):
+    user: User
+    password: str
+    """To be shown once; empty for a person who had an account."""
+
+
+def new_password() -> str:
+    """Sixteen random characters in groups, about 79 bits: easy to read out, hopeless to guess."""
+    return "-".join("".join(secrets.choice(ALPHABET) for _ in range(4)) for _ in range(4))
+
+
+@transaction.atomic
+def add(*, project: Project, actor: User, username: str, roles: Collection[str], through: str = "") -> Added:
+    """Make the person a member; one who has no account yet gets one. Raises BadMembership."""
+    roles = _known(roles)
+    if not roles:
+        raise BadMembership("choose at least one role")
+    user = User.objects.filter(username__iexact=username).first()
+    password = ""
+    if user is None:
+        try:
+            UnicodeUsernameValidator()(username)
+        except ValidationError:
+            raise BadMembership(f"{username!r} cannot be a username: letters, digits and @ . + - _ make one") from None
+        password = new_password()
+        user = User.objects.create_user(username=username, password=password, must_change_password=True)
+    elif user.memberships.filter(project=project).exists():
+        raise BadMembership(f"{user} is a member already; change the roles in the list")
+    for role in roles:
+        Membership.objects.create(user=user, project=project, role=role)
+    record(
+        project=project,
+        actor=actor,
+        action="accounts.add_member",
+        subject=user,
+        through=through,
+        roles=roles,
+        new_account=bool(password),
+    )
+    return Added(user, password)
+
+
+@transaction.atomic
+def set_roles(*, project: Project, actor: User, user: User, roles: Collection[str], through: str = "") -> bool:
+    """Give the member exactly these roles; none removes the member. Returns whether it changed anything.
+
+    Raises BadMembership when no admin would be left.
+    """
+    Project.objects.select_for_update().get(pk=project.pk)
+    roles = _known(roles)
+    before = sorted(user.memberships.filter(project=project).values_list("role", flat=True))
+    if before == roles:
+        return False
+    if Role.ADMIN in before and Role.ADMIN not in roles and not _other_admins(project, user):
+        raise BadMembership(f"{user} is the last admin of {project}; make another one first")
+    user.memberships.filter(project=project).exclude(role__in=roles).delete()
+    for role in set(roles) - set(before):
+        Membership.objects.create(user=user, project=project, role=role)
+    record(
+        project=project,
+        actor=actor,
+        action="accounts.set_roles" if roles else "accounts.remove_member",
+        subject=user,
+        through=through,
+        before=before,
+        after=roles,
+    )
+    return True
+
+
+def _other_admins(project: Project, user: User) -> bool:
+    admins = Membership.objects.filter(project=project, role=Role.ADMIN, user__is_active=True).exclude(user=user)
+    return any(admin.user.has_usable_password() for admin in admins.select_related("user"))
+
+
+def _known(roles: Collection[str]) -> list[str]:
+    if unknown := sorted(set(roles) - set(Role.values)):
+        raise BadMembership(f"role {unknown[0]!r} is unknown: one of {', '.join(Role.values)} is wanted")
+    return sorted(set(roles))
