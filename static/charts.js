@@ -159,8 +159,8 @@
     return {
       type: "data",
       symmetric: false,
-      array: values.map((value, at) => (isNumber(value) ? series.high[at] - value : null)),
-      arrayminus: values.map((value, at) => (isNumber(value) ? value - series.low[at] : null)),
+      array: values.map((value, at) => (isNumber(value) && isNumber(series.high[at]) ? series.high[at] - value : null)),
+      arrayminus: values.map((value, at) => (isNumber(value) && isNumber(series.low[at]) ? value - series.low[at] : null)),
       color,
       thickness: 1.5,
       width: 3,

@@ -5,6 +5,7 @@ manifest's digest. Only safetensors, JSON and text cross this border: no pickle 
 """
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -19,69 +20,132 @@ from flywheel.core.digests import digest
 
 ALLOWED = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """`.model` is SentencePiece's vocabulary (a protobuf)."""
+LEFT_OUT = {"LICENSE", "LICENCE", "NOTICE"}
+HEADER_MAX = 100_000_000
+"""Bytes of a safetensors header; the format's own limit."""
 
 
 class ArtifactError(ValueError):
     """The files are no artifact, or not what their digest says; the message names the file."""
 
+    kind = "artifact"
+
 
 def store(directory: Path, kind: str) -> Artifact:
     """Store the files of a directory (documentation is left out) and return their artifact; equal content is one.
 
-    Raises ArtifactError for a file type that is not allowed.
+    Raises ArtifactError for a file that is not allowed, is not what its name says, or cannot be stored.
     """
-    files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix != ".md" and not p.name.startswith("."))
+    files = sorted(path for path in directory.iterdir() if path.is_file() and not _is_documentation(path))
     for path in files:
-        if path.suffix not in ALLOWED:
-            raise ArtifactError(f"{path.name}: only {', '.join(sorted(ALLOWED))} files can be part of an artifact")
+        _check(path)
     if not any(path.suffix == ".safetensors" for path in files):
         raise ArtifactError(f"{directory.name}: no .safetensors file in it")
-    manifest = {path.name: {"sha256": _sha256(path), "size": path.stat().st_size} for path in files}
+    sizes = {path.name: path.stat().st_size for path in files}
+    hashes = {path.name: _sha256(path) for path in files}
     for path in files:
-        _keep(path, manifest[path.name]["sha256"])
+        _keep(path, hashes[path.name])
+    manifest = {name: {"sha256": hashes[name], "size": size} for name, size in sizes.items()}
     artifact, _ = Artifact.objects.get_or_create(
         digest=digest(manifest),
-        defaults={"manifest": manifest, "kind": kind, "size": sum(entry["size"] for entry in manifest.values())},
+        defaults={"manifest": manifest, "kind": kind, "size": sum(sizes.values())},
     )
+    if artifact.kind != kind:
+        raise ArtifactError(f"these files are stored already, as {artifact}; they cannot also be of kind {kind}")
     return artifact
 
 
 def local(artifact: Artifact) -> Path:
     """A local directory with the artifact's files, verified once and then kept in the cache.
 
-    Raises ArtifactError when a stored file is not what its digest says.
+    Raises ArtifactError when a stored file is missing or not what its digest says.
     """
-    place = settings.HOME / "cache" / artifact.digest
-    if place.is_dir():
-        return Path(place)
+    place: Path = settings.HOME / "cache" / artifact.digest
+    if _is_whole(place, artifact):
+        return place
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=".making-"))
     try:
         for name, entry in artifact.manifest.items():
-            with default_storage.open(_blob(entry["sha256"])) as source, (aside / name).open("wb") as target:
-                shutil.copyfileobj(source, target)
-            if _sha256(aside / name) != entry["sha256"]:
-                raise ArtifactError(f"{name} of {artifact} is damaged: its content is not what its digest says")
+            _fetch(artifact, name, entry["sha256"], aside / name)
+        if place.is_dir() and not _is_whole(place, artifact):
+            os.replace(place, aside / ".damaged")
         os.replace(aside, place)
-    except FileNotFoundError as error:
-        raise ArtifactError(f"a file of {artifact} is missing from the storage: {error.filename}") from error
+        shutil.rmtree(place / ".damaged", ignore_errors=True)
     except OSError:
-        if not place.is_dir():  # somebody else may have made it meanwhile, which is as good
+        if not _is_whole(place, artifact):  # somebody else may have made it meanwhile, which is as good
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return Path(place)
+    return place
+
+
+def _fetch(artifact: Artifact, name: str, sha256: str, target: Path) -> None:
+    try:
+        with default_storage.open(_blob(sha256)) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            os.fsync(file.fileno())  # the rename must not outlive the content
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{name} of {artifact} is missing from the storage") from error
+    if _sha256(target) != sha256:
+        raise ArtifactError(f"{name} of {artifact} is damaged: its content is not what its digest says")
+
+
+def _is_whole(place: Path, artifact: Artifact) -> bool:
+    """Whether every file is there in its size; what is in them was checked when they were written."""
+    try:
+        return all((place / name).stat().st_size == entry["size"] for name, entry in artifact.manifest.items())
+    except FileNotFoundError:
+        return False
+
+
+def _is_documentation(path: Path) -> bool:
+    return path.suffix == ".md" or path.name.startswith(".") or path.name in LEFT_OUT
+
+
+def _check(path: Path) -> None:
+    """Refuse a file that is not of a type that may be part of an artifact, whatever its name says."""
+    if path.suffix not in ALLOWED:
+        raise ArtifactError(f"{path.name}: only {', '.join(sorted(ALLOWED))} files can be part of an artifact")
+    try:
+        if path.suffix == ".safetensors":
+            _check_safetensors(path)
+        elif path.suffix == ".json":
+            json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path.name}: not a {path.suffix[1:]} file: {error}") from error
+
+
+def _check_safetensors(path: Path) -> None:
+    """Its first 8 bytes say how long its JSON header is; the header, where each tensor ends. Raises ValueError."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(HEADER_MAX, path.stat().st_size - 8):
+            raise ValueError("its header is cut off, or there is none")
+        header = json.loads(file.read(length))
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"] if isinstance(header, dict) else []
+    try:
+        end = max(entry["data_offsets"][1] for entry in tensors)
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise ValueError("its header names no tensors") from None
+    if end != path.stat().st_size - 8 - length:
+        raise ValueError(f"its header promises {end} bytes of tensors, it has {path.stat().st_size - 8 - length}")
 
 
 def _keep(path: Path, sha256: str) -> None:
     name = _blob(sha256)
     if default_storage.exists(name):
         with default_storage.open(name) as stored:
-            if hashlib.file_digest(stored, "sha256").hexdigest() == sha256:  # type: ignore[arg-type]
+            if hashlib.file_digest(stored, "sha256").hexdigest() == sha256:
                 return
         default_storage.delete(name)  # a crash left half of it
-    with path.open("rb") as content:
-        default_storage.save(name, File(content))
+    try:
+        with path.open("rb") as content:
+            default_storage.save(name, File(content))
+    except OSError as error:
+        default_storage.delete(name)
+        raise ArtifactError(f"{path.name} cannot be stored: {error.strerror or error}") from error
 
 
 def _blob(sha256: str) -> str:

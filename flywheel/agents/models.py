@@ -97,10 +97,11 @@ class Version(models.Model):
         """The version with this content: the existing one when the agent has it already, else the next number."""
         version = cls(agent=agent, created_by=created_by, **fields)
         version.digest = digest(version.content())
-        if existing := agent.versions.filter(digest=version.digest).first():
-            return existing
         with transaction.atomic():
+            # Two at once with the same content make one: the second looks after the first has written.
             Agent.objects.select_for_update().get(pk=agent.pk)
+            if existing := agent.versions.filter(digest=version.digest).first():
+                return existing
             last = agent.versions.aggregate(last=models.Max("number"))["last"] or 0
             version.number = last + 1
             version.save(force_insert=True)

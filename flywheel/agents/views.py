@@ -1,10 +1,152 @@
+from typing import Any
+
+from django.apps import apps
+from django.contrib import messages
+from django.db.models import Count
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.agents.artifacts import ArtifactError
+from flywheel.agents.changes import changes
+from flywheel.agents.content import BadContent
+from flywheel.agents.forms import AgentForm, VersionForm
+from flywheel.agents.health import success_chart
+from flywheel.agents.make import make_agent, make_version
+from flywheel.agents.models import Agent, Version
+
+RECENT = 20
+VERSIONS = 200
 
 
+@require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    return render(request, "base.html")
+    agents = (
+        Agent.objects.filter(project=request.project)
+        .select_related("live")
+        .annotate(version_count=Count("versions"))
+        .order_by("name")
+    )
+    return render(request, "agents/index.html", {"agents": agents})
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def new_agent(request: PageRequest) -> HttpResponse:
+    form = AgentForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = make_agent(project=request.project, actor=request.actor, **form.cleaned_data)
+        except BadContent as error:
+            form.add_error("name", error.problem)
+        else:
+            return redirect("agents:new_version", request.project.slug, made.name)
+    status = 422 if request.method == "POST" else 200
+    return render(request, "agents/new.html", {"form": form}, status=status)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def agent(request: PageRequest, name: str) -> HttpResponse:
+    found = _agent(request, name)
+    versions = (
+        found.versions.select_related("parent", "created_by")
+        .defer("system_prompt", "tools")
+        .order_by("-number")[:VERSIONS]
+    )
+    evals = _newest_evals(found)
+    promotions = found.promotions.select_related("before", "after", "approved_by", "proposed_by")
+    return render(
+        request,
+        "agents/agent.html",
+        {
+            "agent": found,
+            "versions": [{"version": one, "eval": evals.get(one.pk)} for one in versions],
+            "promotions": promotions.order_by("-pk")[:RECENT],
+            "chart": success_chart(found),
+        },
+    )
+
+
+@require_GET
+@requires(Permission.VIEW)
+def version(request: PageRequest, name: str, number: int) -> HttpResponse:
+    found = get_object_or_404(
+        Version.objects.select_related(
+            "agent__live", "agent__project", "weights", "adapter", "created_by",
+            "parent__weights", "parent__adapter", "parent__agent",
+        ),
+        agent=_agent(request, name),
+        number=number,
+    )  # fmt: skip
+    return render(
+        request,
+        "agents/version.html",
+        {
+            "version": found,
+            "agent": found.agent,
+            "is_live": found.agent.live_id == found.pk,
+            "changes": changes(found.parent, found) if found.parent else [],
+            "produced_by": found.produced_by.first(),
+            "children": found.children.defer("system_prompt", "tools").order_by("number")[:RECENT],
+            "evals": found.eval_runs.select_related("task_set", "created_by").order_by("-pk")[:RECENT],
+            "training_runs": found.training_runs.order_by("-pk")[:RECENT],
+            "candidates": found.candidates.select_related("baseline").order_by("-pk")[:RECENT],
+            "promotions": found.promotions.select_related("before", "approved_by").order_by("-pk")[:RECENT],
+        },
+    )
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def new_version(request: PageRequest, name: str) -> HttpResponse:
+    """A version from nothing, or `?like=N` from another one of the agent with something changed."""
+    found = _agent(request, name)
+    number = request.GET.get("like", "")
+    like = None
+    if number:
+        wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+        versions = found.versions.select_related("weights", "adapter")
+        like = get_object_or_404(versions, number=wanted)
+    if request.method == "GET":
+        return _version_form(request, found, like, VersionForm.start(found, like))
+    form = VersionForm(found, like, request.POST, request.FILES)
+    if not form.is_valid():
+        return _version_form(request, found, like, form, status=422)
+    try:
+        made, is_new = make_version(agent=found, actor=request.actor, parent=like, **form.content())
+    except BadContent as error:
+        form.refuse(error.field, error.problem)
+        return _version_form(request, found, like, form, status=422)
+    except ArtifactError as error:
+        form.add_error(None, f"{error}")
+        return _version_form(request, found, like, form, status=422)
+    if not is_new:
+        messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")
+    return redirect("agents:version", request.project.slug, found.name, made.number)
+
+
+def _version_form(
+    request: PageRequest, agent: Agent, like: Version | None, form: VersionForm, status: int = 200
+) -> HttpResponse:
+    return render(request, "agents/new_version.html", {"agent": agent, "like": like, "form": form}, status=status)
+
+
+def _agent(request: PageRequest, name: str) -> Agent:
+    return get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
+
+
+def _newest_evals(agent: Agent) -> dict[int, dict[str, Any]]:
+    """Of each version, by primary key, the newest finished held-out eval and its success.
+
+    The evals room lies to the right of this one and is asked by name: what it knows of a version belongs on its page.
+    """
+    finished = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out")
+    rows = finished.filter(version__agent=agent).select_related("task_set").order_by("version_id", "-pk")
+    return {
+        run.version_id: {"run": run, "success": run.summary.get("metrics", {}).get("success")}
+        for run in rows.distinct("version_id")
+    }

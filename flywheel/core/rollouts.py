@@ -49,6 +49,8 @@ class ChatResponse:
 class EngineError(RuntimeError):
     """The policy cannot be asked at all: it does not load, its server does not answer. Says why and what to do."""
 
+    kind = "engine"
+
 
 class Engine(Protocol):
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:

@@ -1,3 +1,254 @@
-from ninja import Router
+"""Eval runs for programs: submit, follow, stop, go on, read every result, compare."""
+
+import uuid
+from datetime import datetime
+from typing import Any, cast
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.models import Scope
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.environments.models import Split
+from flywheel.evals import run as verbs
+from flywheel.evals.compare import CannotCompare, comparison, doubts
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.refs import find_task_set
+from flywheel.jobs import StaleState
+from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["evals"])
+
+LIST_MAX = 200
+RESULTS_MAX = 1000
+
+
+class EvalIn(Schema):
+    version: str = Field(..., description="`agent@number` or `agent@live`")
+    task_set: str = Field(..., description="`set@version`")
+    split: str = Split.HELD_OUT.value
+    samples: int = 4
+    seed: int = 1
+    sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
+    key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
+
+
+class EvalRow(Schema):
+    id: int
+    version: str
+    task_set: str
+    split: str
+    samples: int
+    seed: int
+    sampling: dict[str, Any]
+    verifier_digest: str
+    state: str
+    done: int
+    total: int | None
+    message: str
+    error_kind: str
+    error: str
+    success: dict[str, Any] | None
+    """The estimate, once every attempt is judged."""
+    created_by: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @staticmethod
+    def resolve_version(row: EvalRun) -> str:
+        return str(row.version)
+
+    @staticmethod
+    def resolve_task_set(row: EvalRun) -> str:
+        return str(row.task_set)
+
+    @staticmethod
+    def resolve_created_by(row: EvalRun) -> str:
+        return row.created_by.username
+
+    @staticmethod
+    def resolve_success(row: EvalRun) -> dict[str, Any] | None:
+        return cast("dict[str, Any] | None", row.summary.get("metrics", {}).get("success"))
+
+
+class EventOut(Schema):
+    at: datetime
+    level: str
+    text: str
+
+
+class EvalOut(EvalRow):
+    summary: dict[str, Any]
+    events: list[EventOut]
+
+    @staticmethod
+    def resolve_events(row: EvalRun) -> list[Any]:
+        return list(row.events.order_by("-id")[:LIST_MAX])[::-1]
+
+
+class EvalPage(Schema):
+    items: list[EvalRow]
+    next: str | None
+
+
+class ResultOut(Schema):
+    task: str
+    sample: int
+    seed: int
+    trajectory: str | None
+    """Trace id of the rollout."""
+    score: float | None
+    """Null when unscored; `error` says why."""
+    success: bool | None
+    parts: dict[str, float | None]
+    reason: str
+    error: str
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    latency_ms: float | None
+
+    @staticmethod
+    def resolve_task(row: Result) -> str:
+        return str(row.task)
+
+    @staticmethod
+    def resolve_trajectory(row: Result) -> str | None:
+        return row.trajectory.trace_id if row.trajectory else None
+
+
+class ResultPage(Schema):
+    items: list[ResultOut]
+    next: str | None
+
+
+class ComparisonOut(Schema):
+    candidate: int
+    baseline: int
+    doubts: list[str]
+    """In what the two differ besides the version."""
+    comparison: dict[str, Any]
+
+
+@router.get("/evals", response=EvalPage, auth=Key(Scope.READ), operation_id="list_evals")
+def list_evals(
+    request: HttpRequest,
+    limit: int = Query(50, ge=1, le=LIST_MAX),
+    cursor: str = "",
+    agent: str = "",
+    task_set: str = "",
+    split: str = "",
+    state: str = "",
+) -> dict[str, Any]:
+    """Newest first; `task_set` is a set's name, without its version."""
+    wanted = {"version__agent__name": agent, "task_set__name": task_set, "split": split, "state": state}
+    rows = _runs(request).filter(**{column: value for column, value in wanted.items() if value})
+    return _page(rows, cursor, limit)
+
+
+@router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD), operation_id="create_eval")
+def create_eval(request: HttpRequest, body: EvalIn) -> tuple[int, EvalRun]:
+    """Queue a run: 201 when it is new, 200 when its key made one before."""
+    asked = _asked(request)
+    try:
+        version = find_version(asked.project, body.version)
+    except UnknownReference as error:
+        raise HttpError(422, f"version: {error}") from error
+    try:
+        task_set = find_task_set(asked.project, body.task_set)
+    except UnknownReference as error:
+        raise HttpError(422, f"task_set: {error}") from error
+    try:
+        run, made = verbs.submit(
+            key=body.key or uuid.uuid4(),
+            version=version,
+            task_set=task_set,
+            actor=asked.actor,
+            split=body.split,
+            samples=body.samples,
+            seed=body.seed,
+            sampling=body.sampling,
+            through=_through(asked),
+        )
+    except verbs.CannotEvaluate as error:
+        raise HttpError(422, str(error)) from error
+    return (201 if made else 200), run
+
+
+@router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ), operation_id="get_eval")
+def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
+    return _run(request, eval_id)
+
+
+@router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD), operation_id="cancel_eval")
+def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
+    asked = _asked(request)
+    try:
+        verbs.cancel(run=_run(request, eval_id), actor=asked.actor, through=_through(asked))
+    except StaleState as error:
+        raise HttpError(409, str(error)) from error
+    return _run(request, eval_id)
+
+
+@router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
+def resume_eval(request: HttpRequest, eval_id: int) -> EvalRun:
+    asked = _asked(request)
+    try:
+        verbs.resume(run=_run(request, eval_id), actor=asked.actor, through=_through(asked))
+    except StaleState as error:
+        raise HttpError(409, str(error)) from error
+    return _run(request, eval_id)
+
+
+@router.get("/evals/{eval_id}/results", response=ResultPage, auth=Key(Scope.READ), operation_id="list_eval_results")
+def list_eval_results(
+    request: HttpRequest, eval_id: int, limit: int = Query(200, ge=1, le=RESULTS_MAX), cursor: str = ""
+) -> dict[str, Any]:
+    """Every attempt, the latest first."""
+    return _page(_run(request, eval_id).results.select_related("task", "trajectory"), cursor, limit)
+
+
+@router.get(
+    "/evals/{candidate}/against/{baseline}",
+    response=ComparisonOut,
+    auth=Key(Scope.READ),
+    operation_id="compare_evals",
+)
+def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[str, Any]:
+    """Paired differences of two finished runs, candidate minus baseline."""
+    new, old = _run(request, candidate), _run(request, baseline)
+    try:
+        found = comparison(new, old)
+    except CannotCompare as error:
+        raise HttpError(409, str(error)) from error
+    return {"candidate": new.pk, "baseline": old.pk, "doubts": doubts(new, old), "comparison": found}
+
+
+def _runs(request: HttpRequest) -> Any:
+    return EvalRun.objects.filter(project=_asked(request).project).select_related(
+        "version__agent", "task_set__environment_version", "created_by", "project"
+    )
+
+
+def _run(request: HttpRequest, pk: int) -> EvalRun:
+    return cast(EvalRun, get_object_or_404(_runs(request), pk=pk))
+
+
+def _page(rows: Any, cursor: str, limit: int) -> dict[str, Any]:
+    try:
+        page = keyset(rows, cursor=cursor, limit=limit)
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from error
+    return {"items": page.items, "next": page.next_cursor or None}
+
+
+def _through(asked: KeyRequest) -> str:
+    return f"key {asked.key.public}"
+
+
+def _asked(request: HttpRequest) -> KeyRequest:
+    return cast(KeyRequest, request)

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from flywheel.agents.models import Version
 from flywheel.environments.models import Split, Task, TaskSet
@@ -35,6 +36,10 @@ class EvalRun(Job):
 
     def __str__(self) -> str:
         return f"eval {self.pk}"
+
+    @property
+    def task_count(self) -> int:
+        return (self.total or 0) // self.samples
 
 
 class EvalEvent(JobEvent):
@@ -70,3 +75,23 @@ class Result(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.sample} of {self.run}"
+
+
+class Comparison(models.Model):
+    """What `compare.py` found between two finished runs, kept because it takes a second to compute."""
+
+    candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
+    baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
+    report = models.JSONField()
+    """`core.compare.Comparison` as a dict."""
+    revision = models.PositiveSmallIntegerField()
+    """Of the code that made it; another revision makes it again."""
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["candidate", "baseline"], name="comparison_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.candidate} against {self.baseline}"

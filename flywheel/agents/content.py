@@ -1,0 +1,161 @@
+"""What a version may be made of: how it is asked, its sampling, its tools. Checked where a person or a program says it.
+
+Every refusal is a `BadContent` whose message begins with the field: `endpoint.base_url: …`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from flywheel.core import tools as tooling
+
+TRANSFORMERS, OPENAI = "transformers", "openai"
+KINDS = {
+    TRANSFORMERS: "weights that this installation holds, asked in its worker",
+    OPENAI: "an OpenAI-compatible server",
+}
+DEFAULT_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 128}
+MAX_TOKENS = 1_000_000
+MAX_TOOLS = 256
+
+OPTIONS: dict[str, dict[str, tuple[float, float] | tuple[str, ...]]] = {
+    TRANSFORMERS: {
+        "batch_size": (1, 4096),
+        "device": (),
+        "dtype": ("auto", "float32", "bfloat16", "float16"),
+    },
+    OPENAI: {
+        "timeout_s": (0.001, 86_400),
+        "concurrency": (1, 1024),
+        "price_in": (0, 10_000),
+        "price_out": (0, 10_000),
+    },
+}
+"""What an engine takes beside what it needs: the range of a number, the choice of words, or any text."""
+WHOLE = {"batch_size", "concurrency"}
+
+_KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
+
+
+class BadContent(ValueError):
+    """A version cannot be made of this; `field` says where, the message what would be right."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
+    """How the version is asked, as `Version.endpoint` keeps it. Raises BadContent.
+
+    A key is named, never written down: the worker reads the variable. Its name must end in `_API_KEY`, so that nobody
+    can have a database URL or another secret of the worker sent to a server of their choice.
+    """
+    kind = value.get("kind")
+    if kind not in KINDS:
+        raise BadContent("endpoint.kind", f"{kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
+    needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
+    wanted = needed | set(OPTIONS[kind])
+    if unknown := sorted(set(value) - wanted):
+        raise BadContent(f"endpoint.{unknown[0]}", f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are")
+    options = {name: _option(kind, name, value[name]) for name in OPTIONS[kind] if value.get(name) is not None}
+    if kind == TRANSFORMERS:
+        return {"kind": kind, **options}
+    endpoint = {
+        "kind": kind,
+        **options,
+        "base_url": _base_url(value.get("base_url")),
+        "model": _text(value.get("model")),
+    }
+    if name := value.get("api_key_env"):
+        if not isinstance(name, str) or not _KEY_NAME.fullmatch(name):
+            raise BadContent(
+                "endpoint.api_key_env",
+                f"{name!r} is not the name of a variable that may hold a key, such as OPENAI_API_KEY; "
+                "it must end in _API_KEY",
+            )
+        endpoint["api_key_env"] = name
+    return endpoint
+
+
+def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of temperature, top_p and max_tokens that are given. Raises BadContent."""
+    for name in value:
+        if name not in DEFAULT_SAMPLING:
+            raise BadContent(f"sampling.{name}", f"is unknown, {', '.join(DEFAULT_SAMPLING)} are known")
+    checked: dict[str, Any] = {}
+    if "temperature" in value:
+        checked["temperature"] = _between("temperature", value["temperature"], 0.0, 5.0)
+    if "top_p" in value:
+        checked["top_p"] = _between("top_p", value["top_p"], 0.0, 1.0)
+        if checked["top_p"] == 0:
+            raise BadContent("sampling.top_p", "0 leaves nothing to choose from; for greedy answers use temperature 0")
+    if "max_tokens" in value:
+        tokens = value["max_tokens"]
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
+            raise BadContent("sampling.max_tokens", f"{tokens!r} is not a whole number from 1 to {MAX_TOKENS}")
+        checked["max_tokens"] = tokens
+    return checked
+
+
+def check_tools(value: Any) -> list[dict[str, Any]]:
+    """Tool definitions, as in `flywheel.core.tools`. Raises BadContent."""
+    if problems := tooling.check_definitions(value):
+        raise BadContent("tools", "; ".join(problems[:5]))
+    if len(value) > MAX_TOOLS:
+        raise BadContent("tools", f"{len(value)} definitions; at most {MAX_TOOLS} can be given")
+    names = [tool["name"] for tool in value]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BadContent("tools", f"{twice[0]!r} is defined twice")
+    return list(value)
+
+
+def _option(kind: str, name: str, value: Any) -> Any:
+    """An option's value as it is kept; numbers of dollars and seconds as floats, so that 1 and 1.0 are one version."""
+    allowed = OPTIONS[kind][name]
+    field = f"endpoint.{name}"
+    if not allowed or isinstance(allowed[0], str):
+        if not isinstance(value, str) or not value or (allowed and value not in allowed):
+            raise BadContent(field, f"{value!r} is not {' or '.join(map(str, allowed)) or 'a text'}")
+        return value
+    low, high = allowed
+    assert isinstance(low, int | float)
+    assert isinstance(high, int | float)
+    kinds = int if name in WHOLE else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        raise BadContent(
+            field, f"{value!r} is not a {'whole ' if name in WHOLE else ''}number from {low:g} to {high:g}"
+        )
+    return value if name in WHOLE else float(value)
+
+
+def _base_url(value: Any) -> str:
+    text = value.strip().rstrip("/") if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise BadContent("endpoint.base_url", f"{value!r} is not the address of a server, such as http://gpu-1:8000/v1")
+    if parts.username or parts.password:
+        raise BadContent("endpoint.base_url", "must not hold a login; name the key's variable in api_key_env instead")
+    if parts.query or parts.fragment:
+        raise BadContent("endpoint.base_url", "must end with its path, without ? or #")
+    return text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise BadContent("endpoint.model", "is missing: the name under which the server knows the model")
+    return value.strip()
+
+
+def _between(name: str, value: Any, low: float, high: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not low <= value <= high:
+        raise BadContent(f"sampling.{name}", f"{value!r} is not a number from {low:g} to {high:g}")
+    return float(value)

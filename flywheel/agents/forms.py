@@ -1,0 +1,162 @@
+"""The forms of a new agent and of a new version."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from django import forms
+
+from flywheel.agents import artifacts
+from flywheel.agents.content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS
+from flywheel.agents.make import artifacts_of
+from flywheel.agents.models import Agent, Artifact, Version
+
+UPLOAD_MAX_BYTES = 512 * 1024 * 1024
+"""Of all files of a form; larger models come by `manage.py add_version`."""
+UPLOAD = "upload"
+SERVER = ("base_url", "model", "api_key_env", "price_in", "price_out")
+HIDDEN = ("timeout_s", "concurrency", "batch_size", "device", "dtype")
+
+
+class AgentForm(forms.Form):
+    name = forms.CharField(max_length=100)
+    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 3}))
+
+
+class _PrettyJSON(forms.JSONField):
+    """JSON that a person reads and edits: indented."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+class _Files(forms.FileField):
+    """Several files of one field; cleaned to a list of them."""
+
+    widget = type("_FilesInput", (forms.FileInput,), {"allow_multiple_selected": True})
+
+    def clean(self, data: Any, initial: Any = None) -> Any:
+        given = data if isinstance(data, list | tuple) else [data] if data else []
+        return [super(_Files, self).clean(one, initial) for one in given]
+
+
+class VersionForm(forms.Form):
+    base_model = forms.CharField(max_length=300)
+    kind = forms.ChoiceField(choices=list(KINDS.items()), widget=forms.RadioSelect)
+    base_url = forms.CharField(max_length=500, required=False)
+    model = forms.CharField(max_length=300, required=False)
+    api_key_env = forms.CharField(max_length=100, required=False)
+    price_in = forms.FloatField(min_value=0, max_value=10_000, required=False)
+    price_out = forms.FloatField(min_value=0, max_value=10_000, required=False)
+    weights = forms.ChoiceField(required=False)
+    weights_files = _Files(required=False)
+    adapter = forms.ChoiceField(required=False)
+    adapter_files = _Files(required=False)
+    system_prompt = forms.CharField(required=False, strip=False, widget=forms.Textarea(attrs={"rows": 8}))
+    tools = _PrettyJSON(
+        required=False, widget=forms.Textarea(attrs={"rows": 16, "class": "code", "spellcheck": "false"})
+    )
+    temperature = forms.FloatField(min_value=0, max_value=5)
+    top_p = forms.FloatField(min_value=0, max_value=1)
+    max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS)
+    note = forms.CharField(max_length=300, required=False)
+
+    def __init__(self, agent: Agent, like: Version | None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.like = like
+        self.stored = {artifact.digest: artifact for artifact in artifacts_of(agent.project)}
+        for name, kind, nothing in (("weights", "model", "none"), ("adapter", "adapter", "none")):
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            kept = [(one.digest, _named(one)) for one in self.stored.values() if one.kind == kind]
+            field.choices = [("", nothing), *kept, (UPLOAD, "upload files")]
+        for name in ("weights_files", "adapter_files"):
+            self.fields[name].widget.attrs |= {"accept": ",".join(sorted(artifacts.ALLOWED)), "multiple": True}
+
+    @classmethod
+    def start(cls, agent: Agent, like: Version | None) -> "VersionForm":
+        """An empty form, or one that says what a version says."""
+        if like is None:
+            return cls(agent, None, initial={"kind": TRANSFORMERS, "tools": [], **DEFAULT_SAMPLING})
+        return cls(
+            agent,
+            like,
+            initial={
+                **DEFAULT_SAMPLING,
+                **like.sampling,
+                **like.endpoint,
+                "base_model": like.base_model,
+                "weights": like.weights.digest if like.weights else "",
+                "adapter": like.adapter.digest if like.adapter else "",
+                "system_prompt": like.system_prompt,
+                "tools": like.tools,
+            },
+        )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        files: Sequence[Any] = [*cleaned.get("weights_files", ()), *cleaned.get("adapter_files", ())]
+        if sum(file.size or 0 for file in files) > UPLOAD_MAX_BYTES:
+            limit = UPLOAD_MAX_BYTES // 1024 // 1024
+            raise forms.ValidationError(
+                f"More than {limit} MB of files; store a model of that size with manage.py add_version on the server."
+            )
+        return cleaned
+
+    def content(self) -> dict[str, Any]:
+        """Arguments of `make_version`. Stores what was uploaded. Raises artifacts.ArtifactError."""
+        cleaned = self.cleaned_data
+        return {
+            "base_model": cleaned["base_model"],
+            "endpoint": self._endpoint(),
+            "weights": self._artifact("weights", "model"),
+            "adapter": self._artifact("adapter", "adapter"),
+            # Browsers send line ends as CRLF; a prompt that was only looked at must stay what it was.
+            "system_prompt": cleaned["system_prompt"].replace("\r\n", "\n"),
+            "tools": cleaned["tools"] or [],
+            "sampling": {name: cleaned[name] for name in DEFAULT_SAMPLING},
+            "note": cleaned["note"],
+        }
+
+    def _endpoint(self) -> dict[str, Any]:
+        """What the form says; options that it does not show stay as they are in the version that is copied."""
+        cleaned = self.cleaned_data
+        copied = self.like.endpoint if self.like and self.like.endpoint.get("kind") == cleaned["kind"] else {}
+        endpoint = {"kind": cleaned["kind"], **{name: copied[name] for name in HIDDEN if name in copied}}
+        if cleaned["kind"] == OPENAI:
+            endpoint |= {name: cleaned[name] for name in SERVER if cleaned[name] not in ("", None)}
+        return endpoint
+
+    def _artifact(self, field: str, kind: str) -> Artifact | None:
+        chosen = self.cleaned_data[field]
+        if chosen != UPLOAD:
+            return self.stored.get(chosen)
+        return keep_files(self.cleaned_data[f"{field}_files"], kind)
+
+    def refuse(self, field: str, problem: str) -> None:
+        """Show at its field what the verb refused."""
+        name = field.rpartition(".")[2]
+        self.add_error(name if name in self.fields else None, problem)
+
+
+def keep_files(files: Sequence[Any], kind: str) -> Artifact:
+    """Store uploaded files (Django's `UploadedFile`) as an artifact. Raises artifacts.ArtifactError."""
+    with tempfile.TemporaryDirectory(prefix="flywheel-upload-") as place:
+        directory = Path(place) / "upload"
+        directory.mkdir()
+        for file in files:
+            name = Path(file.name or "").name  # Django cuts paths off already; once more costs nothing
+            if not name or name.startswith("."):
+                raise artifacts.ArtifactError(f"{file.name!r} is no file name")
+            with (directory / name).open("xb") as target:
+                for chunk in file.chunks():
+                    target.write(chunk)
+        return artifacts.store(directory, kind)
+
+
+def _named(artifact: Artifact) -> str:
+    return (
+        f"{artifact} · {len(artifact.manifest)} files · {artifact.size / 1e6:.1f} MB · {artifact.created_at:%Y-%m-%d}"
+    )

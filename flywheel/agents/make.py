@@ -1,0 +1,105 @@
+"""Register an agent; make a version of one."""
+
+import re
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max, Q, QuerySet
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.agents.content import OPENAI, TRANSFORMERS, BadContent, check_endpoint, check_sampling, check_tools
+from flywheel.agents.models import Agent, Artifact, Version
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+
+
+def make_agent(*, project: Project, name: str, actor: User, description: str = "", through: str = "") -> Agent:
+    """A new agent, nothing live. Raises BadContent."""
+    if not _NAME.fullmatch(name):
+        raise BadContent(
+            "name", f"{name!r} is no name: lower-case letters, digits, - and _ are wanted, such as mail-agent"
+        )
+    try:
+        with transaction.atomic():
+            agent = Agent.objects.create(project=project, name=name, description=description.strip())
+            record(project=project, actor=actor, action="agents.make_agent", subject=agent, through=through)
+    except IntegrityError:
+        raise BadContent("name", f"this project has an agent {name!r} already") from None
+    return agent
+
+
+@transaction.atomic
+def make_version(
+    *,
+    agent: Agent,
+    actor: User,
+    base_model: str,
+    endpoint: dict[str, Any],
+    weights: Artifact | None = None,
+    adapter: Artifact | None = None,
+    system_prompt: str = "",
+    tools: Any = (),
+    sampling: dict[str, Any] | None = None,
+    parent: Version | None = None,
+    note: str = "",
+    through: str = "",
+) -> tuple[Version, bool]:
+    """The agent's version with this content, and whether it is new: equal content is one version.
+
+    `parent` is what it was made from, for the record; it is no part of the content. Raises BadContent.
+    """
+    if not base_model.strip() or len(base_model) > 300:
+        raise BadContent("base_model", "is missing: the base model's name as people say it, such as Qwen/Qwen3-8B")
+    if len(note) > 300:
+        raise BadContent("note", f"has {len(note)} characters, at most 300 are kept")
+    if parent is not None and parent.agent_id != agent.pk:
+        raise BadContent("parent", f"{parent} is a version of another agent")
+    asked = check_endpoint(endpoint)
+    _check_artifacts(asked["kind"], weights, adapter)
+    Agent.objects.select_for_update().get(pk=agent.pk)
+    before = agent.versions.aggregate(last=Max("number"))["last"] or 0
+    version = Version.make(
+        agent,
+        actor,
+        base_model=base_model.strip(),
+        endpoint=asked,
+        weights=weights,
+        adapter=adapter,
+        system_prompt=system_prompt,
+        tools=check_tools(list(tools) if isinstance(tools, tuple) else tools),
+        sampling=check_sampling(sampling or {}),
+        parent=parent,
+        note=note.strip(),
+    )
+    made = version.number > before
+    if made:
+        record(
+            project=agent.project,
+            actor=actor,
+            action="agents.make_version",
+            subject=version,
+            reason=version.note,
+            through=through,
+            digest=version.digest,
+            parent=str(parent) if parent else None,
+        )
+    return version, made
+
+
+def artifacts_of(project: Project) -> QuerySet[Artifact]:
+    """Those that the project's versions are made of: what another project uploaded is not to be had by its digest."""
+    versions = Version.objects.filter(agent__project=project)
+    used = Q(pk__in=versions.values("weights")) | Q(pk__in=versions.values("adapter"))
+    return Artifact.objects.filter(used).order_by("-pk")
+
+
+def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | None) -> None:
+    for field, artifact, wanted in (("weights", weights, "model"), ("adapter", adapter, "adapter")):
+        if artifact is not None and artifact.kind != wanted:
+            raise BadContent(field, f"{artifact} is not of kind {wanted}")
+    if kind == TRANSFORMERS and weights is None:
+        raise BadContent("weights", f"are missing: a {TRANSFORMERS} endpoint answers with weights that are stored here")
+    if kind == OPENAI and weights is not None:
+        raise BadContent("weights", "stay with the server that an openai endpoint names; leave them out")
+    if kind == OPENAI and adapter is not None:
+        raise BadContent("adapter", "is loaded by the server that an openai endpoint names; give its name as the model")

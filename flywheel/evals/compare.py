@@ -1,0 +1,77 @@
+"""Compare two finished runs, task by task. What comes out is computed once for each pair and kept."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from flywheel.core.compare import compare
+from flywheel.evals.models import Comparison, EvalRun
+from flywheel.evals.run import bucket_of, rows_of
+from flywheel.jobs import State
+
+REVISION = 1
+"""Raise it when a change to `core.compare` or `core.stats` can change a number."""
+
+
+class CannotCompare(ValueError):
+    """These two say nothing about each other, or not yet; the message says why."""
+
+
+def comparison(candidate: EvalRun, baseline: EvalRun) -> dict[str, Any]:
+    """`core.compare.Comparison` as a dict, from the store when it is there. Raises CannotCompare."""
+    check(candidate, baseline)
+    kept = Comparison.objects.filter(candidate=candidate, baseline=baseline, revision=REVISION).first()
+    if kept is None:
+        report = asdict(compare(rows_of(baseline), rows_of(candidate), slice_of=buckets(candidate, baseline)))
+        kept, _ = Comparison.objects.update_or_create(
+            candidate=candidate, baseline=baseline, defaults={"report": report, "revision": REVISION}
+        )
+    return dict(kept.report)
+
+
+def check(candidate: EvalRun, baseline: EvalRun) -> None:
+    """Raise CannotCompare unless both have ended well and attempted tasks of one environment."""
+    if candidate.pk == baseline.pk:
+        raise CannotCompare("choose two runs; this is one")
+    for run in (candidate, baseline):
+        if run.state != State.SUCCEEDED:
+            raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded")
+    environments = {run.task_set.environment_version.environment_id for run in (candidate, baseline)}
+    if len(environments) > 1:
+        raise CannotCompare(
+            f"{candidate.task_set} and {baseline.task_set} belong to different environments and share no task"
+        )
+
+
+def buckets(candidate: EvalRun, baseline: EvalRun) -> dict[str, str]:
+    """The bucket of every task that either run attempted."""
+    return {**bucket_of(baseline), **bucket_of(candidate)}
+
+
+def doubts(candidate: EvalRun, baseline: EvalRun) -> list[str]:
+    """In what the two differ besides the version, one plain sentence each: what a difference may then be due to."""
+    return [text for text in _doubts(candidate, baseline) if text]
+
+
+def _doubts(new: EvalRun, old: EvalRun) -> Iterable[str]:
+    if new.version_id == old.version_id:
+        yield f"Both runs are of {new.version}: what differs is chance, or the settings below."
+    if new.version.agent_id != old.version.agent_id:
+        yield f"The versions belong to different agents, {new.version.agent} and {old.version.agent}."
+    if new.task_set_id != old.task_set_id:
+        yield f"The task sets differ, {new.task_set} and {old.task_set}: only the tasks in both are compared."
+    if new.split != old.split:
+        yield f"The splits differ, {new.get_split_display()} and {old.get_split_display()}."
+    if new.verifier_digest != old.verifier_digest:
+        yield (
+            f"Different verifiers judged them ({new.verifier_digest[:8]} and {old.verifier_digest[:8]}): "
+            "a difference may be the judge's. Evaluate one of them again."
+        )
+    if new.samples != old.samples:
+        yield f"One had {new.samples} samples a task, the other {old.samples}."
+    if new.seed != old.seed:
+        yield f"The seeds differ ({new.seed} and {old.seed}), so the attempts are not paired and the interval is wider."
+    changed = sorted(name for name in new.sampling if new.sampling[name] != old.sampling.get(name))
+    if changed:
+        both = ", ".join(f"{name} {new.sampling[name]} and {old.sampling.get(name, '–')}" for name in changed)
+        yield f"They were sampled differently: {both}."

@@ -1,0 +1,160 @@
+"""What the page of a run tells: tiles, success by slice, how far it is, its lineage."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Count, Q
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+
+from flywheel.core.buckets import BUCKETS
+from flywheel.core.metrics import METRICS
+from flywheel.environments.models import TaskSet
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import GUARDS, NEVER_TRAINED_ON, TRAINED_ON
+from flywheel.jobs import State
+
+VALUE = {"rate": "percent", "score": "number", "tokens": "tokens", "usd": "money", "ms": "duration"}
+"""How a value of each unit is written (`{% estimate e kind %}`)."""
+CHANGE = {**VALUE, "rate": "points"}
+"""How a difference of two is."""
+TILES = [
+    "success",
+    "valid_output",
+    "right_tool",
+    "right_arguments",
+    "executed",
+    "unsafe",
+    "tokens",
+    "cost_usd",
+    "latency_p50_ms",
+    "latency_p95_ms",
+]
+
+
+def link(name: str, project: Any, *args: Any) -> str:
+    """The address of a page, or empty where there is no such page."""
+    try:
+        return reverse(name, args=[project.slug, *args])
+    except NoReverseMatch:
+        return ""
+
+
+def tiles(run: EvalRun) -> list[dict[str, Any]]:
+    """One tile a metric; empty until the run has its summary."""
+    metrics = run.summary.get("metrics", {})
+    return [describe(key) | {"estimate": metrics[key]} for key in TILES if key in metrics]
+
+
+def success(run: EvalRun) -> dict[str, Any] | None:
+    """The estimate of success, None until the run has its summary."""
+    found: dict[str, Any] | None = run.summary.get("metrics", {}).get("success")
+    return found
+
+
+def familiar(run: EvalRun) -> list[dict[str, Any]]:
+    """Success on wordings that the set's training tasks have, and on those they do not have."""
+    found = run.summary.get("familiar", {})
+    return [{"name": name, "estimate": found[name]} for name in (TRAINED_ON, NEVER_TRAINED_ON) if name in found]
+
+
+def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
+    """Success by `buckets` or `slices` as whiskers, the worst first; None when there is nothing to tell apart."""
+    found = {name: e for name, e in run.summary.get(kind, {}).items() if e["mean"] is not None}
+    if not found:
+        return None
+    rows = sorted(found.items(), key=lambda item: item[1]["mean"])
+    whole = success(run)
+    one = {"buckets": "bucket", "slices": "slice"}[kind]
+    page = link("evals:run", run.project, run.pk)
+    return {
+        "kind": "forest",
+        "title": title,
+        "key": f"{kind}-{run.pk}",
+        "note": "95 % intervals, clustered by source; the dashed line is the whole set",
+        "x": {"title": "success", "unit": "%"},
+        "y": {"title": ""},
+        "baseline": whole["mean"] * 100 if whole and whole["mean"] is not None else 0,
+        "series": [
+            {
+                "name": "",
+                "role": "candidate",
+                "y": [f"{bucket_label(name)} ({estimate['tasks']})" for name, estimate in rows],
+                "x": [estimate["mean"] * 100 for _, estimate in rows],
+                "low": [_percent(estimate["low"]) for _, estimate in rows],
+                "high": [_percent(estimate["high"]) for _, estimate in rows],
+                "links": [f"{page}?{urlencode({one: name})}#matrix" for name, _ in rows],
+            }
+        ],
+    }
+
+
+def progress(run: EvalRun) -> dict[str, Any]:
+    """How far it is, how long it took and will take; `remaining` is None where nothing can be said yet."""
+    now = run.finished_at or timezone.now()
+    elapsed = now - run.started_at if run.started_at else None
+    remaining: timedelta | None = None
+    if run.state == State.RUNNING and elapsed and run.total and 0 < run.done < run.total and run.attempt == 1:
+        remaining = elapsed / run.done * (run.total - run.done)
+    return {"elapsed": elapsed, "remaining": remaining}
+
+
+def so_far(run: EvalRun) -> dict[str, int]:
+    """How many attempts passed, failed and went unscored."""
+    counts = run.results.aggregate(
+        passed=Count("pk", filter=Q(success=True)),
+        failed=Count("pk", filter=Q(success=False)),
+        unscored=Count("pk", filter=Q(success=None)),
+    )
+    return dict(counts)
+
+
+def lineage(run: EvalRun) -> list[dict[str, Any]]:
+    """Where the version came from, what it was asked, and what came of it."""
+    project, version = run.project, run.version
+    chain = [_step(version.agent.name, link("agents:agent", project, version.agent.name))]
+    for training in version.produced_by.all()[:1]:
+        chain.append(_step(f"run {training}", link("training:run", project, training.pk)))
+    chain.append(
+        _step(f"version {version.number}", link("agents:version", project, version.agent.name, version.number))
+    )
+    chain.append(_step(f"set {run.task_set} ({run.get_split_display()})", task_set_link(project, run.task_set)))
+    chain.append(_step(f"eval {run.pk}", "", current=True))
+    for candidate in version.candidates.filter(version_eval=run)[:1]:
+        chain.append(_step(f"candidate {candidate.pk}", link("promotions:candidate", project, candidate.pk)))
+        chain.append(_step(str(candidate.get_state_display()), ""))
+    return chain
+
+
+def task_set_link(project: Any, task_set: TaskSet) -> str:
+    return link("environments:task_set", project, task_set.name, task_set.version)
+
+
+def describe(key: str) -> dict[str, Any]:
+    """A metric's words: how it is called, written, and which way is better."""
+    metric = METRICS[key]
+    return {
+        "key": key,
+        "label": metric.label,
+        "description": metric.description,
+        "kind": VALUE[metric.unit],
+        "change": CHANGE[metric.unit],
+        "better": "high" if metric.higher_is_better else "low",
+        "is_rate": metric.unit == "rate",
+    }
+
+
+def _step(label: str, url: str, *, current: bool = False) -> dict[str, Any]:
+    return {"label": label, "url": url, "current": current}
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else value * 100
+
+
+def bucket_label(key: str) -> str:
+    """A bucket as people say it; any other name as it is."""
+    if not key:
+        return GUARDS
+    return BUCKETS[key].label.lower() if key in BUCKETS else key

@@ -1,0 +1,68 @@
+"""The form of a new eval run."""
+
+import uuid
+from typing import Any
+
+from django import forms
+
+from flywheel.accounts.models import Project
+from flywheel.agents.content import MAX_TOKENS
+from flywheel.agents.models import Version
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.refs import find_task_set
+from flywheel.evals.run import MAX_SAMPLES, MAX_SEED
+
+
+class EvalForm(forms.Form):
+    key = forms.UUIDField(widget=forms.HiddenInput)
+    version = forms.CharField(max_length=120)
+    task_set = forms.CharField(max_length=120)
+    split = forms.ChoiceField(
+        choices=[(Split.HELD_OUT.value, "held-out"), (Split.TRAIN.value, "train")], widget=forms.RadioSelect
+    )
+    samples = forms.IntegerField(min_value=1, max_value=MAX_SAMPLES)
+    seed = forms.IntegerField(min_value=0, max_value=MAX_SEED)
+    temperature = forms.FloatField(min_value=0, max_value=5, required=False)
+    top_p = forms.FloatField(min_value=0, max_value=1, required=False)
+    max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS, required=False)
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.project = project
+        for name, listed in (("version", "versions"), ("task_set", "task-sets")):
+            self.fields[name].widget.attrs |= {"list": listed, "autocomplete": "off", "spellcheck": "false"}
+
+    @classmethod
+    def start(cls, project: Project, given: dict[str, str]) -> "EvalForm":
+        """The empty form, with what the address already says."""
+        first = {"key": uuid.uuid4(), "split": Split.HELD_OUT.value, "samples": 4, "seed": 1}
+        return cls(project, initial={**first, **{name: value for name, value in given.items() if name != "key"}})
+
+    def clean_version(self) -> Version:
+        try:
+            return find_version(self.project, self.cleaned_data["version"])
+        except UnknownReference as error:
+            raise forms.ValidationError(_sentence(error)) from error
+
+    def clean_task_set(self) -> TaskSet:
+        try:
+            return find_task_set(self.project, self.cleaned_data["task_set"])
+        except UnknownReference as error:
+            raise forms.ValidationError(_sentence(error)) from error
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What was overridden."""
+        names = ("temperature", "top_p", "max_tokens")
+        return {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
+
+    def refuse(self, field: str, problem: str) -> None:
+        """Show at its field what the verb refused."""
+        name = field.removeprefix("sampling.")
+        self.add_error(name if name in self.fields else None, problem)
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."
