@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from django.core.exceptions import RequestDataTooBig
+from django.db.models import Prefetch
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
@@ -14,7 +15,7 @@ from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import query
 from flywheel.trajectories.formats import FormatError
 from flywheel.trajectories.importing import import_lines
-from flywheel.trajectories.models import Batch, Trajectory
+from flywheel.trajectories.models import Batch, Step, Trajectory
 
 router = Router(tags=["trajectories"])
 
@@ -112,6 +113,15 @@ class TrajectoryWithSteps(TrajectoryOut):
     next_step: int | None
     """`start` of the next page of steps, or null."""
 
+    @staticmethod
+    def resolve_steps(row: Any) -> list[Step]:
+        return list(row.window)
+
+    @staticmethod
+    def resolve_next_step(row: Any) -> int | None:
+        following = row.window[-1].position + 1 if row.window else row.step_count
+        return following if following < row.step_count else None
+
 
 class Problem(Schema):
     at: str
@@ -161,21 +171,16 @@ def list_trajectories(request: HttpRequest, asked: Query[SearchQuery]) -> dict[s
 @router.get(
     "/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ), operation_id="get_trajectory"
 )
-def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]) -> dict[str, Any]:
+def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]) -> Trajectory:
     """One trajectory with its steps in order, at most 1000 of them from position `start` on."""
-    rows = Trajectory.objects.select_related("agent", "version")
+    wanted = Step.objects.filter(position__gte=asked.start, position__lt=asked.start + asked.limit)
+    rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
+        Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
+    )
     row = rows.filter(project=_key(request).project, trace_id=trace_id).first()
     if row is None:
         raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
-    following = asked.start + asked.limit
-    return {
-        **TrajectoryOut.from_orm(row).dict(),
-        "tools": row.tools,
-        "interventions": row.interventions,
-        "metadata": row.metadata,
-        "steps": list(row.steps.filter(position__gte=asked.start, position__lt=following).order_by("position")),
-        "next_step": following if following < row.step_count else None,
-    }
+    return row
 
 
 @router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")

@@ -86,8 +86,8 @@ def looks_like_an_id(text: str) -> str:
 def _term(match: re.Match[str]) -> Q:
     name = match["field"]
     if name is None:
-        words = match["quoted"] if match["quoted"] is not None else match["either"] or match["bare"]
-        return Q(title__icontains=words)
+        words = match["quoted"] or match["either"] or match["bare"]
+        return Q(title__icontains=words) if words else Q()
     key, _, rest = name.partition(".")
     if key not in FIELDS or (rest and key != "meta"):
         near = difflib.get_close_matches(key, FIELDS, n=1)

@@ -126,4 +126,4 @@ def request_of(spans: list[Span]) -> ExportTraceServiceRequest:
 
 
 def body_of(spans: list[Span]) -> bytes:
-    return request_of(spans).SerializeToString()
+    return bytes(request_of(spans).SerializeToString())

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -35,7 +36,7 @@ def atif(text: str) -> bytes:
 FILE = b"\n".join([chat("one"), b"{broken", atif("two"), b"", b'{"messages": []}'])
 
 
-def upload(client: Client, content: bytes, format: str = "auto") -> object:
+def upload(client: Client, content: bytes, format: str = "auto") -> Any:
     return client.post(URL, {"file": SimpleUploadedFile("runs.jsonl", content), "format": format})
 
 
@@ -84,12 +85,12 @@ def test_what_the_ledger_of_another_project_holds_is_not_shown(cast: Cast, sign_
     other = Batch.objects.create(
         project=cast.elsewhere, format="atif", received=77, inserted=77, updated=0, duplicate=0, rejected=0
     )
-    assert "77" not in sign_in(cast.builder).get(URL, {"batch": [other.pk, "x", "9" * 30]}).content.decode()
+    assert "77" not in sign_in(cast.builder).get(URL, {"batch": [str(other.pk), "x", "9" * 30]}).content.decode()
 
 
 def test_a_viewer_may_not_import(cast: Cast, sign_in: SignIn) -> None:
     assert sign_in(cast.viewer).get(URL).status_code == 403
-    assert upload(sign_in(cast.reviewer), FILE).status_code == 403  # type: ignore[attr-defined]
+    assert upload(sign_in(cast.reviewer), FILE).status_code == 403
 
 
 def test_the_api_imports(cast: Cast, client: Client, key: Keys) -> None:
@@ -113,8 +114,8 @@ def test_the_api_wants_the_scope(cast: Cast, client: Client, key: Keys) -> None:
     assert client.post(API, FILE, content_type="application/jsonl").status_code == 401
 
 
-def test_a_body_too_large_is_refused(cast: Cast, client: Client, key: Keys, settings: object) -> None:
-    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100  # type: ignore[attr-defined]
+def test_a_body_too_large_is_refused(cast: Cast, client: Client, key: Keys, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
     assert client.post(API, FILE, content_type="application/jsonl", headers=key("ingest")).status_code == 413
 
 
