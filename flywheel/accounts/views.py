@@ -202,15 +202,11 @@ def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, A
     roles: dict[int, list[str]] = {}
     for user_id, role in request.project.memberships.order_by("role").values_list("user_id", "role"):
         roles.setdefault(user_id, []).append(role)
+    edit = request.GET.get("edit", "")
+    edited = people.filter(pk=int(edit)).first() if edit.isascii() and edit.isdigit() and len(edit) < 19 else None
     return {
-        "members": [
-            {
-                "user": user,
-                "roles": roles[user.pk],
-                "form": Roles(initial={"roles": roles[user.pk]}, auto_id=f"id_{user.pk}_%s"),
-            }
-            for user in people
-        ],
+        "members": [{"user": user, "roles": roles[user.pk]} for user in people],
+        "edited": edited and {"user": edited, "form": Roles(initial={"roles": roles[edited.pk]})},
         "form": form or NewMember(initial={"roles": ["viewer"]}),
         "once": request.session.pop(SHOW_ONCE, None),
     }
