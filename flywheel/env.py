@@ -5,6 +5,7 @@ A bad value is refused with its name, the value and what would be right. `docs/g
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,8 @@ def _read(name: str, convert: Callable[[str], T]) -> T:
     try:
         return convert(value)
     except ValueError as error:
-        raise BadSetting(f"{name}={value!r} cannot be used{_because(error)}: it must be {variable.wanted}") from None
+        shown = re.sub(r"(://[^/@]*:)[^/@]*@", r"\1***@", value)  # a URL may carry a password
+        raise BadSetting(f"{name}={shown!r} cannot be used{_because(error)}: it must be {variable.wanted}") from None
 
 
 def _because(error: ValueError) -> str:
@@ -127,8 +129,10 @@ def database_url() -> str:
     """The URL, or empty for the embedded PostgreSQL."""
 
     def convert(value: str) -> str:
-        if value and (urlsplit(value).scheme not in ("postgresql", "postgres") or not urlsplit(value).path.strip("/")):
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/")):
             raise ValueError
+        _ = parts.port  # raises ValueError for one that is no number or too great
         return value
 
     return _read("DATABASE_URL", convert)

@@ -1,14 +1,24 @@
-"""`/healthz`: the process answers. `/readyz`: web, database and worker can do their work."""
+"""`/healthz`: the process answers. `/readyz`: web, database, worker and beat can do their work.
 
+Both are open to everybody, so they name what is missing and never how to reach it.
+"""
+
+import logging
 import time
 
-from django.db import connection
+from django.db import Error, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from flywheel.accounts.access import public
 
-WORKER_SILENT_AFTER = 30
-"""Seconds since a worker last reported, after which nothing that is launched would be carried out."""
+log = logging.getLogger(__name__)
+
+SILENT_AFTER_S = 30
+"""Seconds since a process last reported, after which nothing that needs it would be carried out."""
+NEEDED = {
+    "worker": "no job is carried out",
+    "beat": "no orphaned job is found and nothing new is read by the detectors",
+}
 
 
 @public
@@ -22,12 +32,16 @@ def readyz(request: HttpRequest) -> JsonResponse:
     problems = {}
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT extract(epoch FROM now() - max(at)) FROM accounts_pulse WHERE name = 'worker'")
-            silent = cursor.fetchone()[0]
-        if silent is None or silent > WORKER_SILENT_AFTER:
-            problems["worker"] = "no worker has reported yet" if silent is None else f"silent for {int(silent)} s"
-    except Exception as error:
-        problems["database"] = str(error).strip().splitlines()[0]
-    return JsonResponse(
-        {"ready": not problems, "problems": problems, "at": time.time()}, status=503 if problems else 200
-    )
+            cursor.execute("SELECT name, extract(epoch FROM now() - at)::float FROM accounts_pulse")
+            silent: dict[str, float] = dict(cursor.fetchall())
+    except Error:
+        log.exception("not ready")
+        problems["database"] = "it does not answer, or `manage.py prepare` has not run; the log says more"
+    else:
+        for name, consequence in NEEDED.items():
+            if name not in silent:
+                problems[name] = f"has not reported yet; {consequence}"
+            elif silent[name] > SILENT_AFTER_S:
+                problems[name] = f"silent for {int(silent[name])} s; {consequence}"
+    status = 503 if problems else 200
+    return JsonResponse({"ready": not problems, "problems": problems, "at": time.time()}, status=status)

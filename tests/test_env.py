@@ -1,0 +1,130 @@
+"""Every environment variable: what is taken, and what is refused with its name, its value and what would be right."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flywheel import env
+from flywheel.env import BadSetting, Database, parse_database
+
+READERS: dict[str, Callable[[], Any]] = {
+    "FLYWHEEL_HOME": env.home,
+    "FLYWHEEL_PORT": env.port,
+    "FLYWHEEL_BIND": env.bind,
+    "FLYWHEEL_HOSTS": env.hosts,
+    "FLYWHEEL_HTTPS": env.https,
+    "FLYWHEEL_DEBUG": env.debug,
+    "FLYWHEEL_LEASE_SECONDS": env.lease_seconds,
+    "DATABASE_URL": env.database_url,
+    "CELERY_BROKER_URL": env.broker_url,
+}
+
+GOOD = [
+    ("FLYWHEEL_PORT", "1", 1),
+    ("FLYWHEEL_PORT", "65535", 65535),
+    ("FLYWHEEL_BIND", "0.0.0.0", "0.0.0.0"),
+    ("FLYWHEEL_HOSTS", " a.example , b.example,", ["a.example", "b.example"]),
+    ("FLYWHEEL_HTTPS", "Yes", True),
+    ("FLYWHEEL_HTTPS", "off", False),
+    ("FLYWHEEL_DEBUG", "1", True),
+    ("FLYWHEEL_LEASE_SECONDS", "600", 600),
+    ("DATABASE_URL", "postgres://u@h/n", "postgres://u@h/n"),
+    ("CELERY_BROKER_URL", "redis://h:6379/0", "redis://h:6379/0"),
+]
+BAD = [
+    ("FLYWHEEL_PORT", "0", "from 1 to 65535"),
+    ("FLYWHEEL_PORT", "65536", "from 1 to 65535"),
+    ("FLYWHEEL_PORT", "-1", "from 1 to 65535"),
+    ("FLYWHEEL_PORT", "8000.0", "from 1 to 65535"),
+    ("FLYWHEEL_PORT", "٨٠٠٠", "from 1 to 65535"),
+    ("FLYWHEEL_PORT", "http", "from 1 to 65535"),
+    ("FLYWHEEL_HTTPS", "maybe", "yes or no"),
+    ("FLYWHEEL_DEBUG", "2", "yes or no"),
+    ("FLYWHEEL_LEASE_SECONDS", "1", "2 to 600"),
+    ("FLYWHEEL_LEASE_SECONDS", "601", "2 to 600"),
+    ("FLYWHEEL_LEASE_SECONDS", "1e1", "2 to 600"),
+    ("DATABASE_URL", "mysql://h/n", "postgresql://user:password@host:port/name"),
+    ("DATABASE_URL", "postgresql://host", "postgresql://user:password@host:port/name"),
+    ("DATABASE_URL", "postgresql://host/", "postgresql://user:password@host:port/name"),
+    ("DATABASE_URL", "postgresql://host:port/name", "postgresql://user:password@host:port/name"),
+    ("DATABASE_URL", "postgresql://host:99999/name", "postgresql://user:password@host:port/name"),
+    ("DATABASE_URL", "flywheel", "postgresql://user:password@host:port/name"),
+    ("CELERY_BROKER_URL", "localhost:6379", "redis://"),
+    ("CELERY_BROKER_URL", "://host", "redis://"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "meant"), GOOD)
+def test_a_good_value_is_taken(name: str, value: str, meant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert READERS[name]() == meant
+
+
+@pytest.mark.parametrize(("name", "value", "wanted"), BAD)
+def test_a_bad_value_is_refused_with_its_name_and_what_would_be_right(
+    name: str, value: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadSetting) as refused:
+        READERS[name]()
+    message = str(refused.value)
+    assert message.startswith(f"{name}={value!r}")
+    assert wanted in message
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_an_empty_value_means_the_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name, raising=False)
+    unset = READERS[name]()
+    monkeypatch.setenv(name, "")
+    assert READERS[name]() == unset
+
+
+def test_every_variable_is_read_by_a_function_of_the_module() -> None:
+    assert set(READERS) | {"FLYWHEEL_PG_USER"} == set(env.VARIABLES)
+
+
+def test_a_refused_url_does_not_tell_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "mysql://ada:hush@db/n")
+    with pytest.raises(BadSetting, match=r"mysql://ada:\*\*\*@db/n") as refused:
+        env.database_url()
+    assert "hush" not in str(refused.value)
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    monkeypatch.setenv("FLYWHEEL_HOME", str(path))
+    with pytest.raises(BadSetting, match="it is not a directory"):
+        env.home()
+
+
+def test_a_home_is_made_absolute_and_may_start_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_HOME", "~/flywheel")
+    assert env.home() == Path.home() / "flywheel"
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("postgresql://ada:secret@db:5433/flywheel", Database("flywheel", "ada", "secret", "db", "5433", {})),
+        ("postgresql:///flywheel", Database("flywheel", "", "", "", "", {})),
+        ("postgresql://db/n", Database("n", "", "", "db", "", {})),
+        ("postgresql://ada@[::1]:5432/n", Database("n", "ada", "", "::1", "5432", {})),
+        ("postgresql://a%40b:p%3A%2F%40w@db/n%20m", Database("n m", "a@b", "p:/@w", "db", "", {})),
+        (
+            "postgresql://flywheel@%2Fsrv%2FFly%20Wheel%2Fsocket:5432/n",
+            Database("n", "flywheel", "", "/srv/Fly Wheel/socket", "5432", {}),
+        ),
+        ("postgresql://flywheel@%2Frun%2Fpg/n", Database("n", "flywheel", "", "/run/pg", "", {})),
+        ("postgresql:///n?host=/run/pg&port=6000", Database("n", "", "", "/run/pg", "6000", {})),
+        (
+            "postgresql://u@h/n?sslmode=require&application_name=a%20b",
+            Database("n", "u", "", "h", "", {"sslmode": "require", "application_name": "a b"}),
+        ),
+    ],
+)  # fmt: skip
+def test_a_database_url_is_taken_apart(url: str, parts: Database) -> None:
+    assert parse_database(url) == parts
