@@ -5,11 +5,24 @@
 
   const chosen = () => new URLSearchParams(location.search).get("step") || "";
 
+  /** Bring into view within its pane; the page itself scrolls only where panes do not. */
+  function reveal(element, place) {
+    const pane = element.closest(".pane");
+    if (pane.scrollHeight <= pane.clientHeight || getComputedStyle(pane).overflowY === "visible") {
+      element.scrollIntoView({ block: place });
+      return;
+    }
+    const inside = element.getBoundingClientRect();
+    const frame = pane.getBoundingClientRect();
+    if (inside.top >= frame.top + 48 && inside.bottom <= frame.bottom) return;
+    pane.scrollTop += inside.top - frame.top - frame.height / 3;
+  }
+
   function mark(spanId, scroll) {
     for (const link of document.querySelectorAll(".steps a[data-step]")) {
       if (link.dataset.step === spanId) {
         link.setAttribute("aria-current", "true");
-        if (scroll) link.scrollIntoView({ block: "nearest" });
+        if (scroll) reveal(link, "nearest");
       } else {
         link.removeAttribute("aria-current");
       }
@@ -18,7 +31,7 @@
     const turn = spanId && document.getElementById(`step-${spanId}`);
     if (turn) {
       turn.classList.add("current");
-      if (scroll) turn.scrollIntoView({ block: "center" });
+      if (scroll) reveal(turn, "center");
     }
   }
 
@@ -26,7 +39,5 @@
     const link = event.detail.elt.closest("[data-step]");
     if (link && event.detail.successful) mark(link.dataset.step, true);
   });
-  // The step beside the conversation belongs to the address; going back shows the step that was chosen then.
-  window.addEventListener("popstate", () => location.reload());
   if (chosen()) mark(chosen(), true);
 })();

@@ -26,8 +26,9 @@ class Argument:
     value: Any
 
     @property
-    def is_nested(self) -> bool:
-        return isinstance(self.value, dict | list)
+    def is_block(self) -> bool:
+        """Needs lines of its own."""
+        return isinstance(self.value, dict | list) or (isinstance(self.value, str) and "\n" in self.value)
 
 
 @dataclass(slots=True)

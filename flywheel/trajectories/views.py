@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, audit, requires
@@ -179,26 +179,20 @@ def _lineage(request: PageRequest, row: Trajectory, failure: Any) -> list[dict[s
     slug = request.project.slug
     chain: list[dict[str, Any]] = []
     if row.version:
-        url = _url("agents:version", args=[slug, row.version.agent.name, row.version.number])
+        url = reverse("agents:version", args=[slug, row.version.agent.name, row.version.number])
         chain.append({"label": str(row.version), "url": url})
     if (result := _result(row)) is not None:
         name, number = result.task.environment.name, result.task.number
         chain += [
-            {"label": f"task {result.task}", "url": _url("environments:task", args=[slug, name, number])},
-            {"label": str(result.run), "url": _url("evals:run", args=[slug, result.run_id])},
+            {"label": f"task {result.task}", "url": reverse("environments:task", args=[slug, name, number])},
+            {"label": str(result.run), "url": reverse("evals:run", args=[slug, result.run_id])},
         ]
     chain.append({"label": str(row), "url": "", "current": True})
     if failure and failure.is_failure:
-        chain.append({"label": f"failure {failure.bucket}", "url": _url("failures:review", args=[slug, row.trace_id])})
+        chain.append(
+            {"label": f"failure {failure.bucket}", "url": reverse("failures:review", args=[slug, row.trace_id])}
+        )
     for task in row.tasks.select_related("environment")[:3]:
-        url = _url("environments:task", args=[slug, task.environment.name, task.number])
+        url = reverse("environments:task", args=[slug, task.environment.name, task.number])
         chain.append({"label": f"task {task}", "url": url})
     return chain
-
-
-def _url(name: str, args: list[Any]) -> str:
-    """The address of a page of another room, or nothing where that room has no such page."""
-    try:
-        return reverse(name, args=args)
-    except NoReverseMatch:
-        return ""
