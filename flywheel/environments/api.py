@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -186,6 +186,14 @@ class MemberOut(Schema):
 class TaskSetWithMembers(TaskSetOut):
     members: list[MemberOut]
 
+    @staticmethod
+    def resolve_members(row: TaskSet) -> list[dict[str, Any]]:
+        members = row.members.select_related("task").order_by("task__number")
+        return [
+            {"number": m.task.number, "split": m.split, "digest": m.task.digest, "cluster": m.task.cluster}
+            for m in members
+        ]
+
 
 class TaskSetPage(Schema):
     items: list[TaskSetOut]
@@ -199,7 +207,7 @@ def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, An
 
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
-def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> tuple[int, Environment]:
+def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
     """A new environment with its first version. The held-out share and the reserved slices never change."""
     project = _key(request).project
     try:
@@ -221,7 +229,7 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> tuple[int
         raise HttpError(422, f"version: {error}") from None
     except (CannotMake, VerifierError) as error:
         raise HttpError(422, str(error)) from None
-    return 201, made
+    return Status(201, made)
 
 
 @router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ), operation_id="get_environment")
@@ -235,7 +243,7 @@ def get_environment(request: HttpRequest, name: str) -> Environment:
     auth=Key(Scope.BUILD),
     operation_id="make_environment_version",
 )
-def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> tuple[int, EnvironmentVersion]:
+def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> Status[EnvironmentVersion]:
     """The next version; the newest when nothing changes. Every task is proved again under it."""
     row = _environment(request, name)
     newest = row.versions.order_by("-number").first()
@@ -253,7 +261,7 @@ def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn)
         )
     except VerifierError as error:
         raise HttpError(422, str(error)) from None
-    return 201, made
+    return Status(201, made)
 
 
 @router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
@@ -277,7 +285,7 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
     auth=Key(Scope.BUILD),
     operation_id="make_task",
 )
-def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> tuple[int, Task]:
+def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
     failures = Failure.objects.filter(project=_key(request).project, current=True).select_related("trajectory")
     failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
@@ -292,7 +300,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> tuple[int, Tas
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
-    return 201 if is_new else 200, task
+    return Status(201 if is_new else 200, task)
 
 
 @router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD), operation_id="make_all_tasks")
@@ -340,7 +348,7 @@ def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) 
     auth=Key(Scope.BUILD),
     operation_id="freeze_task_set",
 )
-def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> tuple[int, TaskSet]:
+def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Status[TaskSet]:
     """Freeze proved tasks as the next version of a set; the newest version when it has the same content."""
     row = _environment(request, name)
     tasks = None
@@ -354,7 +362,7 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> tuple
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
-    return 201, made
+    return Status(201, made)
 
 
 @router.get("/task-sets", response=TaskSetPage, auth=Key(Scope.READ), operation_id="list_task_sets")
@@ -366,19 +374,12 @@ def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
 @router.get(
     "/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ), operation_id="get_task_set"
 )
-def get_task_set(request: HttpRequest, name: str, version: int) -> dict[str, Any]:
+def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
     rows = TaskSet.objects.filter(project=_key(request).project, name=name, version=version)
     row = rows.select_related("environment_version__environment").first()
     if row is None:
         raise HttpError(404, f"there is no task set {name[:100]}@{version}")
-    members = row.members.select_related("task").order_by("task__number")
-    return {
-        **TaskSetOut.from_orm(row).dict(),
-        "members": [
-            {"number": m.task.number, "split": m.split, "digest": m.task.digest, "cluster": m.task.cluster}
-            for m in members
-        ],
-    }
+    return row
 
 
 def _environment(request: HttpRequest, name: str) -> Environment:

@@ -173,7 +173,7 @@ def freeze(
     chosen = _usable(environment, version, tasks)
     for split in (Split.TRAIN, Split.HELD_OUT):
         if not any(task.split == split for task in chosen):
-            raise CannotMake(f"no proved {split.label} task: make tasks of failures from more sessions first")
+            raise CannotMake(f"no proved {split.label.lower()} task: make tasks of failures from more sessions first")
     refuse_overlap(chosen)
     refuse_contradiction(chosen)
     content = digest(

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -149,7 +149,7 @@ def get_labels(request: HttpRequest, trace_id: str) -> dict[str, Any]:
     auth=Key(Scope.REVIEW),
     operation_id="label_trajectory",
 )
-def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> tuple[int, Failure]:
+def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> Status[Failure]:
     """Decide about a trajectory. The decision supersedes the one that stood; the same one twice is one."""
     try:
         failure = decide(
@@ -166,7 +166,7 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> tu
         raise HttpError(422, str(error)) from None
     except Superseded as error:
         raise HttpError(409, f"{error}; yours is not saved") from None
-    return 201, failure
+    return Status(201, failure)
 
 
 @router.post(

@@ -57,15 +57,20 @@ def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
     if data.get("quick") == CONFIRM:
         best = trajectory.proposals.first()
         bucket = best.bucket if best else ""
-    seen = data.get("seen", "")
     return Written(
         bucket="" if data.get("quick") == NOTHING_WRONG else bucket,
         step="" if data.get("quick") == NOTHING_WRONG else data.get("step", ""),
         note=data.get("note", "").replace("\r\n", "\n"),
-        seen=int(seen) if seen.isdecimal() else 0,
+        seen=seen_of(data),
         correction=correction.read(tools_of(trajectory), data),
         wants_correction=bool(data.get("correct")),
     )
+
+
+def seen_of(data: Mapping[str, str]) -> int:
+    """The decision that the sender saw; 0 for none, and for what is no number."""
+    text = data.get("seen", "")
+    return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
 def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | None, Written]:

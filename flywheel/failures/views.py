@@ -112,9 +112,8 @@ def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
     """Undo the decision that counts, and show that trajectory again."""
     trajectory = _trajectory(request, trace_id)
     filters = queue.Filters.read(request.GET.dict())
-    seen = request.POST.get("seen", "")
     try:
-        before = undo(trajectory=trajectory, actor=request.actor, seen=int(seen) if seen.isdecimal() else 0)
+        before = undo(trajectory=trajectory, actor=request.actor, seen=forms.seen_of(request.POST.dict()))
         notice = f"Taken back. {describe(before).capitalize()} counts again." if before else "Taken back."
     except Superseded as error:
         notice = f"Nothing was taken back: {error}."

@@ -1,0 +1,245 @@
+"""Pages of the room: create, change the verifier, make tasks of everything, freeze, look; and who may."""
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.environments.models import Environment, Split, TaskSet
+from flywheel.evals.models import EvalRun, Result
+from flywheel.failures.label import decide
+from tests.conftest import SYSTEM, TOOLS, Build, Cast
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+WEIGHTS = {"weight_valid_json": "0.1", "weight_tool": "0.2", "weight_arguments": "0.2", "weight_exact": "0.5"}
+
+
+def url(name: str, *args: object) -> str:
+    return reverse(f"environments:{name}", args=["acme", *args])
+
+
+def test_an_empty_room_says_what_to_do(cast: Cast, sign_in: SignIn) -> None:
+    assert "A builder creates the first one" in sign_in(cast.viewer).get(url("index")).content.decode()
+    assert url("create") in sign_in(cast.builder).get(url("index")).content.decode()
+    assert "No version to take tools from" in sign_in(cast.builder).get(url("create")).content.decode()
+
+
+def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    version = build.version()
+    sent = {
+        "name": "mail",
+        "version": str(version.pk),
+        "held_out_share": "0.3",
+        "reserved_slices": "nudge, plain",
+        **WEIGHTS,
+    }
+    client = sign_in(cast.builder)
+    answer = client.post(url("create"), sent)
+    assert (answer.status_code, answer["Location"]) == (302, url("environment", "mail"))
+    made = Environment.objects.get()
+    assert (made.agent, made.held_out_share, made.reserved_slices) == (version.agent, 0.3, ["nudge", "plain"])
+    assert made.latest.config == {"system_prompt": SYSTEM, "tools": TOOLS}
+    assert made.latest.verifier["weights"] == {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "exact": 0.5}
+    again = client.post(url("create"), sent)
+    assert again.status_code == 422
+    assert "there is an environment &#x27;mail&#x27; already" in again.content.decode()
+    assert Environment.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "a b"}, "valid"),
+        ({"held_out_share": "0"}, "greater than or equal to 0.05"),
+        (dict.fromkeys(WEIGHTS, "0"), "At least one weight must be above 0"),
+        ({"weight_tool": "-1"}, "greater than or equal to 0"),
+        ({"version": "999999"}, "not one of the available choices"),
+    ],
+)
+def test_a_form_that_does_not_fit_says_where(
+    cast: Cast, sign_in: SignIn, build: Build, changed: dict[str, str], message: str
+) -> None:
+    sent = {"name": "mail", "version": str(build.version().pk), "held_out_share": "0.3", **WEIGHTS, **changed}
+    answer = sign_in(cast.builder).post(url("create"), sent)
+    assert answer.status_code == 422
+    assert message in answer.content.decode()
+    assert not Environment.objects.exists()
+
+
+def test_new_weights_make_a_new_version_and_the_same_ones_none(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    environment = build.environment()
+    sent = {"system_prompt": SYSTEM, "tools": json.dumps(TOOLS), **WEIGHTS}
+    client = sign_in(cast.builder)
+    client.post(url("make_version", "mail"), sent)
+    assert environment.latest.number == 2
+    assert environment.latest.verifier["weights"]["exact"] == 0.5
+    page = client.post(url("make_version", "mail"), sent, follow=True).content.decode()
+    assert "Nothing changed" in page
+    assert environment.latest.number == 2
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "at least one tool"),
+        ('[{"a": 1}]', "needs a"),
+        ('[{"name": "t", "parameters": {"type": 3}}]', "parameters"),
+    ],
+)
+def test_tools_that_are_none_are_refused(cast: Cast, sign_in: SignIn, build: Build, tools: str, message: str) -> None:
+    build.environment()
+    answer = sign_in(cast.builder).post(url("make_version", "mail"), {"tools": tools, **WEIGHTS})
+    assert answer.status_code == 422
+    assert message in answer.content.decode()
+
+
+def test_all_failures_become_tasks_and_the_page_says_what_came_of_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    build.environment()
+    row = build.trajectory(answer="{", metadata={"state": {"people": ["Bako"]}})
+    decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected=RIGHT)
+    client = sign_in(cast.builder)
+    assert "Make tasks of 1 failure" in client.get(url("environment", "mail")).content.decode()
+    page = client.post(url("make_all", "mail"), follow=True).content.decode()
+    assert "1 task made." in page
+    assert "t-1" in page
+    assert "Make tasks of" not in page
+
+
+def test_tasks_are_filtered_by_the_address(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    for split in (Split.TRAIN, Split.HELD_OUT):
+        build.task(split, prompt=f"in {split}", bucket="wrong_tool" if split == Split.TRAIN else "")
+    client = sign_in(cast.viewer)
+    for query, seen, unseen in (
+        ("split=train", "in train", "in held_out"),
+        ("bucket=wrong_tool", "in train", "in held_out"),
+        ("bucket=none", "in held_out", "in train"),
+        ("proved=yes", "in train", "nowhere"),
+    ):
+        page = client.get(url("environment", "mail") + f"?{query}").content.decode()
+        assert seen in page, query
+        assert unseen not in page, query
+    assert "No task fits these filters" in client.get(url("environment", "mail") + "?proved=no").content.decode()
+
+
+def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    build.task(Split.TRAIN)
+    client = sign_in(cast.builder)
+    page = client.post(url("freeze", "mail"), {"name": "mail"}, follow=True).content.decode()
+    assert "Nothing was frozen. no proved held-out task" in page
+    build.task(Split.HELD_OUT)
+    for _ in range(2):
+        answer = client.post(url("freeze", "mail"), {"name": "mail"})
+        assert answer["Location"] == url("task_set", "mail", 1)
+    assert TaskSet.objects.count() == 1
+    page = client.get(url("task_set", "mail", 1)).content.decode()
+    assert "✓ none" in page
+    assert reverse("evals:index", args=["acme"]) + "?task_set=mail@1" in page
+
+
+@pytest.fixture
+def evaluated(cast: Cast, build: Build) -> EvalRun:
+    """Two held-out tasks, two attempts each: one solved once, one unscored once."""
+    task_set = build.task_set(train=1, held_out=2)
+    run = EvalRun.objects.create(
+        project=cast.project,
+        idempotency_key=uuid.uuid4(),
+        created_by=cast.builder,
+        version=build.version(),
+        task_set=task_set,
+        samples=2,
+        verifier_digest=task_set.environment_version.verifier_digest,
+    )
+    marks: list[list[Any]] = [[True, False], [False, None]]
+    tasks = [member.task for member in task_set.members.filter(split=Split.HELD_OUT).order_by("task__number")]
+    for task, both in zip(tasks, marks, strict=True):
+        for sample, success in enumerate(both):
+            score = None if success is None else float(success)
+            Result.objects.create(
+                run=run,
+                task=task,
+                sample=sample,
+                seed=1,
+                success=success,
+                score=score,
+                error="" if score is not None else "timed out",
+            )
+    return run
+
+
+def test_results_show_on_task_set_and_environment(cast: Cast, sign_in: SignIn, evaluated: EvalRun) -> None:
+    client = sign_in(cast.viewer)
+    page = client.get(url("environment", "mail")).content.decode()
+    assert "25.0" in page
+    task = evaluated.results.order_by("pk")[2].task
+    page = client.get(url("task", "mail", task.number)).content.decode()
+    assert "1 unscored" in page
+    assert "timed out" in page
+    task_set = evaluated.task_set
+    page = client.get(url("task_set", task_set.name, task_set.version)).content.decode()
+    assert "1 time<" in page
+    assert reverse("evals:run", args=["acme", evaluated.pk]) in page
+
+
+def test_who_may_look_and_who_may_build(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    task_set = build.task_set()
+    task = task_set.tasks.first()
+    assert task is not None
+    pages = [
+        url("index"),
+        url("environment", "mail"),
+        url("task", "mail", task.number),
+        url("task_set", task_set.name, task_set.version),
+    ]
+    for page in pages:
+        assert sign_in(cast.viewer).get(page).status_code == 200
+        assert sign_in(cast.stranger).get(page).status_code == 404
+    verbs = [
+        url("create"),
+        url("make_version", "mail"),
+        url("make_all", "mail"),
+        url("freeze", "mail"),
+        url("retire", "mail", task.number),
+    ]
+    for verb in verbs:
+        assert sign_in(cast.reviewer).post(verb).status_code == 403
+        assert sign_in(cast.stranger).post(verb).status_code == 404
+    page = sign_in(cast.reviewer).get(url("environment", "mail")).content.decode()
+    assert "Save as the next version" not in page
+    assert url("freeze", "mail") not in page
+
+
+def test_what_is_not_there_is_not_there(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    build.task()
+    client = sign_in(cast.viewer)
+    for page in (url("environment", "x"), url("task", "mail", 99), url("task_set", "mail", 99)):
+        assert client.get(page).status_code == 404
+    assert client.get(url("environment", "mail") + "?cursor=zzz").status_code == 302
+
+
+def test_retiring_by_click(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    task = build.task()
+    client = sign_in(cast.builder)
+    page = client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True).content.decode()
+    assert "Not retired. reason: say why" in page
+    page = client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True).content.decode()
+    assert "enters no task set any more" in page
+    assert "retired" in client.get(url("environment", "mail") + "?retired=yes").content.decode()
+
+
+def test_a_page_of_tasks_costs_the_same_however_many(
+    cast: Cast, sign_in: SignIn, build: Build, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(60):
+        build.task()
+    client = sign_in(cast.builder)
+    client.get(url("environment", "mail"))
+    with django_assert_max_num_queries(42):
+        client.get(url("environment", "mail"))

@@ -1,0 +1,117 @@
+"""The API of the room: the whole way from a failure to a frozen set, and the same refusals as on the page."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from flywheel.environments.models import Environment, Split
+from flywheel.failures.label import decide
+from tests.conftest import Build, Cast
+
+pytestmark = pytest.mark.django_db
+Key = Callable[..., dict[str, str]]
+JSON = "application/json"
+RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+API = "/api/v1/environments"
+
+
+@pytest.fixture
+def headers(cast: Cast, key: Key) -> dict[str, str]:
+    return key("read", "build", by=cast.builder)
+
+
+def test_from_a_failure_to_a_frozen_set(cast: Cast, build: Build, client: Client, headers: dict[str, str]) -> None:
+    version = build.version()
+    wanted = {"name": "mail", "version": str(version), "held_out_share": 0.5}
+    made = client.post(API, wanted, JSON, headers=headers)
+    assert made.status_code == 201
+    assert made.json()["latest"]["number"] == 1
+    rows = []
+    for number in range(12):
+        row = build.trajectory(
+            answer="{", prompt=f"Meet Bako on friday {number}", metadata={"state": {"people": ["Bako"]}}
+        )
+        decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected=RIGHT)
+        rows.append(row)
+    one = client.post(f"{API}/mail/tasks", {"trace_id": rows[0].trace_id}, JSON, headers=headers)
+    assert (one.status_code, one.json()["number"], one.json()["is_proved"]) == (201, 1, True)
+    assert client.post(f"{API}/mail/tasks", {"trace_id": rows[0].trace_id}, JSON, headers=headers).status_code == 200
+    bulk = client.post(f"{API}/mail/tasks/bulk", headers=headers).json()
+    assert (len(bulk["made"]), bulk["refused"], bulk["left"]) == (11, {}, 0)
+    listed = client.get(f"{API}/mail/tasks?limit=5", headers=headers).json()
+    more = client.get(f"{API}/mail/tasks?limit=200&cursor={listed['next']}", headers=headers).json()
+    assert sorted(task["number"] for task in (*listed["items"], *more["items"])) == list(range(1, 13))
+    frozen = client.post(f"{API}/mail/task-sets", {"name": "mail"}, JSON, headers=headers)
+    assert frozen.status_code == 201
+    assert frozen.json()["train"] + frozen.json()["held_out"] == 12
+    got = client.get("/api/v1/task-sets/mail/1", headers=headers).json()
+    assert (got["digest"], len(got["members"]), got["opened"]) == (frozen.json()["digest"], 12, 0)
+    assert [item["name"] for item in client.get("/api/v1/task-sets", headers=headers).json()["items"]] == ["mail"]
+    assert client.get(API, headers=headers).json()["items"][0]["tasks"]["proved"] == 12
+
+
+def test_a_new_version_keeps_what_is_left_out(build: Build, client: Client, headers: dict[str, str]) -> None:
+    build.environment()
+    made = client.post(f"{API}/mail/versions", {"weights": {"exact": 1}}, JSON, headers=headers)
+    assert (made.status_code, made.json()["number"]) == (201, 2)
+    assert made.json()["config"]["tools"]
+    again = client.post(f"{API}/mail/versions", {"weights": {"exact": 1}}, JSON, headers=headers)
+    assert again.json()["number"] == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("", {"name": "a b", "version": "assistant@1"}, 422, "name: 'a b' is not of the form"),
+        ("", {"name": "new", "version": "nobody@1"}, 422, "version: there is no agent 'nobody'"),
+        ("", {"name": "new", "version": "assistant@1", "kind": "x"}, 422, "kind: 'x' is unknown"),
+        ("", {"name": "new", "version": "assistant@1", "held_out_share": 1}, 422, "held_out_share: 1.0 is not between"),
+        ("", {"name": "mail", "version": "assistant@1"}, 422, "there is an environment 'mail' already"),
+        ("", {"name": "new", "version": "assistant@1", "weights": {"x": 1}}, 422, "weights.x: unknown part"),
+        ("/mail/versions", {"weights": {"exact": 0}}, 422, "at least one must be above 0"),
+        ("/mail/versions", {"tools": [{"x": 1}]}, 422, "tools[0]"),
+        ("/mail/tasks", {"trace_id": "nowhere"}, 404, "nobody decided about a trajectory 'nowhere'"),
+        ("/mail/task-sets", {"name": "mail"}, 422, "no proved train task"),
+        ("/mail/task-sets", {"name": "mail", "tasks": [7]}, 422, "mail has no task 7"),
+        ("/mail/tasks/9/retire", {"reason": "x"}, 404, "there is no task 9 in mail"),
+        ("/none/tasks/bulk", {}, 404, "there is no environment 'none'"),
+    ],
+)
+def test_refusals_are_precise(
+    build: Build,
+    client: Client,
+    headers: dict[str, str],
+    path: str,
+    body: dict[str, Any],
+    status: int,
+    message: str,
+) -> None:
+    build.environment()
+    build.version()
+    answer = client.post(API + path, body, JSON, headers=headers)
+    assert answer.status_code == status
+    assert message in answer.json()["detail"]
+
+
+def test_retiring_needs_a_reason(build: Build, client: Client, headers: dict[str, str]) -> None:
+    task = build.task(Split.TRAIN)
+    path = f"{API}/mail/tasks/{task.number}/retire"
+    assert client.post(path, {"reason": " "}, JSON, headers=headers).status_code == 422
+    assert client.post(path, {"reason": "ambiguous"}, JSON, headers=headers).json()["retired_at"]
+    assert client.get(f"{API}/mail/tasks", headers=headers).json()["items"] == []
+    assert len(client.get(f"{API}/mail/tasks?retired=true", headers=headers).json()["items"]) == 1
+
+
+def test_scopes_and_projects(cast: Cast, build: Build, client: Client, key: Key) -> None:
+    build.task()
+    assert client.get(API).status_code == 401
+    assert client.post(f"{API}/mail/tasks/bulk", headers=key("read")).status_code == 403
+    assert client.post(f"{API}/mail/tasks/bulk", headers=key("build", by=cast.reviewer)).status_code == 403
+    other = key("read", "build", by=cast.stranger, project=cast.elsewhere)
+    for path in ("/mail", "/mail/tasks", "/mail/tasks/1"):
+        assert client.get(API + path, headers=other).status_code == 404
+    assert client.get(API, headers=other).json()["items"] == []
+    assert client.get(f"{API}/mail/tasks?split=weird", headers=key("read")).status_code == 400
+    assert Environment.objects.count() == 1

@@ -1,0 +1,179 @@
+"""The red-green proof tells wrong from right on the task itself, both ways, and never scores what it cannot."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.core import tools
+from flywheel.core.envs.tool_call import ToolCallEnvironment
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import Verdict
+from flywheel.environments.make import environment_version, task_from
+from flywheel.environments.models import Task
+from flywheel.environments.prove import REPEATS, failed_checks, prove
+from flywheel.failures.label import decide
+from tests.conftest import SYSTEM, TOOLS, Build, Cast
+
+RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+GOLD = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}))
+WRONG = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"}))
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def task(build: Build) -> Task:
+    return build.task(prompt="Meet Bako on friday", target=RIGHT, state={"people": ["Bako"]})
+
+
+def names(checks: list[dict[str, Any]]) -> list[str]:
+    return [check["name"] for check in checks]
+
+
+def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
+    proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert is_proved
+    assert names(proof["checks"]) == [
+        "recorded failure",
+        "corrected",
+        "empty",
+        "constant",
+        "echo",
+        "every tool at once",
+        "same every time",
+    ]
+    assert all(check["passed"] for check in proof["checks"])
+    assert proof["checks"][-1]["shown"] == f"{REPEATS}/{REPEATS}"
+    assert proof["verifier_digest"] == task.environment.latest.verifier_digest
+
+
+def test_a_failure_that_the_verifier_passes_is_no_failure(task: Task) -> None:
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=GOLD, is_failure=True)
+    assert not is_proved
+    (check,) = failed_checks(task)
+    assert (check["name"], check["score"]) == ("recorded failure", 1.0)
+
+
+def test_a_correction_that_the_verifier_fails_is_no_correction(task: Task) -> None:
+    task.target = {"tool": "calendar.create_event", "arguments": {"person": "Nobody", "day": "friday"}}
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    (check,) = failed_checks(task)
+    assert check["name"] == "corrected"
+    assert "there is no 'Nobody'" in check["reason"]
+
+
+def test_a_recorded_success_must_pass(task: Task) -> None:
+    assert prove(task, task.environment.latest, recorded=GOLD, is_failure=False)[1]
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=False)
+    assert not is_proved
+    assert names(failed_checks(task)) == ["recorded success"]
+
+
+def test_a_probe_that_scores_high_fails_the_proof(cast: Cast, task: Task) -> None:
+    """With all weight on form, any well-formed call would be worth training towards."""
+    version = environment_version(
+        environment=task.environment,
+        actor=cast.builder,
+        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        verifier={"kind": "tool_call", "weights": {"valid_json": 0.8, "exact": 0.2}},
+    )
+    task.proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    assert names(failed_checks(task)) == ["constant"]
+
+
+def test_a_verifier_that_raises_leaves_its_checks_unscored_and_red(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Verdict:
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(ToolCallEnvironment, "_judge", broken)
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    assert names(failed_checks(task)) == names(task.proof["checks"])
+    assert {check["score"] for check in task.proof["checks"]} == {None}
+    assert "ZeroDivisionError" in task.proof["checks"][0]["reason"]
+
+
+def test_a_verifier_that_changes_its_mind_is_found(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ToolCallEnvironment._judge
+    turns = iter(range(10_000))
+
+    def moody(self: ToolCallEnvironment, *args: Any) -> Verdict:
+        verdict = real(self, *args)
+        return Verdict(verdict.score, f"{verdict.reason} {next(turns) % 5 == 0}", verdict.parts)
+
+    monkeypatch.setattr(ToolCallEnvironment, "_judge", moody)
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    assert names(failed_checks(task)) == ["same every time"]
+
+
+@pytest.mark.parametrize("target", [{}, {"tool": "calendar.create_event"}, {"tool": 3, "arguments": None}])
+def test_a_target_that_is_none_is_a_failed_check_and_no_crash(task: Task, target: Mapping[str, Any]) -> None:
+    task.target = target
+    task.proof, is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    assert not is_proved
+    assert "corrected" in names(failed_checks(task))
+
+
+@pytest.mark.parametrize(
+    "weights", [{"tool": 0.7, "arguments": 0.1, "exact": 0.2}, {"valid_json": 1 / 3, "exact": 2 / 3}]
+)
+def test_weights_that_do_not_add_up_exactly_still_let_the_right_answer_pass(
+    cast: Cast, task: Task, weights: dict[str, float]
+) -> None:
+    version = environment_version(
+        environment=task.environment,
+        actor=cast.builder,
+        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        verifier={"kind": "tool_call", "weights": weights},
+    )
+    proof, _ = prove(task, version, recorded=WRONG, is_failure=True)
+    corrected = next(check for check in proof["checks"] if check["name"] == "corrected")
+    assert corrected["passed"]
+
+
+def test_a_new_environment_version_proves_every_task_again(cast: Cast, build: Build) -> None:
+    environment = build.environment()
+    row = build.trajectory(answer=WRONG.content, metadata={"state": {"people": ["Bako"]}})
+    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+    task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+    row.delete()
+    without = [tool for tool in TOOLS if tool["name"] != "calendar.create_event"]
+    config = {"system_prompt": SYSTEM, "tools": without}
+    environment_version(environment=environment, actor=cast.builder, config=config, verifier={"kind": "tool_call"})
+    task.refresh_from_db()
+    assert (task.is_proved, task.proof["environment_version"]) == (False, "mail@2")
+    config = {"system_prompt": SYSTEM + " Now.", "tools": TOOLS}
+    environment_version(environment=environment, actor=cast.builder, config=config, verifier={"kind": "tool_call"})
+    task.refresh_from_db()
+    assert (task.is_proved, task.proof["environment_version"]) == (True, "mail@3")
+    assert task.proof["recorded"]["content"] == WRONG.content
+
+
+def test_the_page_says_which_check_failed(
+    cast: Cast, build: Build, task: Task, sign_in: Callable[[User], Client]
+) -> None:
+    task.target = {"tool": "calendar.create_event", "arguments": {"person": "Nobody", "day": "friday"}}
+    task.proof, task.is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
+    task.save()
+    url = reverse("environments:task", args=["acme", "mail", task.number])
+    page = sign_in(cast.viewer).get(url).content.decode()
+    assert "The proof is not green" in page
+    assert "Check “corrected” wanted high and scored 0.90" in page
+
+
+def test_the_proof_uses_the_very_verifier_of_evals(task: Task) -> None:
+    version = task.environment.latest
+    env = ToolCallEnvironment(version.config, version.verifier)
+    from flywheel.environments.make import core_task
+
+    pure = core_task(task)
+    trace = Trace.from_messages("t", [*env.reset(pure, 0), WRONG])
+    proof, _ = prove(task, version, recorded=WRONG, is_failure=True)
+    assert proof["checks"][0]["score"] == env.verifier(pure)(trace, pure.target).score
