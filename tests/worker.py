@@ -44,7 +44,7 @@ class Worker:
         environment = {
             **os.environ,
             "FLYWHEEL_HOME": str(settings.HOME),
-            "DATABASE_URL": _database_url(),
+            "DATABASE_URL": database_url(),
             "PYTHONUNBUFFERED": "1",
         }
         with self.path.open("wb") as log:
@@ -160,7 +160,7 @@ def empty_broker() -> None:
             cursor.execute("SELECT pgmq.purge_queue(%s)", [name])
 
 
-def _database_url() -> str:
+def database_url() -> str:
     """The test database as the child processes are to find it."""
     from urllib.parse import quote
 
