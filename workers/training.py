@@ -139,7 +139,8 @@ def _source(artifact: Artifact) -> dict[str, str]:
 
 def _dataset(run: TrainingRun) -> bytes:
     try:
-        content = b"".join(datasets.lines(run.dataset))
+        with datasets.open_rows(run.dataset) as file:
+            content = file.read()
     except FileNotFoundError as error:
         raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error
     if hashlib.sha256(content).hexdigest() != run.dataset.digest:

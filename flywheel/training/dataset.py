@@ -4,14 +4,14 @@ Demonstrations come from corrected failures and from passing rollouts (rejection
 wrong answer to the same task, practice tasks are the tasks themselves. Held-out tasks are nowhere near: rows are made
 from members of the train split only, and the set is checked for clusters and prompts that straddle first of all.
 
-`draft` makes the rows and writes nothing, `build` keeps them, `lines` reads them back.
+`draft` makes the rows and writes nothing, `build` keeps them, `open_rows` gives them back.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
@@ -97,10 +97,9 @@ def build(
     return _keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts), actor, through)
 
 
-def lines(dataset: Dataset) -> Iterator[bytes]:
-    """The rows as they are stored, one line each. Raises FileNotFoundError when the storage has lost them."""
-    with default_storage.open(dataset.file) as file:
-        yield from file
+def open_rows(dataset: Dataset) -> IO[bytes]:
+    """The file of a dataset, a row a line. Raises FileNotFoundError when the storage has lost it."""
+    return cast(IO[bytes], default_storage.open(dataset.file))
 
 
 def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:

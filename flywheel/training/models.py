@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
+from flywheel.core.recipes import ALGORITHMS
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import Job, JobEvent, State
@@ -104,6 +105,11 @@ class TrainingRun(Job):
 
     def __str__(self) -> str:
         return f"r-{self.pk}"
+
+    @property
+    def algorithm_label(self) -> str:
+        known = ALGORITHMS.get(self.algorithm)
+        return known.label if known else self.algorithm
 
 
 class TrainingEvent(JobEvent):

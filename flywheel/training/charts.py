@@ -1,0 +1,170 @@
+"""The pictures of a training run, as `{% chart %}` takes them: only what was measured, at most 500 points each.
+
+One table, `PICTURES`, says which there are; what a run did not measure gives no picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import F, Max
+from django.db.models.functions import Mod
+
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.training.models import Point, TrainingRun
+
+MOST_POINTS = 500
+
+Steps = Sequence[tuple[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    key: str
+    title: str
+    lines: Mapping[str, str]
+    """Metric → what the line is called."""
+    unit: str = ""
+    axis: str = ""
+    share: bool = False
+    """A share of 1, shown in percent."""
+    note: str = ""
+    spread: str = ""
+    """The metric that is the band's half-width around the first line."""
+    family: str = ""
+    """Prefix of metrics each of which is a line, called by the rest of its name."""
+
+
+LENGTHS = {"completion_length_mean": "mean", "completion_length_max": "longest"}
+PICTURES = [
+    Picture("reward", "Reward", {"reward_mean": "mean"}, axis="reward", spread="reward_std", note="mean ± std"),
+    Picture("parts", "Reward by part", {}, axis="part", note="as the verifier scored it", family="reward/"),
+    Picture("accuracy", "Token accuracy", {"accuracy": "tokens"}, share=True, note="on the training rows"),
+    Picture("margin", "Reward margin", {"margin": "chosen − rejected"}, axis="margin"),
+    Picture("pairs", "Pairs ranked right", {"pair_accuracy": "pairs"}, share=True, note="on the training pairs"),
+    Picture("logps", "Log-probability", {"chosen_logp": "chosen", "rejected_logp": "rejected"}, axis="log p"),
+    Picture(
+        "groups", "Zero-variance groups", {"zero_variance_groups": "groups"}, share=True, note="they teach nothing"
+    ),
+    Picture("unscored", "Unscored attempts", {"unscored": "attempts"}, share=True),
+    Picture("entropy", "Entropy", {"entropy": "entropy"}, axis="nats per token"),
+    Picture("kl", "Distance from the start", {"kl": "KL"}, axis="nats"),
+    Picture(
+        "length",
+        "Completion length",
+        {"completion_length_mean": "mean", "completion_length_max": "longest"},
+        axis="tokens",
+    ),
+    Picture("truncated", "Cut-off completions", {"truncated_fraction": "completions"}, share=True),
+    Picture("clip", "Clip fraction", {"clip_low": "low", "clip_high": "high", "clip_region": "either"}, share=True),
+    Picture("loss", "Loss", {"loss": "loss"}, axis="loss"),
+    Picture("grad", "Gradient norm", {"grad_norm": "norm"}, axis="norm"),
+    Picture("rate", "Learning rate", {"learning_rate": "rate"}, axis="rate"),
+    Picture("time", "Step time", {"step_time_s": "step"}, unit="s", axis="time"),
+]
+ON_POLICY = "0 by construction: one step per batch of attempts"
+
+
+def charts(run: TrainingRun, steps: Steps, stride: int) -> list[dict[str, Any]]:
+    """Held-out success first, then everything that the run measured. `steps` are every `stride`-th step's metrics."""
+    evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
+    drawn = [held_out(run, evals)] if evals else []
+    for picture in PICTURES:
+        made = _draw(picture, steps, run, stride)
+        if made is not None:
+            drawn.append(made)
+    return drawn
+
+
+def step_points(run: TrainingRun) -> tuple[Steps, int]:
+    """Every n-th step's metrics and the last one's, and n."""
+    points = run.points.filter(kind=Point.Kind.STEP)
+    last = points.aggregate(last=Max("step"))["last"] or 0
+    stride = -(-last // MOST_POINTS) or 1
+    rows = list(
+        points.annotate(left=Mod(F("step"), stride)).filter(left=0).order_by("step").values_list("step", "values")
+    )
+    if last and (not rows or rows[-1][0] != last):
+        rows += points.filter(step=last).values_list("step", "values")
+    return rows[-MOST_POINTS:], stride
+
+
+def held_out(run: TrainingRun, evals: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Success of the policy on held-out tasks as it learns, against itself before the first step.
+
+    The run's own evaluations are greedy and on some of the tasks, so the dashed line is the start asked the same way;
+    the baseline eval, which samples all tasks, is another measure and would be a false comparison here.
+    """
+    values = [_percent(values["success"]) for _, values in evals]
+    start = values[0] if evals[0][0] == 0 else None
+    asked = max(values["n"] for _, values in evals)
+    return {
+        "kind": "line",
+        "title": "Held-out success",
+        "key": f"held-out-{run.pk}",
+        "note": f"{asked} tasks, asked greedily; dashed: before the first step",
+        "x": {"title": "step"},
+        "y": {"title": "success", "unit": "%", "range": [0, 100]},
+        "series": [{"name": "policy", "role": "candidate", "x": [step for step, _ in evals], "y": values}],
+        **({} if start is None else {"baseline": start}),
+    }
+
+
+def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict[str, Any] | None:
+    lines = _lines(picture, steps)
+    if not lines:
+        return None
+    scale = 100.0 if picture.share else 1.0
+    xs = [step for step, _ in steps]
+    series = []
+    for metric, name in lines.items():
+        values = [values.get(metric) for _, values in steps]
+        line: dict[str, Any] = {"name": name, "x": xs, "y": [_scaled(value, scale) for value in values]}
+        if picture.spread:
+            spread = [values.get(picture.spread) for _, values in steps]
+            pairs = list(zip(values, spread, strict=True))
+            line["low"] = [None if v is None or s is None else _scaled(v - s, scale) for v, s in pairs]
+            line["high"] = [None if v is None or s is None else _scaled(v + s, scale) for v, s in pairs]
+        series.append(line)
+    if len(series) == 1:
+        series[0]["role"] = "candidate"
+    return {
+        "kind": "band",
+        "title": picture.title,
+        "key": f"{picture.key}-{run.pk}",
+        "height": "short",
+        "note": _note(picture, steps, run, stride),
+        "x": {"title": "step"},
+        "y": {"title": "share" if picture.share else picture.axis, "unit": "%" if picture.share else picture.unit},
+        "series": series,
+    }
+
+
+def _lines(picture: Picture, steps: Steps) -> dict[str, str]:
+    """The picture's metrics that the run measured."""
+    measured = {metric for _, values in steps for metric in values}
+    lines = {metric: name for metric, name in picture.lines.items() if metric in measured}
+    if picture.family:
+        found = sorted(metric for metric in measured if metric.startswith(picture.family))
+        lines |= {metric: metric.removeprefix(picture.family).replace("_", " ") for metric in found}
+    return lines
+
+
+def _note(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> str:
+    notes = [picture.note] if picture.note else []
+    is_reinforced = ALGORITHMS[run.algorithm].data == "tasks"
+    if picture.key == "clip" and is_reinforced and run.settings.get("num_iterations", 1) == 1:
+        clipped = any(values.get(metric) for _, values in steps for metric in picture.lines)
+        notes += [] if clipped else [ON_POLICY]
+    if stride > 1:
+        notes.append(f"every {stride}th step")
+    return "; ".join(notes)
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    """Six significant digits: more are not seen, and a page of curves is long enough."""
+    return None if value is None else float(f"{value * scale:.6g}")
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(value * 100, 2)

@@ -1,0 +1,307 @@
+"""The launch page's form: what a person chose so far, each value with what is wrong with it.
+
+The same form is read at every change of a choice (then nothing is demanded yet) and when it is sent. Values stay as
+they were written; a setting that nobody changed follows the default of the algorithm that is chosen now.
+"""
+
+import contextlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.core import recipes
+from flywheel.core.recipes import SETTINGS, Setting
+from flywheel.environments.models import TaskSet
+from flywheel.evals.models import EvalRun
+from flywheel.evals.refs import find_task_set
+from flywheel.templatetags.flywheel import count
+from flywheel.training.launch import LORA, CannotLaunch, check_settings, check_tuning, default_settings
+from flywheel.training.models import Recommendation, TrainingRun
+from flywheel.training.recommend import lightest
+
+PREFIX = "set."
+ALGORITHM_OF = {"sft": "sft", "dpo": "dpo", "rlvr": "grpo"}
+"""The algorithm that is offered for a recommended fix."""
+
+
+@dataclass(slots=True)
+class Field:
+    """One setting as the form shows it."""
+
+    setting: Setting
+    default: str
+    value: str
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return PREFIX + self.setting.name
+
+    @property
+    def label(self) -> str:
+        return self.setting.name.replace("_", " ").capitalize()
+
+    @property
+    def kind(self) -> str:
+        return self.setting.type.__name__
+
+    @property
+    def bounds(self) -> str:
+        low, high = self.setting.min, self.setting.max
+        if self.setting.choices or low is None:
+            return ""
+        return f"{_bound(low)} to {_bound(high)}" if high is not None else f"at least {_bound(low)}"
+
+    @property
+    def is_changed(self) -> bool:
+        return self.value != self.default
+
+
+@dataclass(slots=True)
+class LaunchForm:
+    """What was chosen and what is wrong with it, by field."""
+
+    project: Project
+    data: Mapping[str, str]
+    key: str = ""
+    errors: dict[str, str] = field(default_factory=dict)
+    base_ref: str = ""
+    base: Version | None = None
+    task_set_ref: str = ""
+    task_set: TaskSet | None = None
+    rollouts: EvalRun | None = None
+    algorithm: str = ""
+    mode: str = "full"
+    rank: str = str(LORA["rank"])
+    alpha: str = str(LORA["alpha"])
+    seed: str = "1"
+    reason: str = ""
+    passed_on: str = ""
+    fields: list[Field] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, project: Project, data: Mapping[str, str]) -> "LaunchForm":
+        """The references and plain values. `choose` goes on once the ladder was asked."""
+        form = cls(project, data, key=_key(data.get("key", "")))
+        form.base_ref = data.get("base", "") or _ref(_first_base(project))
+        if form.base_ref:
+            try:
+                form.base = find_version(project, form.base_ref)
+                form.base_ref = str(form.base)
+            except UnknownReference as error:
+                form.errors["base"] = str(error)
+        form.task_set_ref = data.get("task_set", "") or _ref(_first_set(project, form.base))
+        if form.task_set_ref:
+            try:
+                form.task_set = find_task_set(project, form.task_set_ref)
+                form.task_set_ref = str(form.task_set)
+            except UnknownReference as error:
+                form.errors["task_set"] = str(error)
+        form.rollouts = _rollouts(form, data.get("rollouts", ""))
+        form.mode = data.get("mode", "full")
+        for name in ("rank", "alpha", "seed", "reason", "passed_on"):
+            setattr(form, name, data.get(name, getattr(form, name)))
+        return form
+
+    def choose(self, recommendation: Recommendation | None) -> None:
+        """Take the algorithm that was chosen, else the recommended one, and read its settings."""
+        first = lightest(recommendation) if recommendation else None
+        self.algorithm = self.data.get("algorithm", "") or ALGORITHM_OF.get(first["fix"] if first else "", "sft")
+        if self.algorithm not in recipes.ALGORITHMS:
+            known = ", ".join(recipes.ALGORITHMS)
+            self.errors["algorithm"] = f"{self.algorithm!r} is unknown, one of {known} is wanted"
+            self.algorithm = "sft"
+        defaults = default_settings(self.algorithm, self.base, self.mode)
+        before = self._defaults_before()
+        for name, default in defaults.items():
+            written = self.data.get(PREFIX + name)
+            is_own = written is not None and written != write(before.get(name))
+            value = written.strip() if is_own and written is not None else write(default)
+            self.fields.append(Field(SETTINGS[name], write(default), value))
+
+    @property
+    def known(self) -> recipes.Algorithm:
+        return recipes.ALGORITHMS[self.algorithm]
+
+    @property
+    def shown(self) -> list[Field]:
+        return [each for each in self.fields if each.setting.shown]
+
+    @property
+    def others(self) -> list[Field]:
+        return [each for each in self.fields if not each.setting.shown]
+
+    @property
+    def others_open(self) -> bool:
+        """Whether something is to be seen among the settings that are folded away."""
+        return bool(self.passed_on or "passed_on" in self.errors or any(f.error or f.is_changed for f in self.others))
+
+    @property
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(self.key)
+
+    @property
+    def settings_now(self) -> dict[str, Any]:
+        """The settings as far as they can be read; the others at their defaults."""
+        found = default_settings(self.algorithm, self.base, self.mode)
+        for each in self.fields:
+            with contextlib.suppress(ValueError):
+                found[each.setting.name] = each.setting.check(_typed(each.setting, each.value))
+        return found
+
+    def check(self) -> dict[str, Any]:
+        """What `launch` takes beside the references, every problem noted at its field."""
+        given = self._settings()
+        tuning = self._tuning()
+        seed = _whole(self.seed)
+        if seed is None:
+            self.errors["seed"] = f"{self.seed!r} is not a whole number"
+        if self.base and tuning and not self.errors:
+            try:
+                check_settings(self.known, self.base, tuning, given)
+            except CannotLaunch as error:
+                self.refuse(error.field, error.problem)
+        return {"settings": given, "tuning": tuning, "seed": seed, "override_reason": self.reason}
+
+    def refuse(self, where: str, problem: str) -> None:
+        """Show at its field what a verb refused."""
+        name = where.removeprefix("settings.").removeprefix("tuning.")
+        for each in self.fields:
+            if each.setting.name == name:
+                each.error = problem
+                self.errors[PREFIX + name] = problem
+                return
+        if name.startswith(recipes.PASSED_ON):
+            name, problem = "passed_on", f"{name}: {problem}"
+        self.errors[{"override_reason": "reason", "kind": "algorithm"}.get(name, name)] = problem
+
+    def _settings(self) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        for each in self.fields:
+            if not each.is_changed:
+                continue
+            try:
+                given[each.setting.name] = each.setting.check(_typed(each.setting, each.value))
+            except ValueError as error:
+                self.refuse(f"settings.{each.setting.name}", str(error).partition(": ")[2])
+        for line in filter(str.strip, self.passed_on.splitlines()):
+            name, sign, value = (part.strip() for part in line.partition("="))
+            if not sign or not name.startswith(recipes.PASSED_ON):
+                self.errors["passed_on"] = f"{line.strip()!r} is not of the form trl.field = value"
+                break
+            given[name] = _json(value)
+        return given
+
+    def _tuning(self) -> dict[str, Any] | None:
+        value: dict[str, Any] = {"mode": self.mode}
+        if self.mode == "lora":
+            value |= {"rank": _whole(self.rank) or self.rank, "alpha": _whole(self.alpha) or self.alpha}
+        try:
+            return check_tuning(value)
+        except CannotLaunch as error:
+            self.refuse(error.field, error.problem)
+            return None
+
+    def _defaults_before(self) -> dict[str, Any]:
+        """The defaults that the settings in the form were shown with."""
+        algorithm, mode = self.data.get("settings_of", ""), self.data.get("settings_mode", "full")
+        if algorithm not in recipes.ALGORITHMS:
+            return {}
+        before = self.data.get("settings_base", "")
+        try:
+            base = find_version(self.project, before) if before else None
+        except UnknownReference:
+            base = None
+        return default_settings(algorithm, base, mode)
+
+
+def as_data(run: TrainingRun) -> dict[str, str]:
+    """A run's choices as this form sends them, to launch another like it."""
+    data = {
+        "base": str(run.base),
+        "task_set": str(run.task_set),
+        "algorithm": run.algorithm,
+        "seed": str(run.seed),
+        "reason": run.override_reason,
+        "rollouts": str(run.dataset.recipe.get("eval_run") or ""),
+        **{name: str(value) for name, value in run.tuning.items()},
+        **{PREFIX + name: write(value) for name, value in run.settings.items() if name in SETTINGS},
+    }
+    passed = [f"{name} = {json.dumps(value)}" for name, value in run.settings.items() if name not in SETTINGS]
+    return data | {"passed_on": "\n".join(passed)}
+
+
+def write(value: Any) -> str:
+    """A setting's value as a field holds it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bound(value: float) -> str:
+    return count(value) if value >= 1000 else f"{value:g}"
+
+
+def _typed(setting: Setting, text: str) -> Any:
+    """The text as the setting's type where it can be read as such, else the text itself, which its check refuses."""
+    if setting.type is bool:
+        return {"true": True, "false": False}.get(text, text)
+    if setting.type is str:
+        return text
+    try:
+        return int(text) if setting.type is int else float(text)
+    except ValueError:
+        return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def _key(text: str) -> str:
+    """The key that the form was given; another for a form that is new or lost it."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        return str(uuid.uuid4())
+
+
+def _ref(row: Version | TaskSet | None) -> str:
+    return str(row) if row else ""
+
+
+def _first_base(project: Project) -> Version | None:
+    """What is live and can be trained, else the newest version that can."""
+    versions = Version.objects.filter(agent__project=project, weights__isnull=False).select_related("agent")
+    live = versions.filter(agent__live__isnull=False, pk__in=project.agents.values("live")).order_by("-pk").first()
+    return live or versions.order_by("-pk").first()
+
+
+def _first_set(project: Project, base: Version | None) -> TaskSet | None:
+    """The newest task set of the agent's environments, else the newest of all."""
+    sets = TaskSet.objects.filter(project=project).order_by("-pk")
+    own = sets.filter(environment_version__environment__agent=base.agent_id).first() if base else None
+    return own or sets.first()
+
+
+def _rollouts(form: LaunchForm, text: str) -> EvalRun | None:
+    if not text or not form.task_set:
+        return None
+    number = _whole(text)
+    found = EvalRun.objects.filter(project=form.project, pk=number or 0).first()
+    if found is None:
+        form.errors["rollouts"] = f"there is no eval {text[:20]!r} in this project"
+    return found

@@ -1,0 +1,146 @@
+"""Before you launch: what the data is, what the held-out set can show, how long it will take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from django.db.models import Count, Max, Min, Q
+
+from flywheel.agents.models import Version
+from flywheel.core.fixes import LEARNABLE
+from flywheel.core.metrics import Row, clusters_of, task_samples
+from flywheel.core.stats import Variance, minimum_detectable, variance_components
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import rows_of
+from flywheel.jobs import State
+from flywheel.training.dataset import CannotBuild, Draft, draft
+from flywheel.training.models import Point, TrainingRun
+
+EARLIER = 5
+"""Earlier runs that a duration is estimated from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The data of a run that would be launched now."""
+
+    train: int
+    held_out: int
+    train_clusters: int
+    held_out_clusters: int
+    draft: Draft | None
+    problem: str
+    """Why there are no rows."""
+    guards: int
+    """Train tasks that were made of successes."""
+    warning: str
+    """What a person should know of the baseline before they train on this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    expected: timedelta
+    runs: list[TrainingRun]
+    """Earlier ones that it is estimated from."""
+
+
+def data_of(task_set: TaskSet, kind: str, rollouts: EvalRun | None, baseline: EvalRun | None) -> Data:
+    """What a run of this kind would learn from and be measured by."""
+    members = list(task_set.members.values_list("split", "task__cluster"))
+    clusters = {split: {cluster for found, cluster in members if found == split} for split in Split.values}
+    made, problem = None, ""
+    try:
+        made = draft(kind=kind, task_set=task_set, rollouts=rollouts)
+    except CannotBuild as error:
+        problem = error.problem
+    return Data(
+        train=sum(split == Split.TRAIN for split, _ in members),
+        held_out=sum(split == Split.HELD_OUT for split, _ in members),
+        train_clusters=len(clusters[Split.TRAIN]),
+        held_out_clusters=len(clusters[Split.HELD_OUT]),
+        draft=made,
+        problem=problem,
+        guards=made.recipe["tasks"] - made.recipe["from_failures"] if made else 0,
+        warning=_out_of_range(baseline, kind),
+    )
+
+
+def success_of(run: EvalRun | None) -> dict[str, Any] | None:
+    """The estimate of success in a finished eval."""
+    found: dict[str, Any] | None = run.summary.get("metrics", {}).get("success") if run else None
+    return found
+
+
+def detectable(baseline: EvalRun) -> tuple[float | None, str]:
+    """The smallest true difference that the comparison will show with power 80 %, and what that rests on.
+
+    Only one arm is known yet. The other is taken to vary as much as this one, from task to task and within a task, and
+    to have its good tasks elsewhere: related arms, as they mostly are, differ less and show smaller differences.
+    """
+    rows = rows_of(baseline)
+    variance = _expected_variance(rows)
+    tasks = len(clusters_of(rows))
+    if variance is None or not variance.per_task:
+        return None, "the baseline's tasks all scored alike, so their spread is not known"
+    assumed = (
+        f"{tasks} held-out tasks × {baseline.samples}, 5 % error, 80 % power, if the trained version varies as much"
+    )
+    return minimum_detectable(tasks, variance), assumed
+
+
+def _expected_variance(rows: Sequence[Row]) -> Variance | None:
+    samples = task_samples(rows, lambda row: None if row.success is None else float(row.success))
+    cluster = clusters_of(rows)
+    tasks = list(samples)
+    # Against an arm that never varies, the difference has this arm's spread, split into its parts.
+    one = variance_components(
+        [samples[task] for task in tasks], [[0.0] * len(samples[task]) for task in tasks], [cluster[t] for t in tasks]
+    )
+    if one is None:
+        return None
+    sigma2, k = one.sigma2_baseline, one.k_baseline
+    return Variance(2 * one.omega2, sigma2, sigma2, k, k, one.design_effect)
+
+
+def expected_duration(base: Version, settings: Mapping[str, Any], algorithm: str) -> Duration | None:
+    """How long the run will take, from earlier runs of the algorithm on weights and batches of this very size.
+
+    Loading and the first step are taken as they were, the other steps (evaluations and checkpoints among them) in
+    proportion. None without such a run.
+    """
+    runs = TrainingRun.objects.filter(
+        project=base.agent.project_id,
+        algorithm=algorithm,
+        state=State.SUCCEEDED,
+        attempt=1,
+        base__weights__size=base.weights.size if base.weights else None,
+        settings__batch_size=settings.get("batch_size"),
+    )
+    steps = Q(points__kind=Point.Kind.STEP)
+    measured = runs.annotate(
+        first=Min("points__at", filter=steps), last=Max("points__at", filter=steps), count=Count("points", filter=steps)
+    ).filter(count__gt=1)
+    earlier = list(measured.order_by("-pk")[:EARLIER])
+    if not earlier:
+        return None
+    start = median((run.first - run.started_at).total_seconds() for run in earlier)
+    each = median((run.last - run.first).total_seconds() / (run.count - 1) for run in earlier)
+    return Duration(timedelta(seconds=start + each * max(0, settings["steps"] - 1)), list(earlier))
+
+
+def _out_of_range(baseline: EvalRun | None, kind: str) -> str:
+    success = success_of(baseline)
+    if success is None or success["mean"] is None:
+        return ""
+    low, high = LEARNABLE
+    if success["mean"] < low:
+        hint = (
+            "groups of attempts would mostly fail alike; SFT comes first" if kind == "tasks" else "expect a small start"
+        )
+        return f"The baseline solves less than {low:.0%} of the held-out tasks: {hint}."
+    if success["mean"] > high:
+        return f"The baseline solves more than {high:.0%} of the held-out tasks already: little is left to learn."
+    return ""

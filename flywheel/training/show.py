@@ -1,0 +1,214 @@
+"""A run as its page shows it: how far it is, what to look at, its rollouts, its chain. And a dataset's rows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice, pairwise
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.environments.models import Task
+from flywheel.jobs import State
+from flywheel.training.charts import Steps
+from flywheel.training.dataset import open_rows
+from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
+
+SAMPLED_STEPS = 3
+"""Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
+LOG_LINES = 300
+ROWS_SHOWN = 50
+SLIP = 0.05
+"""Points of held-out success that are more than chance on most held-out sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    elapsed: timedelta | None
+    remaining: timedelta | None
+    """None where nothing can be said yet."""
+
+
+def progress(run: TrainingRun) -> Progress:
+    """How long the run has taken and will take, by the pace of its last steps."""
+    if run.started_at is None:
+        return Progress(None, None)
+    elapsed = (run.finished_at or timezone.now()) - run.started_at
+    if run.state != State.RUNNING or not run.total:
+        return Progress(elapsed, None)
+    recent = list(run.points.filter(kind=Point.Kind.STEP).order_by("-step")[:50].values_list("step", "at"))
+    if len(recent) < 2 or recent[0][0] == recent[-1][0]:
+        return Progress(elapsed, None)
+    # A restart leaves a gap that says nothing of the pace.
+    gaps = sorted((new[1] - old[1]) / (new[0] - old[0]) for new, old in pairwise(recent))
+    return Progress(elapsed, sum(gaps[: -(len(gaps) // 20) or None], timedelta()) / len(gaps) * (run.total - run.done))
+
+
+def alerts(run: TrainingRun, steps: Steps) -> list[str]:
+    """What a person should look at: the trainer's warnings, and what the curves say together."""
+    told = list(dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True)))
+    evals = run.points.filter(kind=Point.Kind.EVAL).order_by("step")
+    measured = [(point.step, point.values["success"]) for point in evals if point.values["success"] is not None]
+    curves = [values for _, values in steps]
+    return [*told[-8:], *_falling(measured), *_hacking(measured, curves), *_unlearning(curves)]
+
+
+def _falling(measured: list[tuple[int, float]]) -> list[str]:
+    if len(measured) < 3:
+        return []
+    (best_at, best), (last_at, last) = max(measured, key=lambda pair: pair[1]), measured[-1]
+    if best - last <= SLIP:
+        return []
+    return [f"held-out success fell from {best:.0%} at step {best_at} to {last:.0%} at step {last_at}: it may overfit"]
+
+
+def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]]) -> list[str]:
+    """Reward that rises while held-out success does not: the verifier may be fooled."""
+    gain = _gain([values["reward_mean"] for values in curves if "reward_mean" in values])
+    if gain is None or gain < 0.1 or len(measured) < 3 or measured[-1][1] > measured[0][1]:
+        return []
+    return [f"reward rose by {gain:.2f} and held-out success did not: read sample rollouts before you trust it"]
+
+
+def _unlearning(curves: list[Mapping[str, float]]) -> list[str]:
+    """Preference learning that makes the right answer itself less likely, only less so than the wrong one."""
+    gain = _gain([values["chosen_logp"] for values in curves if "chosen_logp" in values])
+    if gain is None or gain > -1.0:
+        return []
+    return [f"the chosen answers became less likely (log-probability {gain:+.1f}): a higher beta holds them"]
+
+
+def _gain(curve: list[float]) -> float | None:
+    """By how much the last fifth is above the first; None for a curve that is too short."""
+    fifth = len(curve) // 5
+    return sum(curve[-fifth:]) / fifth - sum(curve[:fifth]) / fifth if fifth >= 2 else None
+
+
+def samples(run: TrainingRun) -> dict[str, Any]:
+    """Rollouts of the same held-out tasks at several steps, side by side: `{steps, rows}`."""
+    found = list(run.points.filter(kind=Point.Kind.SAMPLES).order_by("step").values_list("step", flat=True))
+    if not found:
+        return {"steps": [], "rows": []}
+    chosen = sorted({found[0], found[len(found) // 2], found[-1]})[:SAMPLED_STEPS]
+    points = run.points.filter(kind=Point.Kind.SAMPLES, step__in=chosen).order_by("step")
+    by_task: dict[str, dict[int, Any]] = {}
+    prompts: dict[str, str] = {}
+    for point in points:
+        for sample in point.values:
+            by_task.setdefault(sample["task_id"], {})[point.step] = sample
+            prompts[sample["task_id"]] = sample["prompt"]
+    environment = run.task_set.environment_version.environment
+    numbers = [int(name[2:]) for name in by_task if name.startswith("t-") and name[2:].isdigit()]
+    known = set(Task.objects.filter(environment=environment, number__in=numbers).values_list("number", flat=True))
+    rows = [
+        {
+            "task": task,
+            "url": _task_url(run, environment.name, task) if _number(task) in known else "",
+            "prompt": prompts[task],
+            "cells": [at.get(step) for step in chosen],
+        }
+        for task, at in by_task.items()
+    ]
+    return {"steps": chosen, "rows": rows}
+
+
+def log(run: TrainingRun) -> list[TrainingEvent]:
+    """The newest lines of the run's log, oldest first."""
+    return list(run.events.order_by("-id")[:LOG_LINES])[::-1]
+
+
+def fingerprint(run: TrainingRun) -> str:
+    """Changes whenever there is something new to show."""
+    last = run.events.order_by("-id").values_list("id", flat=True).first() or 0
+    return f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}"
+
+
+def lineage(run: TrainingRun) -> list[dict[str, Any]]:
+    """From the version it starts from to what came of it."""
+    slug = run.project.slug
+    chain = [
+        _link(str(run.base), "agents:version", slug, run.base.agent.name, run.base.number),
+        _link(f"set {run.task_set}", "environments:task_set", slug, run.task_set.name, run.task_set.version),
+        _link(f"dataset {run.dataset}", "training:dataset", slug, run.dataset.name, run.dataset.version),
+        {"label": f"run {run}", "url": "", "current": True},
+    ]
+    if run.produced:
+        chain.append(
+            _link(str(run.produced), "agents:version", slug, run.produced.agent.name, run.produced.number),
+        )
+    if run.evaluation:
+        chain.append(_link(str(run.evaluation), "evals:run", slug, run.evaluation.pk))
+    for candidate in run.candidates.all()[:1]:
+        chain.append(_link(str(candidate), "promotions:candidate", slug, candidate.pk))
+    return chain
+
+
+def dataset_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], str]:
+    """The first rows of a dataset, or why they cannot be shown."""
+    try:
+        with open_rows(dataset) as file:
+            return [json.loads(line) for line in islice(file, ROWS_SHOWN)], ""
+    except FileNotFoundError:
+        return [], "The storage has lost this dataset's file. Its digest stands; build it again from its task set."
+    except ValueError as error:
+        return [], f"The file of this dataset is damaged: {error}."
+
+
+def dataset_lineage(dataset: Dataset) -> list[dict[str, Any]]:
+    """From the tasks to the newest run that learnt from them."""
+    slug, task_set = dataset.project.slug, dataset.task_set
+    chain = [
+        _link(task_set.environment_version.environment.name, "environments:environment", slug,
+              task_set.environment_version.environment.name),
+        _link(f"set {task_set}", "environments:task_set", slug, task_set.name, task_set.version),
+        {"label": f"dataset {dataset}", "url": "", "current": True},
+    ]  # fmt: skip
+    chain += [_link(f"run {run}", "training:run", slug, run.pk) for run in dataset.training_runs.order_by("-pk")[:3]]
+    return chain
+
+
+def settings_rows(run: TrainingRun) -> list[dict[str, Any]]:
+    """Every frozen setting, those that differ from the algorithm's default marked."""
+    defaults = ALGORITHMS[run.algorithm].defaults
+    return [
+        {"name": name, "value": value, "is_default": name in defaults and defaults[name] == value}
+        for name, value in run.settings.items()
+    ]
+
+
+def failed_advice(run: TrainingRun) -> str:
+    """What a person can do about a failure, by its kind."""
+    return ADVICE.get(
+        run.error_kind, "Resume goes on from the newest checkpoint, or from the start where there is none."
+    )
+
+
+_AGAIN = "Resuming would meet the same again: launch another run with what is named put right."
+ADVICE: Mapping[str, str] = {
+    "bad_spec": _AGAIN,
+    "data": _AGAIN,
+    "contamination": _AGAIN,
+    "adapter": _AGAIN,
+    "model": "When the model's files are right again, Resume; else launch another run.",
+    "verifier": "Put the verifier or the tasks right, freeze a new task set, and launch on that.",
+    "nan": "Resume would meet the same again: launch another run with a lower learning rate.",
+    "disk_full": "Make room, then Resume.",
+    "out_of_memory": "Launch another run with a smaller micro_batch_size or max_completion_length.",
+    "worker_lost": "When a worker runs again, Resume.",
+    "trainer_died": "Its last words stand above. When their cause is gone, Resume.",
+}
+
+
+def _link(label: str, name: str, *args: Any) -> dict[str, Any]:
+    return {"label": label, "url": reverse(name, args=args), "current": False}
+
+
+def _number(task: str) -> int | None:
+    return int(task[2:]) if task.startswith("t-") and task[2:].isdigit() else None
+
+
+def _task_url(run: TrainingRun, environment: str, task: str) -> str:
+    return reverse("environments:task", args=[run.project.slug, environment, _number(task)])
