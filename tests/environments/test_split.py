@@ -1,5 +1,7 @@
 """The split is drawn by source cluster: siblings never straddle, shares come out, reserved slices never train."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +78,7 @@ def test_what_is_set_aside_is_in_no_task_set(cast: Cast, build: Build) -> None:
 @pytest.mark.parametrize(
     ("fields", "what"), [({"cluster": "c"}, "cluster"), ({"prompt": "Meet   BAKO on friday"}, "prompt")]
 )
-def test_an_overlap_of_the_splits_is_refused(cast: Cast, build: Build, fields: dict[str, str], what: str) -> None:
+def test_an_overlap_of_the_splits_is_refused(cast: Cast, build: Build, fields: dict[str, Any], what: str) -> None:
     build.task(Split.TRAIN, **fields)
     other = {name: value.lower() for name, value in fields.items()}
     build.task(Split.HELD_OUT, **other)

@@ -1,6 +1,8 @@
 """Task sets are frozen: once, only what is proved, and nothing changes them afterwards."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
@@ -62,7 +64,7 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused(cast: Cast, environme
 
 
 def test_tasks_that_contradict_each_other_are_refused(cast: Cast, build: Build, environment: Environment) -> None:
-    same = {"prompt": "Meet them", "state": {}, "cluster": "one"}
+    same: dict[str, Any] = {"prompt": "Meet them", "state": {}, "cluster": "one"}
     build.task(Split.TRAIN, **same, target={"tool": "email.send", "arguments": {}})
     build.task(Split.TRAIN, **same, target={"tool": "calendar.create_event", "arguments": {}})
     with pytest.raises(CannotMake, match="ask the same and want different calls"):
@@ -82,11 +84,12 @@ def test_a_name_belongs_to_one_environment(cast: Cast, build: Build, environment
 
 def test_the_database_refuses_every_change_of_a_frozen_set(cast: Cast, environment: Environment) -> None:
     made = freeze(environment=environment, name="mail", actor=cast.builder)
-    for change in (
+    changes: list[Callable[[], int]] = [
         lambda: TaskSet.objects.filter(pk=made.pk).update(name="other"),
         lambda: TaskSetMember.objects.filter(task_set=made).update(split=Split.TRAIN),
         lambda: environment.versions.update(number=9),
-    ):
+    ]
+    for change in changes:
         with pytest.raises((IntegrityError, InternalError)), transaction.atomic():
             change()
     made.refresh_from_db()

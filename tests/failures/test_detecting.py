@@ -7,9 +7,12 @@ from django.db import connection
 from django.db.models import F
 
 from flywheel.core import tools
-from flywheel.failures import detect as module
+from flywheel.core.buckets import Context
+from flywheel.core.buckets import detect as run_detectors
+from flywheel.core.traces import Trace
 from flywheel.failures.detect import detect, unread
 from flywheel.failures.models import Proposal
+from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build
 from workers.detecting import DETECTING, detect_waiting
@@ -54,14 +57,13 @@ def test_what_arrives_while_detectors_read_is_read_in_the_next_pass(
 ) -> None:
     """A batch sets `changed_at` before it commits: the time of reading would hide it, the state that was read not."""
     row = build.trajectory()
-    real = module.traces_of
 
     def slow(rows: list[Trajectory]) -> object:
-        traces = real(rows)
+        traces = traces_of(rows)
         Trajectory.objects.filter(pk=row.pk).update(changed_at=F("changed_at") + timedelta(microseconds=1))
         return traces
 
-    monkeypatch.setattr(module, "traces_of", slow)
+    monkeypatch.setattr("flywheel.failures.detect.traces_of", slow)
     detect(unread())
     monkeypatch.undo()
     assert [found.pk for found in unread()] == [row.pk]
@@ -77,14 +79,13 @@ def test_one_trajectory_that_cannot_be_read_does_not_hold_up_the_others(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = build.trajectory(answer="{"), build.trajectory(answer="{")
-    real = module.run_detectors
 
-    def fragile(trace: object, context: object) -> object:
-        if getattr(trace, "trace_id", "") == bad.trace_id:
+    def fragile(trace: Trace, context: Context) -> object:
+        if trace.trace_id == bad.trace_id:
             raise RecursionError
-        return real(trace, context)  # type: ignore[arg-type]
+        return run_detectors(trace, context)
 
-    monkeypatch.setattr(module, "run_detectors", fragile)
+    monkeypatch.setattr("flywheel.failures.detect.run_detectors", fragile)
     assert detect_waiting() == 2
     assert good.proposals.exists()
     assert not bad.proposals.exists()
