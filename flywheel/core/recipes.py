@@ -161,7 +161,7 @@ _ROWS = [
     Setting(
         "batch_size", int, 32,
         "What one step learns from: rows (SFT), pairs (DPO) or completions (the others, so tasks × num_generations).",
-        defaults={**dict.fromkeys(REINFORCED, 64), "dpo": 16}, min=1, max=65_536, shown=True,
+        defaults={**dict.fromkeys(REINFORCED, 128), "dpo": 16}, min=1, max=65_536, shown=True,
     ),
     Setting(
         "micro_batch_size", int, 0,
