@@ -155,7 +155,9 @@ def test_an_error_in_protobuf_is_a_status(post: Post) -> None:
     assert content[:3] == b"\x08\x03\x12"
 
 
-@pytest.mark.parametrize(("body", "encoding"), [(b"not gzip", "gzip"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "gzip")])
+@pytest.mark.parametrize(
+    ("body", "encoding"), [(b"not gzip", "gzip"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "gzip")]
+)
 def test_a_broken_compression_is_refused(post: Post, body: bytes, encoding: str) -> None:
     assert post(body, encoding=encoding).status_code == 400
 
