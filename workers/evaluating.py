@@ -82,8 +82,8 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     done = set(run.results.values_list("task_id", "sample"))
     waiting = [(task, k) for k in range(run.samples) for task in tasks if (task.pk, k) not in done]
     lease.progress(len(done), len(tasks) * run.samples, f"loading {run.version}" if waiting else "")
-    went_on = f", {len(done)} attempts are done already" if done else ""
-    lease.log(f"{run.version} at {run.task_set} ({run.split}): {len(tasks)} tasks × {run.samples}{went_on}")
+    asked = f"{run.version} at {run.task_set} ({run.get_split_display().lower()}): {len(tasks)} tasks × {run.samples}"
+    lease.log(f"{asked}, {len(done)} attempts are done already" if done else asked)
     if not waiting:
         return True
     engine = open_version(run.version)

@@ -61,7 +61,7 @@ def _doubts(new: EvalRun, old: EvalRun) -> Iterable[str]:
     if new.task_set_id != old.task_set_id:
         yield f"The task sets differ, {new.task_set} and {old.task_set}: only the tasks in both are compared."
     if new.split != old.split:
-        yield f"The splits differ, {new.get_split_display()} and {old.get_split_display()}."
+        yield f"The splits differ, {new.get_split_display().lower()} and {old.get_split_display().lower()}."
     if new.verifier_digest != old.verifier_digest:
         yield (
             f"Different verifiers judged them ({new.verifier_digest[:8]} and {old.verifier_digest[:8]}): "

@@ -44,7 +44,7 @@ def link(name: str, project: Any, *args: Any) -> str:
 def tiles(run: EvalRun) -> list[dict[str, Any]]:
     """One tile a metric; empty until the run has its summary."""
     metrics = run.summary.get("metrics", {})
-    return [describe(key) | {"estimate": metrics[key]} for key in TILES if key in metrics]
+    return [describe(key, run) | {"estimate": metrics[key]} for key in TILES if key in metrics]
 
 
 def success(run: EvalRun) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ def lineage(run: EvalRun) -> list[dict[str, Any]]:
     chain.append(
         _step(f"version {version.number}", link("agents:version", project, version.agent.name, version.number))
     )
-    chain.append(_step(f"set {run.task_set} ({run.get_split_display()})", task_set_link(project, run.task_set)))
+    chain.append(_step(f"set {run.task_set} ({run.get_split_display().lower()})", task_set_link(project, run.task_set)))
     chain.append(_step(f"eval {run.pk}", "", current=True))
     for candidate in version.candidates.filter(version_eval=run)[:1]:
         chain.append(_step(f"candidate {candidate.pk}", link("promotions:candidate", project, candidate.pk)))
@@ -131,16 +131,20 @@ def task_set_link(project: Any, task_set: TaskSet) -> str:
     return link("environments:task_set", project, task_set.name, task_set.version)
 
 
-def describe(key: str) -> dict[str, Any]:
-    """A metric's words: how it is called, written, and which way is better."""
+def describe(key: str, *runs: EvalRun) -> dict[str, Any]:
+    """A metric's words: how it is called, written, which way is better, and what to know of it in these runs."""
     metric = METRICS[key]
+    is_share = metric.unit == "ms" and any(run.version.endpoint.get("kind") == "transformers" for run in runs)
     return {
         "key": key,
         "label": metric.label,
         "description": metric.description,
         "kind": VALUE[metric.unit],
         "change": CHANGE[metric.unit],
-        "better": "high" if metric.higher_is_better else "low",
+        # How long a batch in the worker takes is the machine's, not the version's: shown, never called better or worse.
+        "better": "" if is_share else "high" if metric.higher_is_better else "low",
+        "less_is_better": not metric.higher_is_better,
+        "note": "a share of its batch, in the worker" if is_share else "",
         "is_rate": metric.unit == "rate",
     }
 

@@ -52,7 +52,7 @@ def comparison_context(
     for change in changed:
         change["pair"] = seen.get(change["task"].pk)
         change["url"] = link("evals:changed", candidate.project, candidate.pk, baseline.pk, change["task"].number)
-    metrics = [_row(key, comparison) for key in METRICS if key in comparison["differences"]]
+    metrics = [_row(key, comparison, candidate, baseline) for key in METRICS if key in comparison["differences"]]
     return {
         "candidate_run": candidate,
         "baseline_run": baseline,
@@ -64,7 +64,7 @@ def comparison_context(
         },
         "mcnemar_p": comparison["mcnemar_p"],
         "metrics": metrics,
-        "ratios": [_ratio(name, comparison["ratios"][name]) for name in RATIOS if name in comparison["ratios"]],
+        "ratios": [_ratio(name, comparison["ratios"][name], metrics) for name in RATIOS],
         "slices": [{**one, "label": bucket_label(one["name"])} for one in comparison["slices"]],
         "charts": _charts(candidate, metrics, comparison, margins or {}),
         "changed": changed,
@@ -108,19 +108,21 @@ def _change(row: Mapping[str, Any], task: Task) -> dict[str, Any]:
     }
 
 
-def _row(key: str, comparison: Mapping[str, Any]) -> dict[str, Any]:
+def _row(key: str, comparison: Mapping[str, Any], *runs: EvalRun) -> dict[str, Any]:
     return {
-        **describe(key),
+        **describe(key, *runs),
         "baseline": comparison["baseline"][key],
         "candidate": comparison["candidate"][key],
         "difference": comparison["differences"][key],
     }
 
 
-def _ratio(name: str, estimate: Mapping[str, Any]) -> dict[str, Any]:
+def _ratio(name: str, estimate: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Candidate over baseline as a change in percent: 1.05 is +5 %."""
+    of = "latency_p50_ms" if name.startswith("latency") else "cost_usd"
+    better = next((row["better"] for row in metrics if row["key"] == of), "low")
     ends = {end: None if estimate[end] is None else estimate[end] - 1 for end in ("mean", "low", "high")}
-    return {"label": RATIOS[name], "difference": {**estimate, **ends}}
+    return {"label": RATIOS[name], "better": better, "difference": {**estimate, **ends}}
 
 
 def _charts(
@@ -136,7 +138,7 @@ def _charts(
             f"metrics-{candidate.pk}",
             [
                 {
-                    "name": row["label"] if row["better"] == "high" else f"{row['label']} (less is better)",
+                    "name": f"{row['label']} (less is better)" if row["less_is_better"] else row["label"],
                     "estimate": row["difference"],
                     "margin": margins.get(row["key"]),
                 }

@@ -15,6 +15,7 @@ from flywheel.core.buckets import detect as run_detectors
 from flywheel.core.traces import Trace
 from flywheel.failures.label import tools_of
 from flywheel.failures.models import Proposal
+from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Trajectory
 
@@ -96,7 +97,7 @@ def _read(row: Trajectory, trace: Trace) -> list[Proposal]:
             bucket=proposal.bucket,
             step=proposal.step,
             score=proposal.score,
-            evidence=proposal.evidence,
+            evidence=text(proposal.evidence),
         )
         for proposal in proposals
         if proposal.bucket in BUCKETS

@@ -15,6 +15,7 @@ from typing import Any
 from flywheel.core.digests import canonical
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message, Step, Trace
+from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.models import Trajectory
 
 FIRST = ("agent", "session_id", "user_id", "environment", "title")
@@ -133,7 +134,8 @@ def called(steps: Iterable[Step]) -> set[str]:
         names.add(step.tool_name)
         if step.kind in ("assistant", "agent"):
             names |= {name for message in step.output for name in _asked(message)}
-    return {name[:200] for name in names if name}
+    # A call written as text may spell out what PostgreSQL refuses: `\u0000` in JSON is a NUL once it is read.
+    return {text(name)[:200] for name in names if name}
 
 
 def _asked(message: Message) -> Iterable[str]:

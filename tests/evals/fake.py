@@ -1,0 +1,105 @@
+"""A scripted engine, and eval runs that are over without a model."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import transaction
+
+from flywheel.agents.models import Version
+from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals import run as verbs
+from flywheel.evals.models import EvalRun
+from flywheel.jobs import Lease
+from tests.conftest import Build
+from workers import evaluating
+
+Answer = Callable[[ChatRequest], ChatResponse]
+
+
+def right(request: ChatRequest) -> ChatResponse:
+    """The call that the builder's tasks want: `Meet Person7 on friday`."""
+    person = request.messages[-1].content.split()[1]
+    return say(person)
+
+
+def wrong(request: ChatRequest) -> ChatResponse:
+    return say("Nobody")
+
+
+def say(person: str, day: str = "friday", **fields: Any) -> ChatResponse:
+    text = json.dumps({"tool": "calendar.create_event", "arguments": {"person": person, "day": day}})
+    return ChatResponse(text=text, tokens_in=20, tokens_out=10, latency_ms=5.0, finish_reason="stop", **fields)
+
+
+class FakeEngine:
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[ChatRequest] = []
+        self.is_closed = False
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        self.asked.extend(requests)
+        return [self.answer(request) for request in requests]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def submit(build: Build, task_set: TaskSet | None = None, version: Version | None = None, **fields: Any) -> EvalRun:
+    run, made = verbs.submit(
+        key=uuid.uuid4(),
+        version=version or build.version(),
+        task_set=task_set or build.task_set(),
+        actor=build.cast.builder,
+        **{"split": Split.HELD_OUT, "samples": 2, **fields},
+    )
+    assert made
+    return run
+
+
+def carry_out(run: EvalRun, monkeypatch: Any, answer: Answer = right, **engine: Any) -> FakeEngine:
+    """Do what a worker does with the run, with this engine behind the version."""
+    fake = FakeEngine(answer)
+    monkeypatch.setattr(evaluating, "open_version", lambda _: fake)
+    work(run)
+    return fake
+
+
+def work(run: EvalRun) -> None:
+    lease = claim(run)
+    with lease:
+        evaluating.evaluate(lease)
+    run.refresh_from_db()
+
+
+def claim(run: EvalRun) -> Lease:
+    lease = EvalRun.claim(run.pk)
+    assert lease is not None
+    return lease
+
+
+class QuietLease(Lease):
+    """A lease without its thread and its clock, for tests that live in one transaction and only want the rows."""
+
+    @property
+    def lost(self) -> bool:
+        return False
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        with transaction.atomic():
+            yield
+
+
+def finished(build: Build, monkeypatch: Any, answer: Answer = right, **fields: Any) -> EvalRun:
+    run = submit(build, **fields)
+    monkeypatch.setattr(evaluating, "open_version", lambda _: FakeEngine(answer))
+    claimed = claim(run)
+    evaluating.evaluate(QuietLease(claimed.job, claimed.fence, 0.0))
+    run.refresh_from_db()
+    assert run.state == "succeeded", run.error
+    return run

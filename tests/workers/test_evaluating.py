@@ -1,0 +1,407 @@
+"""Carrying out an eval run, with a scripted engine: what is stored, what is unscored, what ends it, what goes on."""
+
+import json
+import shutil
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from flywheel.agents.artifacts import store
+from flywheel.agents.models import Artifact
+from flywheel.core import envs, verifiers
+from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.run import attempt_seed
+from flywheel.jobs import State
+from flywheel.promotions.models import Candidate
+from flywheel.training.models import Dataset, TrainingRun
+from flywheel.trajectories.models import Source, Trajectory
+from tests.conftest import Build
+from tests.evals.fake import FakeEngine, carry_out, claim, finished, right, say, submit, work, wrong
+from tests.worker import Worker
+from workers import evaluating
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_every_attempt_is_judged_and_stored_as_a_rollout(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(build, build.task_set(held_out=8), samples=2)
+    engine = carry_out(run, monkeypatch)
+    assert (run.state, run.done, run.total) == (State.SUCCEEDED, 16, 16)
+    assert engine.is_closed
+    results = list(run.results.select_related("task", "trajectory"))
+    assert len({(result.task_id, result.sample) for result in results}) == 16
+    for result in results:
+        assert (result.success, result.score, result.tokens_in, result.latency_ms) == (True, 1.0, 20, 5.0)
+        assert result.trajectory is not None
+        assert result.trajectory.source == Source.ROLLOUT
+        assert result.trajectory.outcome == "success"
+        assert result.trajectory.version == run.version
+        assert result.trajectory.session_id == result.task.cluster
+        assert result.trajectory.metadata["state"] == result.task.state
+    assert run.summary["metrics"]["success"]["mean"] == 1.0
+    assert run.summary["buckets"]["guards a success"]["tasks"] == 8
+
+
+def test_seeds_are_of_the_attempt_and_the_same_for_every_version(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = build.task_set(held_out=5)
+    one = finished(build, monkeypatch, task_set=task_set, seed=7)
+    other = finished(build, monkeypatch, task_set=task_set, seed=7, version=build.version(system_prompt="other"))
+    seeds = [list(run.results.order_by("task", "sample").values_list("task", "sample", "seed")) for run in (one, other)]
+    assert seeds[0] == seeds[1]
+    assert len({seed for _, _, seed in seeds[0]}) == 10
+    task = task_set.tasks.first()
+    assert task is not None
+    assert attempt_seed(one, task, 0) != attempt_seed(submit(build, task_set, seed=8), task, 0)
+
+
+def test_a_request_that_fails_is_unscored_not_wrong(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: ChatRequest) -> ChatResponse:
+        return ChatResponse(error="the server answered 500") if request.seed % 2 else right(request)
+
+    run = finished(build, monkeypatch, answer, task_set=build.task_set(held_out=12), samples=2)
+    unscored = run.results.filter(score=None)
+    assert 0 < unscored.count() < 24
+    assert run.state == State.SUCCEEDED
+    assert set(unscored.values_list("success", "error")) == {(None, "not answered: the server answered 500")}
+    assert run.summary["metrics"]["success"]["mean"] == 1.0
+    assert run.summary["metrics"]["success"]["unscored"] == unscored.count()
+    assert run.events.filter(level="warning", text__contains="unscored").exists()
+    step = unscored.first().trajectory.steps.last()  # type: ignore[union-attr]
+    assert step is not None
+    assert step.error == "the server answered 500"
+
+
+def test_a_verifier_that_raises_leaves_attempts_unscored(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        max_turns = 1
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def verifier(self, task: envs.Task) -> verifiers.Verify:
+            def verify(trace: Any, target: Any) -> verifiers.Verdict:
+                raise KeyError("the target has no day")
+
+            return verifiers.guarded(verify) if task.id == first else self.inner.verifier(task)  # type: ignore[no-any-return]
+
+    task_set = build.task_set(held_out=6)
+    first = str(task_set.members.filter(split="held_out").select_related("task").order_by("task__number")[0].task)
+    build_env = envs.build
+    monkeypatch.setattr(envs, "build", lambda *args: Odd(build_env(*args)))
+    run = finished(build, monkeypatch, task_set=task_set, samples=2)
+    unscored = run.results.filter(score=None)
+    assert [str(result.task) for result in unscored] == [first, first]
+    assert "the verifier raised KeyError" in unscored[0].error
+    estimate = run.summary["metrics"]["success"]
+    assert (estimate["mean"], estimate["n"], estimate["unscored"]) == (1.0, 5, 2)
+
+
+def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(build)
+    engine = carry_out(run, monkeypatch, lambda _: ChatResponse(error="the prompt has 9000 tokens too many"))
+    assert (run.state, run.error_kind, run.done) == (State.FAILED, "engine", 0)
+    assert "not one of the first 16 requests was answered; 16 times: the prompt has 9000 tokens too many" in run.error
+    assert engine.is_closed
+    assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
+
+
+def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [
+        json.dumps({"tool": "a\x00b", "arguments": {}}),
+        '{"tool": "\\ud800", "arguments": {"\\u0000": "\\udfff"}}',
+        '{"tool": "calendar.create_event", "arguments": {"person": NaN}}',
+        "[" * 100_000,
+        "\x00\x1b[31m",
+        "",
+    ]
+
+    def answer(request: ChatRequest) -> ChatResponse:
+        return ChatResponse(text=texts[request.seed % len(texts)], tokens_in=1, tokens_out=1)
+
+    run = finished(build, monkeypatch, answer, task_set=build.task_set(held_out=20), samples=3)
+    assert run.results.filter(success=False).count() == 60
+    assert Trajectory.objects.filter(source=Source.ROLLOUT).count() == 60
+
+
+def test_a_cancelled_run_keeps_what_it_has_and_goes_on_where_it_stood(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "CHUNK", 4)
+    run = submit(build, build.task_set(held_out=6), samples=2)
+    lease = claim(run)
+
+    class Cancelling(FakeEngine):
+        def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+            if self.asked:
+                lease._cancelled.set()
+            return super().chat(requests)
+
+    monkeypatch.setattr(evaluating, "open_version", lambda _: Cancelling(right))
+    with lease:
+        evaluating.evaluate(lease)
+    run.refresh_from_db()
+    assert (run.state, run.done, run.results.count(), run.summary) == (State.CANCELLED, 8, 8, {})
+
+    before = set(run.results.values_list("pk", flat=True))
+    run.requeue()
+    engine = carry_out(run, monkeypatch)
+    assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 12, 4)
+    assert before < set(run.results.values_list("pk", flat=True))
+
+
+def test_a_run_whose_attempts_are_all_done_asks_nobody(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(build, monkeypatch)
+    EvalRun.objects.filter(pk=run.pk).update(state=State.QUEUED, summary={})
+    engine = carry_out(run, monkeypatch)
+    assert not engine.asked
+    assert run.summary["metrics"]["success"]["mean"] == 1.0
+
+
+def test_an_owner_that_was_replaced_writes_nothing(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(build)
+    lease = claim(run)
+
+    class Replaced(FakeEngine):
+        def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+            EvalRun.objects.filter(pk=run.pk).update(fence=lease.fence + 1)
+            return super().chat(requests)
+
+    monkeypatch.setattr(evaluating, "open_version", lambda _: Replaced(right))
+    with lease:
+        evaluating.evaluate(lease)
+    run.refresh_from_db()
+    assert (run.state, run.done, run.results.count()) == (State.RUNNING, 0, 0)
+    assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
+
+
+def test_another_revision_of_the_verifier_does_not_judge(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(build)
+    monkeypatch.setattr(verifiers, "REVISION", 99)
+    carry_out(run, monkeypatch)
+    assert (run.state, run.error_kind) == (State.FAILED, "verifier_changed")
+    assert "submit it anew" in run.error
+
+
+def test_a_version_without_weights_says_so(build: Build) -> None:
+    run = submit(build, version=build.version(weights=None))
+    work(run)
+    assert (run.state, run.error_kind) == (State.FAILED, "engine")
+    assert "has no weights here" in run.error
+
+
+def test_a_server_that_does_not_answer_says_so(build: Build) -> None:
+    endpoint = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    run = submit(build, version=build.version(endpoint=endpoint))
+    work(run)
+    assert (run.state, run.error_kind) == (State.FAILED, "engine")
+    assert "127.0.0.1:9" in run.error
+
+
+def test_artifacts_that_are_damaged_or_gone_fail_the_run_with_the_file(build: Build, reference: Artifact) -> None:
+    run = submit(build, version=build.version(weights=reference))
+    blob = settings.HOME / "artifacts" / "blobs"
+    shutil.rmtree(settings.HOME / "cache" / reference.digest, ignore_errors=True)
+    name, entry = next((n, e) for n, e in reference.manifest.items() if n.endswith(".safetensors"))
+    path = blob / entry["sha256"][:2] / entry["sha256"]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    work(run)
+    assert (run.state, run.error_kind) == (State.FAILED, "artifact")
+    assert f"{name} of model" in run.error
+    assert "damaged" in run.error
+    path.unlink()
+    run.requeue()
+    work(run)
+    assert "missing from the storage" in run.error
+
+
+def test_an_adapter_whose_shapes_do_not_fit_fails_the_run_with_the_tensor(
+    build: Build, reference: Artifact, tmp_path: Path
+) -> None:
+    run = submit(build, version=build.version(weights=reference, adapter=_odd_adapter(tmp_path)))
+    work(run)
+    assert (run.state, run.error_kind) == (State.FAILED, "engine")
+    assert "q_proj" in run.error
+    assert "shape" in run.error
+
+
+def test_a_real_policy_answers_reproducibly(build: Build, reference: Artifact) -> None:
+    task_set = build.task_set(train=1, held_out=3)
+    version = build.version(weights=reference, sampling={"temperature": 1.0, "top_p": 1.0, "max_tokens": 12})
+    runs = []
+    for _ in range(2):
+        runs.append(submit(build, task_set, version))
+        work(runs[-1])
+        assert runs[-1].state == State.SUCCEEDED, runs[-1].error
+    said = [
+        [r.trajectory.steps.last().output for r in run.results.order_by("task", "sample")]  # type: ignore[union-attr]
+        for run in runs
+    ]
+    assert said[0] == said[1]
+    assert runs[0].results.filter(tokens_out=None).count() == 0
+
+
+def test_a_candidate_comes_of_a_training_runs_evaluation_only(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = build.task_set(held_out=8)
+    baseline = finished(build, monkeypatch, wrong, task_set=task_set)
+    assert not Candidate.objects.exists()
+    run = submit(build, task_set, build.version(system_prompt="trained"))
+    _training_run(build, baseline, run)
+    carry_out(run, monkeypatch)
+    assert run.state == State.SUCCEEDED
+    candidate = Candidate.objects.get()
+    assert (candidate.version_eval, candidate.baseline_eval) == (run, baseline)
+    # Its worker died between the candidate and the end: whoever takes over finds it made.
+    EvalRun.objects.filter(pk=run.pk).update(state=State.QUEUED)
+    work(run)
+    assert (run.state, Candidate.objects.count()) == (State.SUCCEEDED, 1)
+
+
+def test_an_eval_stands_when_no_candidate_can_be_made_of_it(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline = finished(build, monkeypatch, wrong)
+    run = submit(build, baseline.task_set, build.version(system_prompt="trained"))
+    _training_run(build, baseline, run)
+    EvalRun.objects.filter(pk=baseline.pk).update(state=State.FAILED)
+    carry_out(run, monkeypatch)
+    assert run.state == State.SUCCEEDED
+    assert run.events.filter(level="warning", text__contains="no candidate was made").exists()
+
+
+@pytest.mark.worker
+def test_a_killed_workers_run_is_taken_over_and_every_attempt_made_once(
+    worker: Worker, start_worker: Any, build: Build, server: "Server"
+) -> None:
+    run = submit(build, build.task_set(held_out=40), build.version(endpoint=server.endpoint), samples=4)
+
+    def has_some() -> bool:
+        run.refresh_from_db()
+        return run.done >= evaluating.CHUNK
+
+    worker.wait_until(has_some, "a first chunk is stored")
+    worker.kill9()
+    run.refresh_from_db()
+    assert run.done < 160
+    assert run.state == State.RUNNING
+    server.pause_s = 0.0
+    other = start_worker()
+    other.finish(run)
+    assert (run.state, run.attempt) == (State.SUCCEEDED, 2)
+    attempts = Counter(run.results.values_list("task_id", "sample"))
+    assert len(attempts) == 160
+    assert set(attempts.values()) == {1}
+    assert Trajectory.objects.filter(source=Source.ROLLOUT).count() == 160
+    assert Result.objects.filter(trajectory=None).count() == 0
+    assert run.summary["metrics"]["success"]["mean"] == 1.0
+    assert run.events.filter(text__contains="went silent").exists()
+
+
+@pytest.fixture(autouse=True)
+def _patient(request: pytest.FixtureRequest, settings: Any) -> None:
+    """Importing torch on a busy machine outlasts the short lease that tests of real workers have."""
+    if "worker" not in request.keywords:
+        settings.JOB_LEASE_SECONDS = 60
+
+
+class Server:
+    """An OpenAI-compatible server that knows the answer to the builder's tasks, and takes its time."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s = pause_s
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                threading.Event().wait(outer.pause_s)
+                text = say(body["messages"][-1]["content"].split()[1]).text
+                answer = {
+                    "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+                    "usage": {"prompt_tokens": 20, "completion_tokens": 10},
+                }
+                content = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    @property
+    def endpoint(self) -> dict[str, Any]:
+        base_url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        return {"kind": "openai", "base_url": base_url, "model": "m", "concurrency": 4}
+
+
+@pytest.fixture
+def server() -> Any:
+    one = Server(pause_s=0.05)
+    yield one
+    one.http.shutdown()
+    one.http.server_close()
+
+
+@pytest.fixture
+def reference(db: None) -> Artifact:
+    return store(Path(settings.REFERENCE_POLICY), "model")
+
+
+def _odd_adapter(directory: Path) -> Artifact:
+    import torch
+    from safetensors.torch import save_file
+
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    save_file(
+        {f"{name}A.weight": torch.zeros(4, 7), f"{name}B.weight": torch.zeros(7, 4)},
+        directory / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    return store(directory, "adapter")
+
+
+def _training_run(build: Build, baseline: EvalRun, evaluation: EvalRun) -> TrainingRun:
+    dataset = Dataset.objects.create(
+        project=build.cast.project,
+        name="d",
+        version=1,
+        kind="sft",
+        task_set=baseline.task_set,
+        digest="0" * 64,
+        rows=1,
+        file="none",
+        created_by=build.cast.builder,
+    )
+    return TrainingRun.objects.create(
+        project=build.cast.project,
+        created_by=build.cast.trainer,
+        base=baseline.version,
+        dataset=dataset,
+        task_set=baseline.task_set,
+        baseline=baseline,
+        evaluation=evaluation,
+        produced=evaluation.version,
+        algorithm="sft",
+        tuning={"mode": "full"},
+        settings={},
+        spec_digest=uuid.uuid4().hex,
+        state=State.SUCCEEDED,
+    )
