@@ -15,7 +15,7 @@ from typing import Any
 from flywheel.core.digests import canonical
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message, Step, Trace
-from flywheel.trajectories.formats.reading import text
+from flywheel.trajectories.formats.reading import plain, text
 from flywheel.trajectories.models import Trajectory
 
 FIRST = ("agent", "session_id", "user_id", "environment", "title")
@@ -64,14 +64,14 @@ def _merge_part(row: Trajectory, part: Trace) -> None:
     for name in FIRST:
         value = title(part.steps) if name == "title" else getattr(part, name)
         if value:
-            _keep(row.said, name, first, value[: WIDTHS[name]], wants_first=True)
+            _keep(row.said, name, first, text(value)[: WIDTHS[name]], wants_first=True)
     if part.version:
         versions = row.said.setdefault("versions", {})
         _keep(versions, part.agent[:200], first, part.version[:100], wants_first=True)
     if part.outcome:
         _keep(row.said, "outcome", last, part.outcome, wants_first=False)
     if part.metadata:
-        row.metadata = _metadata(row, part, first)
+        row.metadata = _metadata(row, plain(part.metadata), first)
     row.tags = sorted({*row.tags, *(tag[:100] for tag in part.tags if tag)})
     row.tool_names = sorted({*row.tool_names, *called(part.steps)})
     row.tools = _union([*row.tools, *part.tools], lambda tool: str(tool.get("name", "")))
@@ -86,10 +86,10 @@ def _keep(said: dict[str, Any], name: str, key: Key, value: Any, *, wants_first:
         said[name] = [key, value]
 
 
-def _metadata(row: Trajectory, part: Trace, key: Key) -> dict[str, Any]:
+def _metadata(row: Trajectory, said: dict[str, Any], key: Key) -> dict[str, Any]:
     keys = row.said.setdefault("metadata", {})
     merged = dict(row.metadata)
-    for name, value in part.metadata.items():
+    for name, value in said.items():
         if name not in keys or [key, canonical(value)] > [keys[name], canonical(merged.get(name))]:
             keys[name], merged[name] = key, value
     return merged

@@ -222,10 +222,21 @@ def test_a_trace_is_read_back_as_it_came(cast: Cast) -> None:
 
 
 def test_hostile_text_is_stored(cast: Cast) -> None:
-    message = Message("assistant", "nul \x00 surrogate \ud800", (ToolCall("c", "t", {"x": float("nan")}),))
-    store_rollouts(cast.project, [Trace("t", [Step("s" * 900, "assistant", output=[message])])])
-    step = models.Step.objects.get()
-    assert step.output[0]["content"] == "nul \u2400 surrogate \ufffd"
+    hostile = "nul \x00 surrogate \ud800"
+    message = Message("assistant", hostile, (ToolCall("c", hostile, {"x": float("nan")}),))
+    written = Message("assistant", '{"tool": "a\\u0000b", "arguments": {}}')
+    steps = [
+        Step("u", "user", output=[Message("user", hostile)]),
+        Step("s" * 900, "assistant", output=[message]),
+        Step("w", "assistant", output=[written]),
+    ]
+    (row,) = store_rollouts(cast.project, [Trace("t", steps, session_id=hostile, metadata={"k": hostile})])
+    tame = "nul \u2400 surrogate \ufffd"
+    row.refresh_from_db()
+    assert (row.title, row.session_id, row.metadata) == (tame, tame, {"k": tame})
+    assert row.tool_names == ["a\u2400b", tame]
+    step = row.steps.get(position=1)
+    assert step.output[0]["content"] == tame
     assert step.output[0]["tool_calls"][0]["arguments"] == {"x": "NaN"}
 
 
