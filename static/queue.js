@@ -12,30 +12,35 @@
 
   // ── The step in hand ─────────────────────────────────────────────────────────────────────────────────────────
 
-  const heads = () => all("#talk [data-step]");
+  // A step's first turn carries its id, `step-` and the span's (templates/trajectories/_turns.html).
+  const heads = () => all("#talk li[id^='step-']");
+  const spanOf = (head) => head.id.slice("step-".length);
   const select = () => find("#failing-step");
 
   function take(head, scroll = true) {
     if (!head) return;
-    inHand = head.dataset.step;
-    for (const turn of all("#talk .turn")) {
-      const own = turn.dataset.step === inHand || turn.dataset.stepPart === inHand;
-      turn.classList.toggle("current", own);
-    }
+    inHand = spanOf(head);
+    for (const other of heads()) other.classList.toggle("current", other === head);
     if (scroll) head.scrollIntoView({ block: "nearest" });
   }
 
   function move(distance) {
     const list = heads();
-    const at = list.findIndex((head) => head.dataset.step === inHand);
+    const at = list.findIndex((head) => spanOf(head) === inHand);
     take(list[Math.max(0, Math.min(list.length - 1, at < 0 ? 0 : at + distance))]);
   }
 
   /** Show in the conversation which step the form calls the failing one. */
   function showMarked() {
-    const chosen = select()?.value ?? "";
-    for (const turn of all("#talk .turn")) {
-      turn.classList.toggle("marked", chosen !== "" && (turn.dataset.step === chosen || turn.dataset.stepPart === chosen));
+    const field = select();
+    if (!field) return;
+    for (const head of heads()) {
+      const isFailing = field.value !== "" && spanOf(head) === field.value;
+      head.classList.toggle("failing", isFailing);
+      const place = find("header", head);
+      const shown = all(".chip.bad", place ?? head).find((chip) => chip.textContent.includes("fails here"));
+      if (!isFailing) shown?.remove();
+      else if (!shown) place?.append(Object.assign(document.createElement("span"), { className: "chip bad", textContent: "✕ fails here" }));
     }
   }
 
@@ -59,9 +64,9 @@
   document.addEventListener("click", ({ target }) => {
     if (!(target instanceof Element)) return;
     if (target.closest("[data-mark-step]")) mark();
-    const turn = target.closest("#talk .turn");
-    const step = turn?.dataset.step ?? turn?.dataset.stepPart;
-    if (step) take(heads().find((head) => head.dataset.step === step), false);
+    let turn = target.closest("#talk .turn");
+    while (turn && !turn.id) turn = turn.previousElementSibling;
+    take(turn, false);
   });
 
   // ── Corrected action: ticking it opens the editor, typing in it ticks it ─────────────────────────────────────
@@ -140,7 +145,7 @@
     const failing = select()?.value;
     const list = heads();
     inHand = "";
-    take(list.find((head) => head.dataset.step === failing) ?? list.at(-1), Boolean(failing));
+    take(list.find((head) => spanOf(head) === failing) ?? list.at(-1), Boolean(failing));
     find(".desk-list [aria-current]")?.scrollIntoView({ block: "nearest" });
   });
 })();

@@ -50,6 +50,7 @@ def without_task(environment: Environment) -> QuerySet[Failure]:
         .exclude(decision=Decision.REJECTED)
         .exclude(trajectory__source=Source.ROLLOUT)
         .exclude(pk__in=environment.tasks.filter(failure__isnull=False).values("failure"))
+        .exclude(pk__in=environment.tasks.filter(also__isnull=False).values("also"))
     )
     if environment.agent_id:
         rows = rows.filter(Q(trajectory__agent=environment.agent_id) | Q(trajectory__agent=None))

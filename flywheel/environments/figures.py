@@ -8,6 +8,7 @@ from django.db.models.functions import Cast
 
 from flywheel.core.stats import Estimate, clustered_rate, proportion
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.trajectories.models import name_of_bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,17 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
         "train": by_split.get(Split.TRAIN, nothing),
         "held_out": by_split.get(Split.HELD_OUT, nothing),
         "shared": shared,
-        "buckets": list(members.values("task__bucket").annotate(n=Count("pk")).order_by("-n")),
-        "slices": list(
-            members.exclude(task__slice="")
+        "buckets": [
+            {**row, "name": name_of_bucket(row["task__bucket"]).capitalize()}
+            for row in members.values("task__bucket").annotate(n=Count("pk")).order_by("-n")
+        ],
+        "slices": [
+            {**row, "split_name": Split(row["split"]).label.lower()}
+            for row in members.exclude(task__slice="")
             .values("task__slice", "split")
             .annotate(n=Count("pk"))
-            .order_by("task__slice")
-        ),
+            .order_by("task__slice", "split")
+        ],
     }
 
 

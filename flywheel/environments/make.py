@@ -263,6 +263,8 @@ def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequen
 
 def _again(task: Task, failure: Failure) -> Task:
     """A task that is there already. Who comes back to an earlier correction gets its task back."""
+    if failure.pk != task.failure_id:
+        task.also.add(failure)
     if task.retired_at is None:
         return task
     if task.source_id != failure.trajectory_id:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Agent
 from flywheel.failures.models import Failure
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Trajectory, name_of_bucket
 
 
 class Split(models.TextChoices):
@@ -95,6 +95,8 @@ class Task(models.Model):
     bucket = models.CharField(max_length=64, blank=True)
     """Empty for a task that guards a success."""
     source = models.ForeignKey(Trajectory, on_delete=models.SET_NULL, null=True, blank=True, related_name="tasks")
+    also = models.ManyToManyField(Failure, related_name="also_tasks", blank=True)
+    """Other failures that ask the very same and want the same."""
     digest = models.CharField(max_length=64)
     proof = models.JSONField(default=dict)
     """The red-green proof: `{"checks": [{"name", "wanted", "score", "passed", "reason"}], "environment_version"}`."""
@@ -117,6 +119,10 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return f"t-{self.number}"
+
+    @property
+    def bucket_name(self) -> str:
+        return name_of_bucket(self.bucket) if self.bucket else "guards a success"
 
 
 class TaskSet(models.Model):

@@ -12,6 +12,8 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.buckets import BUCKETS
+from flywheel.core.tools import parse_call
+from flywheel.core.traces import Message
 from flywheel.core.verifiers import VerifierError
 from flywheel.environments import figures, make
 from flywheel.environments.bulk import tasks_from_all, without_task
@@ -22,6 +24,7 @@ from flywheel.environments.prove import failed_checks
 from flywheel.environments.retire import retire
 from flywheel.failures import forms as decisions
 from flywheel.failures import queue
+from flywheel.failures.correction import aligned
 from flywheel.failures.views import refused
 from flywheel.paging import BadCursor, about, keyset
 
@@ -147,6 +150,8 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
             "version": version,
             "bucket": BUCKETS.get(row.bucket),
             "recorded": row.proof.get("recorded"),
+            "target": _as_recorded(row),
+            "also": row.also.filter(current=True).select_related("trajectory")[:12],
             "failed": failed_checks(row),
             "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
             "rates": figures.solved_by_version(row, version),
@@ -252,8 +257,14 @@ def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
         "environments": environments,
         "chosen": own or (environments[0] if environments else None),
         "current": trajectory.failures.filter(current=True).first(),
-        "tasks": list(trajectory.tasks.select_related("environment").order_by("-pk")),
+        "tasks": list(_tasks_of(trajectory)),
     }
+
+
+def _tasks_of(trajectory: Any) -> Any:
+    """Tasks that were made of it, or that ask the very same."""
+    rows = Task.objects.filter(Q(source=trajectory) | Q(also__trajectory=trajectory), project=trajectory.project_id)
+    return rows.select_related("environment").order_by("-pk").distinct()
 
 
 def _environment_page(request: PageRequest, row: Environment, form: VersionForm, status: int = 200) -> HttpResponse:
@@ -301,6 +312,13 @@ def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, st
     if chosen["proved"] in ("yes", "no"):
         tasks = tasks.filter(Q(is_proved=chosen["proved"] == "yes"))
     return tasks, chosen
+
+
+def _as_recorded(row: Task) -> Any:
+    """The target with its arguments in the order of the recorded call, so that the two can be read side by side."""
+    recorded = row.proof.get("recorded")
+    call = parse_call(Message.from_json(recorded)).call if recorded else None
+    return aligned({"arguments": call.arguments}, row.target) if call else row.target
 
 
 def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[str, Any]]:

@@ -67,9 +67,9 @@ def bucket(request: PageRequest, key: str) -> HttpResponse:
             "chart": counts.share_chart(figures, days),
             "waiting": waiting[:EXAMPLES],
             "waiting_count": waiting.count(),
-            "confirmed": confirmed.select_related("trajectory", "labelled_by").prefetch_related("tasks__environment")[
-                :EXAMPLES
-            ],
+            "confirmed": confirmed.select_related("trajectory", "labelled_by").prefetch_related(
+                "tasks__environment", "also_tasks__environment"
+            )[:EXAMPLES],
             "confirmed_count": confirmed.count(),
             "tasks": request.project.tasks.filter(bucket=key).select_related("environment")[:EXAMPLES],
             "task_count": request.project.tasks.filter(bucket=key, retired_at=None).count(),
@@ -222,15 +222,14 @@ def _desk(
     }
     if item is None:
         return shown
-    current, proposals, fresh = forms.opened(item)
+    _, proposals, fresh = forms.opened(item)
     written = written or fresh
-    marks = review.marked_steps(current, proposals)
     actual = review.own_call(item, written.step)
     return shown | {
         **panel_context(item),
         "trajectory": item,
         "written": written,
-        "steps": review.conversation(item, marks),
+        "view": review.view_of(item, written.step),
         "best": BUCKETS.get(proposals[0].bucket) if proposals else None,
         "actual": actual,
         "aligned": correction.aligned(actual, written.correction.action if written.correction else None),

@@ -159,7 +159,8 @@ def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: En
     assert dict(made.refused) == {"the corrected action is a text; this environment wants a tool call": 1}
     assert str(made).startswith("2 tasks made; 1 were there already; 1 refused: the corrected action is a text")
     again = tasks_from_all(environment=environment, actor=cast.builder)
-    assert (again.made, again.existing) == ([], 1)
+    assert (again.made, again.existing) == ([], 0)
+    assert Task.objects.get(also__isnull=False).prompt == "A meeting with Bako on friday"
 
 
 def test_a_bulk_request_stops_at_its_limit_and_the_next_goes_on(
