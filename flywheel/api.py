@@ -5,6 +5,7 @@ Errors are `{"detail": text}`, or a list of `{"loc", "msg"}` for a body that doe
 
 from ninja import NinjaAPI
 
+from flywheel.accounts.api import router as accounts
 from flywheel.agents.api import router as agents
 from flywheel.environments.api import router as environments
 from flywheel.evals.api import router as evals
@@ -14,5 +15,5 @@ from flywheel.training.api import router as training
 from flywheel.trajectories.api import router as trajectories
 
 api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
-for router in (agents, trajectories, failures, environments, evals, training, promotions):
+for router in (accounts, agents, trajectories, failures, environments, evals, training, promotions):
     api.add_router("", router)

@@ -11,10 +11,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel.accounts import keys, members
+from flywheel.accounts import audit, keys, members
 from flywheel.accounts.access import Forbidden, PageRequest, requires, signed_in
 from flywheel.accounts.forms import ChangePassword, NewKey, NewMember, Roles
-from flywheel.accounts.models import ApiKey, AuditEntry, Permission, User, record
+from flywheel.accounts.models import ApiKey, Permission, User, record
+from flywheel.paging import BadCursor, about, keyset
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""
@@ -145,20 +146,15 @@ def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.ADMIN)
 def audit_log(request: PageRequest) -> HttpResponse:
     """Who changed what, newest first; filters and the place in the list are in the address."""
-    entries = AuditEntry.objects.filter(project=request.project).select_related("actor")
-    if action := request.GET.get("action", ""):
-        entries = entries.filter(action=action) if "." in action else entries.filter(action__startswith=f"{action}.")
-    if actor := request.GET.get("actor", ""):
-        entries = entries.filter(actor__username=actor)
-    if text := request.GET.get("q", "").replace("\0", ""):
-        entries = entries.filter(subject__icontains=text) | entries.filter(reason__icontains=text)
-    cursor = request.GET.get("cursor", "")
-    page = entries.filter(pk__lt=int(cursor)) if cursor.isascii() and cursor.isdigit() and len(cursor) < 19 else entries
-    rows = list(page.order_by("-id")[: ENTRIES_A_PAGE + 1])
+    action, actor, text = (request.GET.get(name, "") for name in ("action", "actor", "q"))
+    rows = audit.entries(request.project, action=action, actor=actor, text=text)
+    try:
+        page = keyset(rows, cursor=request.GET.get("cursor", ""), limit=ENTRIES_A_PAGE, query=request.GET)
+    except BadCursor:
+        return redirect("settings:audit", project=request.project.slug)
+    page.total, page.about = about(rows)
     context = {
-        "entries": rows[:ENTRIES_A_PAGE],
-        "next": rows[ENTRIES_A_PAGE - 1].pk if len(rows) > ENTRIES_A_PAGE else None,
-        "is_later": page is not entries,
+        "page": page,
         "filters": {"action": action, "actor": actor, "q": text},
         "actors": User.objects.filter(memberships__project=request.project).distinct().order_by("username"),
         "rooms_audited": [
