@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, cast
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -255,7 +255,7 @@ def list_datasets(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, An
 
 
 @router.post("/datasets", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="build_dataset")
-def build_dataset(request: HttpRequest, asked: DatasetIn) -> tuple[int, Dataset]:
+def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
     """Build the rows of a kind from a task set's train split; the same rows are the same dataset."""
     task_set = _task_set(request, asked.task_set)
     try:
@@ -269,7 +269,7 @@ def build_dataset(request: HttpRequest, asked: DatasetIn) -> tuple[int, Dataset]
         )
     except datasets.CannotBuild as error:
         raise HttpError(422, str(error)) from None
-    return 201, made
+    return Status(201, made)
 
 
 @router.get("/datasets/{name}/{version}", response=DatasetOut, auth=Key(Scope.READ), operation_id="get_dataset")
@@ -292,7 +292,7 @@ def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Quer
 
 
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN), operation_id="launch_run")
-def launch_run(request: HttpRequest, asked: RunIn) -> tuple[int, TrainingRun]:
+def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
     base, task_set = _version(request, asked.base, "base"), _task_set(request, asked.task_set)
     try:
@@ -312,7 +312,7 @@ def launch_run(request: HttpRequest, asked: RunIn) -> tuple[int, TrainingRun]:
         )
     except (verbs.CannotLaunch, datasets.CannotBuild) as error:
         raise HttpError(422, str(error)) from None
-    return (201 if made else 200), run
+    return Status(201 if made else 200, run)
 
 
 @router.get("/training-runs", response=Runs, auth=Key(Scope.READ), operation_id="list_runs")

@@ -44,7 +44,8 @@ def progress(run: TrainingRun) -> Progress:
         return Progress(elapsed, None)
     # A restart leaves a gap that says nothing of the pace.
     gaps = sorted((new[1] - old[1]) / (new[0] - old[0]) for new, old in pairwise(recent))
-    return Progress(elapsed, sum(gaps[: -(len(gaps) // 20) or None], timedelta()) / len(gaps) * (run.total - run.done))
+    kept = gaps[: len(gaps) - len(gaps) // 20]
+    return Progress(elapsed, sum(kept, timedelta()) / len(kept) * (run.total - run.done))
 
 
 def alerts(run: TrainingRun, steps: Steps) -> list[str]:

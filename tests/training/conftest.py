@@ -1,0 +1,123 @@
+"""A version with weights, a task set, and the version's finished evals, as far as this room looks at them."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from flywheel.agents.models import Artifact, Version
+from flywheel.core import tools
+from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.run import summary_of
+from flywheel.jobs import State
+from flywheel.training.launch import launch
+from flywheel.training.models import Point, TrainingRun
+from tests.conftest import Build, Cast
+
+WRONG = tools.call_text("email.send", {"to": "Bako", "subject": "friday"})
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Room:
+    """What a launch needs, all of it there."""
+
+    cast: Cast
+    build: Build
+    base: Version
+    task_set: TaskSet
+    baseline: EvalRun
+
+    def evaluated(
+        self,
+        answers: Callable[[Task, int], str | None] | None = None,
+        *,
+        split: str = Split.HELD_OUT,
+        samples: int = 2,
+        task_set: TaskSet | None = None,
+        state: str = State.SUCCEEDED,
+        success: Sequence[bool | None] = (True, False),
+    ) -> EvalRun:
+        """A finished eval. Sample k passes as `success[k]` says; `answers` also stores what was said."""
+        task_set = task_set or self.task_set
+        run = EvalRun.objects.create(
+            project=self.cast.project,
+            created_by=self.cast.trainer,
+            version=self.base,
+            task_set=task_set,
+            split=split,
+            samples=samples,
+            state=state,
+        )
+        for member in task_set.members.filter(split=split).select_related("task").order_by("task__number"):
+            for sample in range(samples):
+                passed = success[sample % len(success)]
+                said = answers(member.task, sample) if answers else None
+                Result.objects.create(
+                    run=run,
+                    task=member.task,
+                    sample=sample,
+                    seed=sample,
+                    score=None if passed is None else float(passed),
+                    success=passed,
+                    parts={} if passed is None else {"valid_json": 1.0},
+                    trajectory=self.build.trajectory(member.task.prompt, said, source="rollout") if said else None,
+                )
+        run.summary = summary_of(run)
+        run.save()
+        return run
+
+    def launch(self, **fields: Any) -> TrainingRun:
+        defaults: dict[str, Any] = {
+            "key": uuid.uuid4(),
+            "base": self.base,
+            "algorithm": "sft",
+            "task_set": self.task_set,
+            "actor": self.cast.trainer,
+            "override_reason": "a test",
+        }
+        return launch(**{**defaults, **fields})[0]
+
+    def measured(self, run: TrainingRun, steps: int, **metrics: Callable[[int], float]) -> None:
+        """Points of a run's steps, a second apart."""
+        Point.objects.bulk_create(
+            Point(
+                run=run,
+                kind=Point.Kind.STEP,
+                step=step,
+                at=NOON + timedelta(seconds=step),
+                values={name.replace("__", "/"): value(step) for name, value in metrics.items()},
+            )
+            for step in range(1, steps + 1)
+        )
+
+    def asked(self, run: TrainingRun, success: dict[int, float | None]) -> None:
+        """Held-out evaluations of a run by step."""
+        for step, value in success.items():
+            Point.objects.create(
+                run=run,
+                kind=Point.Kind.EVAL,
+                step=step,
+                at=NOON,
+                values={"success": value, "n": 8, "unscored": 0, "seconds": 1.0},
+            )
+
+
+@pytest.fixture
+def room(cast: Cast, build: Build) -> Room:
+    artifact = Artifact.objects.create(digest="a" * 64, manifest={}, kind="model", size=2_800_000)
+    base = build.version(weights=artifact)
+    task_set = build.task_set(train=6, held_out=8)
+    task_set.tasks.filter(split=Split.TRAIN).update(bucket="wrong_tool")
+    room = Room(cast, build, base, task_set, EvalRun())
+    room.baseline = room.evaluated()
+    return room
+
+
+def right(task: Task) -> str:
+    """The answer that a task wants."""
+    return tools.call_text(task.target["tool"], task.target["arguments"])

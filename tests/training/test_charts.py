@@ -1,0 +1,120 @@
+"""What a run's page draws and warns of: only what was measured, never more than can be seen."""
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flywheel.jobs import State
+from flywheel.training import charts, plan, show
+from flywheel.training.models import TrainingRun
+from tests.training.conftest import NOON, Room
+
+pytestmark = pytest.mark.django_db
+
+
+def drawn(run: TrainingRun) -> dict[str, dict[str, Any]]:
+    return {spec["title"]: spec for spec in charts.charts(run, *charts.step_points(run))}
+
+
+def test_only_what_was_measured_is_drawn(room: Room) -> None:
+    run = room.launch()
+    assert drawn(run) == {}
+    room.measured(run, 3, loss=lambda step: 1 / step, accuracy=lambda _: 0.9)
+    pictures = drawn(run)
+    assert set(pictures) == {"Loss", "Token accuracy"}
+    assert pictures["Token accuracy"]["series"][0]["y"] == [90.0, 90.0, 90.0]
+
+
+def test_long_runs_are_thinned_out_and_say_so(room: Room) -> None:
+    run = room.launch()
+    room.measured(run, 1203, loss=float)
+    loss = drawn(run)["Loss"]
+    xs = loss["series"][0]["x"]
+    assert len(xs) <= charts.MOST_POINTS
+    assert (xs[0], xs[-1]) == (3, 1203)
+    assert loss["note"] == "every 3th step"
+
+
+def test_reward_has_its_spread_and_its_parts(room: Room) -> None:
+    run = room.launch(algorithm="grpo")
+    measured: dict[str, Any] = {"reward__tool": lambda _: 1.0, "reward__exact": lambda _: 0.25}
+    room.measured(run, 2, reward_mean=lambda _: 0.5, reward_std=lambda _: 0.125, clip_low=lambda _: 0.0, **measured)
+    pictures = drawn(run)
+    (reward,) = pictures["Reward"]["series"]
+    assert (reward["low"], reward["y"], reward["high"]) == ([0.375] * 2, [0.5] * 2, [0.625] * 2)
+    assert [line["name"] for line in pictures["Reward by part"]["series"]] == ["exact", "tool"]
+    assert charts.ON_POLICY in pictures["Clip fraction"]["note"]
+
+
+def test_clipping_that_can_happen_is_not_explained_away(room: Room) -> None:
+    run = room.launch(algorithm="grpo", settings={"num_iterations": 2})
+    room.measured(run, 2, clip_low=lambda _: 0.0)
+    assert charts.ON_POLICY not in drawn(run)["Clip fraction"]["note"]
+
+
+def test_held_out_is_drawn_against_its_own_start(room: Room) -> None:
+    run = room.launch()
+    room.asked(run, {0: 0.25, 20: None, 40: 0.5})
+    spec = drawn(run)["Held-out success"]
+    assert spec["baseline"] == 25.0
+    assert spec["series"][0]["y"] == [25.0, None, 50.0]
+
+
+@pytest.mark.parametrize(
+    ("success", "rewards", "wanted"),
+    [
+        ({0: 0.2, 20: 0.6, 40: 0.4}, lambda _: 0.5, "fell from 60%"),
+        ({0: 0.4, 20: 0.4, 40: 0.4}, lambda step: step / 50, "reward rose by"),
+    ],
+)
+def test_alerts_read_the_curves_together(
+    room: Room, success: dict[int, float | None], rewards: Any, wanted: str
+) -> None:
+    run = room.launch(algorithm="grpo")
+    room.measured(run, 50, reward_mean=rewards)
+    room.asked(run, success)
+    (alert,) = show.alerts(run, charts.step_points(run)[0])
+    assert wanted in alert
+
+
+def test_alerts_repeat_the_trainers_warnings_once(room: Room) -> None:
+    run = room.launch()
+    for _ in range(2):
+        run.events.create(level="warning", text="4 rows are cut")
+    assert show.alerts(run, []) == ["4 rows are cut"]
+
+
+def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
+    run = room.launch(settings={"steps": 100})
+    room.measured(run, 40, loss=float)
+    TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, started_at=NOON, done=40)
+    run.refresh_from_db()
+    assert show.progress(run).remaining == timedelta(seconds=60)
+
+
+def test_the_detectable_difference_is_millers_formula(room: Room) -> None:
+    smallest, assumed = plan.detectable(room.baseline)
+    # Two samples a task, one right: no spread between tasks, p (1 - p) k / (k - 1) = 0.5 within each, in both arms.
+    assert smallest == pytest.approx((1.959964 + 0.841621) * math.sqrt((0.5 / 2 + 0.5 / 2) / 8), rel=1e-6)
+    assert "8 held-out tasks × 2" in assumed
+
+
+def test_a_baseline_without_spread_says_nothing_of_it(room: Room) -> None:
+    smallest, why = plan.detectable(room.evaluated(success=(False, False)))
+    assert smallest is None
+    assert "scored alike" in why
+
+
+def test_time_is_told_from_earlier_runs_alike(room: Room) -> None:
+    run = room.launch(settings={"steps": 20})
+    assert plan.expected_duration(room.base, run.settings, "sft") is None
+    room.measured(run, 20, loss=float)
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=State.SUCCEEDED, attempt=1, started_at=NOON - timedelta(seconds=9), finished_at=NOON
+    )
+    duration = plan.expected_duration(room.base, {**run.settings, "steps": 101}, "sft")
+    assert duration is not None
+    assert (duration.expected, duration.runs) == (timedelta(seconds=110), [run])
+    assert plan.expected_duration(room.base, {**run.settings, "batch_size": 64}, "sft") is None

@@ -1,0 +1,144 @@
+"""What a run may learn from: rows of the train split alone, named by their content."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import DatabaseError, transaction
+
+from flywheel.environments.models import Split, Task
+from flywheel.training.dataset import CannotBuild, build, draft, open_rows
+from flywheel.training.models import Dataset
+from tests.training.conftest import WRONG, Room, right
+
+pytestmark = pytest.mark.django_db
+
+
+def made(room: Room, kind: str = "sft", **fields: Any) -> Dataset:
+    return build(name="mail", kind=kind, task_set=room.task_set, actor=room.cast.trainer, **fields)
+
+
+def rows(dataset: Dataset) -> list[dict[str, Any]]:
+    with open_rows(dataset) as file:
+        return [json.loads(line) for line in file]
+
+
+def spoken(task: Task, sample: int) -> str:
+    """Even samples say the right thing in other words than the correction, odd ones a wrong thing."""
+    return right(task).replace(": ", ":  ") if sample % 2 == 0 else WRONG
+
+
+@pytest.mark.parametrize("kind", ["sft", "pairs", "tasks"])
+def test_held_out_tasks_are_in_no_row(room: Room, kind: str) -> None:
+    rollouts = room.evaluated(spoken, split=Split.TRAIN)
+    held_out = {str(task) for task in room.task_set.tasks.filter(split=Split.HELD_OUT)}
+    clusters = set(room.task_set.tasks.filter(split=Split.HELD_OUT).values_list("cluster", flat=True))
+    for row in rows(made(room, kind, rollouts=rollouts)):
+        assert row.get("task_id", row.get("id")) not in held_out
+        assert row["cluster"] not in clusters
+
+
+def test_a_cluster_in_both_splits_is_refused(room: Room) -> None:
+    train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    room.task_set.tasks.filter(split=Split.HELD_OUT).update(cluster=train.cluster)
+    with pytest.raises(CannotBuild, match=r"held-out.*train.*same cluster"):
+        made(room)
+    assert not Dataset.objects.exists()
+
+
+def test_a_prompt_in_both_splits_is_refused_however_it_is_written(room: Room) -> None:
+    train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    room.task_set.tasks.filter(split=Split.HELD_OUT).update(prompt=f"  {train.prompt.upper()} ")
+    with pytest.raises(CannotBuild, match="same prompt"):
+        made(room)
+
+
+def test_it_is_named_by_the_digest_of_its_file(room: Room) -> None:
+    dataset = made(room)
+    with open_rows(dataset) as file:
+        assert hashlib.sha256(file.read()).hexdigest() == dataset.digest
+    assert (str(dataset), dataset.rows) == ("mail@1", 6)
+
+
+def test_the_same_rows_are_the_same_dataset_and_others_the_next_version(room: Room) -> None:
+    first = made(room)
+    assert made(room) == first
+    assert str(made(room, rollouts=room.evaluated(spoken, split=Split.TRAIN))) == "mail@2"
+
+
+def test_passing_attempts_are_imitated_once_and_failing_ones_never(room: Room) -> None:
+    rollouts = room.evaluated(spoken, split=Split.TRAIN, samples=4, success=(True, False))
+    dataset = made(room, rollouts=rollouts)
+    answers = [row["completion"][0]["content"] for row in rows(dataset)]
+    assert dataset.recipe == {"tasks": 6, "from_failures": 6, "from_rollouts": 6, "eval_run": rollouts.pk}
+    assert len(answers) == 12
+    assert WRONG not in answers
+
+
+def test_an_attempt_that_repeats_the_correction_adds_nothing(room: Room) -> None:
+    dataset = made(room, rollouts=room.evaluated(lambda task, _: right(task), split=Split.TRAIN))
+    assert [row["origin"] for row in rows(dataset)] == ["corrected"] * 6
+    assert dataset.recipe["from_rollouts"] == 0
+
+
+def test_unscored_attempts_teach_nothing(room: Room) -> None:
+    unscored = room.evaluated(spoken, split=Split.TRAIN, success=(None,))
+    assert made(room, rollouts=unscored).recipe["from_rollouts"] == 0
+
+
+def test_a_success_that_is_guarded_is_no_corrected_failure(room: Room) -> None:
+    room.task_set.tasks.filter(split=Split.TRAIN).update(bucket="")
+    dataset = made(room)
+    assert dataset.recipe["from_failures"] == 0
+    assert {row["origin"] for row in rows(dataset)} == {"success"}
+
+
+def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
+    task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    Task.objects.filter(pk=task.pk).update(source=room.build.trajectory(task.prompt, WRONG))
+    (row,) = rows(made(room, "pairs"))
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == (right(task), WRONG)
+    assert row["origin"] == "failure"
+    pairs = rows(made(room, "pairs", rollouts=room.evaluated(spoken, split=Split.TRAIN)))
+    assert sorted(row["origin"] for row in pairs) == ["failure"] + ["rollout"] * 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"split": Split.HELD_OUT}, "not a run on the train split"),
+        ({"split": Split.TRAIN, "state": "running"}, "is running"),
+    ],
+)
+def test_only_finished_runs_on_the_train_split_give_rollouts(room: Room, fields: Any, problem: str) -> None:
+    with pytest.raises(CannotBuild, match=problem) as refused:
+        made(room, rollouts=room.evaluated(spoken, **fields))
+    assert refused.value.field == "rollouts"
+
+
+@pytest.mark.parametrize(("name", "kind", "field"), [("Bad Name", "sft", "name"), ("mail", "poems", "kind")])
+def test_what_is_wrong_is_named(room: Room, name: str, kind: str, field: str) -> None:
+    with pytest.raises(CannotBuild) as refused:
+        build(name=name, kind=kind, task_set=room.task_set, actor=room.cast.trainer)
+    assert refused.value.field == field
+
+
+def test_no_rows_say_what_to_do(room: Room) -> None:
+    with pytest.raises(CannotBuild, match="gives no preference pairs"):
+        draft(kind="pairs", task_set=room.task_set)
+
+
+def test_a_file_that_a_crash_left_half_written_is_written_again(room: Room) -> None:
+    dataset = made(room)
+    path = settings.HOME / "artifacts" / dataset.file
+    path.write_bytes(path.read_bytes()[:20])
+    assert made(room) == dataset
+    assert len(rows(dataset)) == 6
+
+
+def test_it_never_changes(room: Room) -> None:
+    dataset = made(room)
+    with pytest.raises(DatabaseError), transaction.atomic():
+        Dataset.objects.filter(pk=dataset.pk).update(rows=1)

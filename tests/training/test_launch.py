@@ -1,0 +1,140 @@
+"""What a launch refuses, what it freezes, and that it happens once."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.models import AuditEntry
+from flywheel.agents.models import Artifact
+from flywheel.environments.models import Split
+from flywheel.jobs import StaleState, State
+from flywheel.training import dataset
+from flywheel.training.launch import CannotLaunch, cancel, launch, resume
+from flywheel.training.models import TrainingRun
+from flywheel.training.recommend import lightest, recommendation_for
+from tests.training.conftest import Room
+
+pytestmark = pytest.mark.django_db
+
+
+def recommended(room: Room, count: int = 24) -> None:
+    """Make SFT the recommended fix: many corrected failures, and held-out tasks that no attempt solves."""
+    for _ in range(count):
+        task = room.build.task(Split.TRAIN, bucket="wrong_tool")
+        room.task_set.members.create(task=task, split=Split.TRAIN)
+    room.baseline = room.evaluated(success=(False, False))
+    first = lightest(recommendation_for(room.base, room.task_set))
+    assert first is not None
+    assert first["fix"] == "sft"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"algorithm": "ppo"}, "algorithm", "'ppo' is unknown"),
+        ({"settings": {"steps": 0}}, "settings.steps", "out of range"),
+        ({"settings": {"stpes": 5}}, "settings.stpes", "did you mean steps"),
+        ({"settings": {"num_generations": 4}}, "settings.num_generations", "does not apply to SFT"),
+        ({"settings": {"trl.output_dir": "/"}}, "settings.trl.output_dir", "cannot be set"),
+        ({"algorithm": "grpo", "settings": {"batch_size": 9}}, "settings.batch_size", "8 would be right"),
+        ({"tuning": {"mode": "half"}}, "tuning.mode", "full or lora"),
+        ({"tuning": {"mode": "lora", "rank": 0}}, "tuning.rank", "from 1 to 512"),
+        ({"tuning": {"mode": "full", "rank": 4}}, "tuning.rank", "not part of full"),
+        ({"seed": -1}, "seed", "whole number"),
+        ({"override_reason": " "}, "override_reason", "say why"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_queued(
+    room: Room, fields: dict[str, Any], field: str, problem: str
+) -> None:
+    with pytest.raises(CannotLaunch, match=problem) as refused:
+        room.launch(**fields)
+    assert refused.value.field == field
+    assert not TrainingRun.objects.exists()
+
+
+def test_a_version_without_weights_cannot_be_trained(room: Room) -> None:
+    with pytest.raises(CannotLaunch, match="has no weights here"):
+        room.launch(base=room.build.version(system_prompt="another"))
+
+
+def test_without_a_baseline_nothing_compares(room: Room) -> None:
+    with pytest.raises(CannotLaunch, match=r"evaluate assistant@1 on the held-out tasks of other@\d+ first"):
+        room.launch(task_set=room.build.task_set(name="other"))
+
+
+def test_another_fix_than_the_recommended_needs_a_reason_that_is_kept(room: Room) -> None:
+    recommended(room)
+    with pytest.raises(CannotLaunch, match="SFT on corrected actions is recommended and GRPO was chosen"):
+        room.launch(algorithm="grpo", override_reason="")
+    run = room.launch(algorithm="grpo", override_reason=" we want to see it ")
+    assert run.override_reason == "we want to see it"
+    assert AuditEntry.objects.get(action="training.launch").reason == "we want to see it"
+
+
+def test_the_recommended_fix_needs_none(room: Room) -> None:
+    recommended(room)
+    run = room.launch(override_reason="")
+    assert run.override_reason == ""
+    assert run.recommendation is not None
+    assert run.recommendation.ladder[0]["fix"] == "sft"
+
+
+def test_a_recommendation_about_something_else_does_not_count(room: Room) -> None:
+    other = room.build.task_set(name="other")
+    with pytest.raises(CannotLaunch, match="is not about"):
+        room.launch(recommendation=recommendation_for(room.base, other))
+
+
+def test_a_double_click_makes_one_run(room: Room) -> None:
+    key = uuid.uuid4()
+    fields: dict[str, Any] = {"key": key, "base": room.base, "algorithm": "sft", "task_set": room.task_set}
+    first, made = launch(**fields, actor=room.cast.trainer, override_reason="a test")
+    again, made_again = launch(**fields, actor=room.cast.trainer)
+    assert (again, made, made_again) == (first, True, False)
+    assert AuditEntry.objects.filter(action="training.launch").count() == 1
+
+
+def test_everything_is_frozen(room: Room) -> None:
+    run = room.launch(settings={"steps": 7})
+    assert (run.base, run.baseline, run.task_set) == (room.base, room.baseline, room.task_set)
+    assert (run.settings["steps"], run.total, run.state) == (7, 7, State.QUEUED)
+    assert run.settings["learning_rate"] == 1e-3
+    assert run.spec_digest == room.launch(settings={"steps": 7}).spec_digest
+    assert run.spec_digest != room.launch(settings={"steps": 8}).spec_digest
+
+
+def test_a_big_model_gets_the_learning_rate_of_big_models(room: Room) -> None:
+    weights = Artifact.objects.create(digest="b" * 64, manifest={}, kind="model", size=16_000_000_000)
+    room.base = room.build.version(weights=weights)
+    room.baseline = room.evaluated()
+    assert room.launch().settings["learning_rate"] == 1e-5
+    assert room.launch(tuning={"mode": "lora"}).settings["learning_rate"] == 1e-4
+    assert room.launch(settings={"learning_rate": 3e-3}).settings["learning_rate"] == 3e-3
+
+
+def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
+    tasks = dataset.build(name="practice", kind="tasks", task_set=room.task_set, actor=room.cast.trainer)
+    assert room.launch(algorithm="grpo", dataset=tasks).dataset == tasks
+    with pytest.raises(CannotLaunch, match="SFT wants demonstrations"):
+        room.launch(dataset=tasks)
+
+
+def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room) -> None:
+    run = room.launch()
+    cancel(run=run, actor=room.cast.trainer)
+    run.refresh_from_db()
+    assert run.state == State.CANCELLED
+    with pytest.raises(StaleState):
+        cancel(run=run, actor=room.cast.trainer)
+    resume(run=run, actor=room.cast.trainer)
+    run.refresh_from_db()
+    assert run.state == State.QUEUED
+    with pytest.raises(StaleState):
+        resume(run=run, actor=room.cast.trainer)
+    assert [entry.action for entry in AuditEntry.objects.filter(subject=str(run))] == [
+        "training.resume",
+        "training.cancel",
+        "training.launch",
+    ]

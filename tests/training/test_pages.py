@@ -1,0 +1,230 @@
+"""The pages of the room: who may see them, what they show, what a click does."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.http import FileResponse
+from django.test import Client
+
+from flywheel.accounts.models import User
+from flywheel.core import recipes
+from flywheel.jobs import State
+from flywheel.training.models import Point, TrainingRun
+from tests.training.conftest import NOON, Room
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+HERE = "/p/acme/training/"
+HTMX = {"HX-Request": "true"}
+
+
+def form(room: Room, **fields: Any) -> dict[str, Any]:
+    return {
+        "key": str(uuid.uuid4()),
+        "base": str(room.base),
+        "task_set": str(room.task_set),
+        "algorithm": "sft",
+        "reason": "a test",
+        "set.steps": "12",
+        **fields,
+    }
+
+
+def text(response: Any) -> str:
+    return str(response.content.decode())
+
+
+@pytest.mark.parametrize(
+    "page", ["", "launch/", "datasets/", "recommendations/", "runs/{run}/", "runs/{run}/live/", "datasets/{dataset}/"]
+)
+def test_a_stranger_finds_nothing(room: Room, sign_in: SignIn, page: str) -> None:
+    run = room.launch()
+    address = HERE + page.format(run=run.pk, dataset=str(run.dataset).replace("@", "/"))
+    assert sign_in(room.cast.stranger).get(address).status_code == 404
+    assert sign_in(room.cast.trainer).get(address).status_code == 200
+
+
+def test_a_run_of_another_project_is_not_there(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    for page in (f"runs/{run.pk}/", f"datasets/{run.dataset.name}/1/rows.jsonl"):
+        assert sign_in(room.cast.stranger).get(f"/p/elsewhere/training/{page}").status_code == 404
+
+
+def test_only_trainers_launch_cancel_and_resume(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    builder = sign_in(room.cast.builder)
+    assert builder.get(f"{HERE}launch/").status_code == 403
+    for verb in ("cancel", "resume"):
+        assert builder.post(f"{HERE}runs/{run.pk}/{verb}/").status_code == 403
+    assert "Launch run" not in text(builder.get(HERE))
+
+
+def test_the_launch_page_says_what_is_known(room: Room, sign_in: SignIn) -> None:
+    page = text(sign_in(room.cast.trainer).get(f"{HERE}launch/"))
+    assert "SFT on corrected actions" in page
+    assert "6 failures corrected" in page
+    assert "points</b>" in page
+    assert "50.0" in page
+
+
+def test_without_a_baseline_the_page_offers_to_evaluate(room: Room, sign_in: SignIn) -> None:
+    other = room.build.task_set(name="other")
+    page = text(sign_in(room.cast.trainer).get(f"{HERE}launch/", {"task_set": str(other)}))
+    assert "No baseline yet" in page
+    assert f"/p/acme/evals/new/?version={room.base.agent.name}%401" in page
+
+
+def test_a_double_click_launches_one_run(room: Room, sign_in: SignIn) -> None:
+    client, sent = sign_in(room.cast.trainer), form(room)
+    first, second = client.post(f"{HERE}launch/", sent), client.post(f"{HERE}launch/", sent)
+    (run,) = TrainingRun.objects.all()
+    assert first.headers["Location"] == second.headers["Location"] == f"{HERE}runs/{run.pk}/"
+    assert (run.settings["steps"], run.created_by) == (12, room.cast.trainer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"base": "assistant@99"}, "assistant has no version 99; it has 1"),
+        ({"task_set": "nothing@1"}, "there is no task set &#x27;nothing&#x27;"),
+        ({"algorithm": "ppo"}, "&#x27;ppo&#x27; is unknown"),
+        ({"rollouts": "999"}, "there is no eval &#x27;999&#x27;"),
+        ({"reason": ""}, "say why"),
+        ({"seed": "one"}, "&#x27;one&#x27; is not a whole number"),
+        ({"set.steps": "many"}, "&#x27;many&#x27; is not a whole number; a whole number from 1"),
+        ({"set.learning_rate": "9"}, "9.0 is out of range"),
+        ({"set.micro_batch_size": "5"}, "5 does not divide batch_size 32"),
+        ({"mode": "lora", "rank": "x"}, "&#x27;x&#x27; is not a whole number from 1 to 512"),
+        ({"passed_on": "optimiser"}, "is not of the form trl.field = value"),
+        ({"passed_on": "trl.report_to = wandb"}, "cannot be set, the run directory decides it"),
+    ],
+)
+def test_what_is_wrong_stands_at_its_field(room: Room, sign_in: SignIn, fields: dict[str, str], said: str) -> None:
+    response = sign_in(room.cast.trainer).post(f"{HERE}launch/", form(room, **fields))
+    assert response.status_code == 422
+    assert said in text(response)
+    assert not TrainingRun.objects.exists()
+
+
+def test_what_was_written_stays_and_the_rest_follows_the_algorithm(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    sft = recipes.defaults("sft")
+    shown = {"settings_of": "sft", "set.steps": "12", "set.batch_size": str(sft["batch_size"]), "algorithm": "grpo"}
+    response = client.get(f"{HERE}launch/", form(room) | shown, headers=HTMX)
+    page = text(response)
+    assert "<html" not in page
+    assert 'name="set.steps" value="12"' in page
+    assert f'name="set.batch_size" value="{recipes.defaults("grpo")["batch_size"]}"' in page
+    assert "set." not in response.headers["HX-Replace-Url"]
+    assert "algorithm=grpo" in response.headers["HX-Replace-Url"]
+
+
+def test_passed_on_fields_reach_the_run(room: Room, sign_in: SignIn) -> None:
+    sent = form(room, passed_on="trl.adam_beta2 = 0.95\nlora.lora_dropout=0.1", mode="lora", rank="4", alpha="8")
+    assert sign_in(room.cast.trainer).post(f"{HERE}launch/", sent).status_code == 302
+    run = TrainingRun.objects.get()
+    assert (run.settings["trl.adam_beta2"], run.settings["lora.lora_dropout"]) == (0.95, 0.1)
+    assert run.tuning == {"mode": "lora", "rank": 4, "alpha": 8}
+
+
+def test_another_like_it_starts_from_its_choices(room: Room, sign_in: SignIn) -> None:
+    run = room.launch(algorithm="dr_grpo", settings={"steps": 33, "trl.adam_beta2": 0.9}, tuning={"mode": "lora"})
+    page = text(sign_in(room.cast.trainer).get(f"{HERE}launch/", {"like": run.pk}))
+    assert 'name="set.steps" value="33"' in page
+    assert "trl.adam_beta2 = 0.9" in page
+    assert 'value="dr_grpo" checked' in page
+    assert str(run.idempotency_key) not in page
+
+
+def test_a_failed_run_says_why_what_is_kept_and_what_to_do(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=State.FAILED, error_kind="disk_full", error="the disk is full", checkpoint_step=20, done=31
+    )
+    page = text(sign_in(room.cast.trainer).get(f"{HERE}runs/{run.pk}/"))
+    assert "Failed: disk_full." in page
+    assert "The checkpoint of step 20" in page
+    assert "Make room, then Resume." in page
+    assert f"{HERE}runs/{run.pk}/resume/" in page
+
+
+def test_what_a_policy_wrote_is_text(room: Room, sign_in: SignIn) -> None:
+    run = room.launch()
+    sample = {"task_id": "t-1", "prompt": "<b>hi", "completion": "<script>alert(1)</script>", "score": None,
+              "parts": {}, "reason": "<i>no"}  # fmt: skip
+    Point.objects.create(run=run, kind=Point.Kind.SAMPLES, step=0, at=NOON, values=[sample])
+    page = text(sign_in(room.cast.viewer).get(f"{HERE}runs/{run.pk}/"))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "not scored" in page
+
+
+def test_the_live_part_is_sent_when_there_is_news_and_ends_with_the_run(room: Room, sign_in: SignIn) -> None:
+    run, client = room.launch(), sign_in(room.cast.viewer)
+    live = f"{HERE}runs/{run.pk}/live/"
+    page = client.get(live, headers=HTMX)
+    assert page.status_code == 200
+    seen = text(page).partition("?seen=")[2].partition('"')[0]
+    assert client.get(live, {"seen": seen}, headers=HTMX).status_code == 204
+    run.events.create(text="checkpoint at step 20")
+    news = client.get(live, {"seen": seen}, headers=HTMX)
+    assert "checkpoint at step 20" in text(news)
+    TrainingRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
+    over = client.get(live, {"seen": seen}, headers=HTMX)
+    assert (over.status_code, over.headers["HX-Refresh"]) == (286, "true")
+
+
+def test_cancel_and_resume_come_back_to_the_run(room: Room, sign_in: SignIn) -> None:
+    run, client = room.launch(), sign_in(room.cast.trainer)
+    for verb, state in (("cancel", State.CANCELLED), ("resume", State.QUEUED), ("resume", State.QUEUED)):
+        response = client.post(f"{HERE}runs/{run.pk}/{verb}/")
+        assert response.headers["Location"] == f"{HERE}runs/{run.pk}/"
+        run.refresh_from_db()
+        assert run.state == state
+
+
+def test_a_dataset_is_shown_and_comes_as_a_file(room: Room, sign_in: SignIn) -> None:
+    dataset, client = room.launch().dataset, sign_in(room.cast.viewer)
+    address = f"{HERE}datasets/{dataset.name}/{dataset.version}/"
+    page = text(client.get(address))
+    assert dataset.digest in page
+    assert "First 6 of 6 rows" in page
+    file = client.get(f"{address}rows.jsonl")
+    assert isinstance(file, FileResponse)
+    assert file.headers["Content-Disposition"] == f'attachment; filename="{dataset.name}-1.jsonl"'
+    assert len(b"".join(file.streaming_content).splitlines()) == 6  # type: ignore[arg-type]
+    file.close()
+
+
+def test_a_dataset_whose_file_is_lost_says_so(room: Room, sign_in: SignIn) -> None:
+    dataset, client = room.launch().dataset, sign_in(room.cast.viewer)
+    (settings.HOME / "artifacts" / dataset.file).unlink()
+    address = f"{HERE}datasets/{dataset.name}/{dataset.version}/"
+    assert "The storage has lost" in text(client.get(address))
+    assert client.get(f"{address}rows.jsonl").status_code == 404
+
+
+def test_the_list_filters_by_its_address(room: Room, sign_in: SignIn) -> None:
+    sft, grpo = room.launch(), room.launch(algorithm="grpo")
+    client = sign_in(room.cast.viewer)
+    assert [run.pk for run in client.get(HERE).context["page"].items] == [grpo.pk, sft.pk]
+    assert [run.pk for run in client.get(HERE, {"algorithm": "sft"}).context["page"].items] == [sft.pk]
+    assert client.get(HERE, {"state": "failed"}).context["page"].items == []
+    assert "Nothing matches" in text(client.get(HERE, {"state": "failed"}))
+
+
+def test_more_runs_ask_no_more_questions(
+    room: Room, sign_in: SignIn, django_assert_max_num_queries: Callable[[int], Any]
+) -> None:
+    client = sign_in(room.cast.viewer)
+    for _ in range(3):
+        room.asked(room.launch(), {0: 0.2, 20: 0.4})
+    with django_assert_max_num_queries(40) as few:
+        client.get(HERE)
+    for _ in range(6):
+        room.asked(room.launch(), {0: 0.2, 20: 0.4})
+    with django_assert_max_num_queries(len(few)):
+        client.get(HERE)

@@ -1,0 +1,89 @@
+"""What the ladder is told, and that it is told anew only when something changed."""
+
+import pytest
+
+from flywheel.failures.models import Decision, Failure
+from flywheel.promotions.models import Candidate, Policy
+from flywheel.training.models import Recommendation, TrainingRun
+from flywheel.training.recommend import baseline_of, evidence_of, recommendation_for
+from tests.training.conftest import Room, right
+
+pytestmark = pytest.mark.django_db
+
+
+def labelled(room: Room, bucket: str) -> Failure:
+    trajectory = room.build.trajectory(version=room.base, agent=room.base.agent)
+    return Failure.objects.create(
+        project=room.cast.project,
+        trajectory=trajectory,
+        decision=Decision.ADDED if bucket else Decision.REJECTED,
+        bucket=bucket,
+        labelled_by=room.cast.reviewer,
+    )
+
+
+def judged(room: Room, run: TrainingRun, verdict: str) -> None:
+    policy, _ = Policy.objects.get_or_create(
+        project=room.cast.project, version=1, defaults={"rules": {}, "created_by": room.cast.admin}
+    )
+    Candidate.objects.create(
+        project=room.cast.project,
+        agent=room.base.agent,
+        version=room.base,
+        baseline=room.base,
+        version_eval=room.evaluated(),
+        baseline_eval=room.baseline,
+        run=run,
+        policy=policy,
+        report={},
+        report_digest="",
+        verdict=verdict,
+        proposed_by=room.cast.trainer,
+    )
+
+
+def test_it_counts_what_people_labelled_and_measured(room: Room) -> None:
+    for bucket in ("wrong_tool", "wrong_tool", "format_error", ""):
+        labelled(room, bucket)
+    evidence = evidence_of(room.base, room.task_set, room.baseline)
+    assert dict(evidence.buckets) == {"wrong_tool": 2, "format_error": 1}
+    assert evidence.pass_at_1 is not None
+    assert evidence.pass_at_k is not None
+    assert (evidence.pass_at_1.mean, evidence.pass_at_k.mean, evidence.k) == (0.5, 1.0, 2)
+    assert evidence.corrected == 6
+
+
+def test_calls_per_attempt_are_counted_in_what_was_said(room: Room) -> None:
+    assert evidence_of(room.base, room.task_set, room.baseline).calls_per_attempt is None
+    run = room.evaluated(lambda task, _: right(task))
+    assert evidence_of(room.base, room.task_set, run).calls_per_attempt == 1.0
+    for result in run.results.select_related("trajectory"):
+        assert result.trajectory is not None
+        step = result.trajectory.steps.get(kind="assistant")
+        step.pk, step.span_id, step.position = None, "again", 9
+        step.save()
+    assert evidence_of(room.base, room.task_set, run).calls_per_attempt == 2.0
+
+
+def test_it_is_kept_until_something_changes(room: Room) -> None:
+    first = recommendation_for(room.base, room.task_set)
+    assert recommendation_for(room.base, room.task_set) == first
+    labelled(room, "wrong_tool")
+    assert recommendation_for(room.base, room.task_set) != first
+    assert Recommendation.objects.count() == 2
+
+
+def test_only_a_finished_held_out_eval_is_a_baseline(room: Room) -> None:
+    room.evaluated(state="running")
+    room.evaluated(split="train")
+    assert baseline_of(room.base, room.task_set) == room.baseline
+
+
+def test_a_fix_that_was_tried_in_vain_is_named_until_one_run_passes(room: Room) -> None:
+    judged(room, room.launch(), "invalid")
+    assert not evidence_of(room.base, room.task_set, room.baseline).tried
+    failed = room.launch()
+    judged(room, failed, "not_shown")
+    assert evidence_of(room.base, room.task_set, room.baseline).tried == {"sft": str(failed)}
+    judged(room, room.launch(), "eligible")
+    assert not evidence_of(room.base, room.task_set, room.baseline).tried
