@@ -1,5 +1,6 @@
 """Django's settings. What a deployment may choose is read in `flywheel.env`; the rest is decided here."""
 
+import logging
 import secrets
 from pathlib import Path
 
@@ -148,11 +149,19 @@ if _https:
 BROKER_URL = env.broker_url()
 JOB_LEASE_SECONDS = env.lease_seconds()
 
+
+
+def _is_no_poll(record: logging.LogRecord) -> bool:
+    return getattr(getattr(record, "request", None), "path", "") != "/readyz"
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # `/readyz` says in its answer what is missing; each poll of a starting installation would log it as an error.
+    "filters": {"polls": {"()": "django.utils.log.CallbackFilter", "callback": _is_no_poll}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["polls"]}},
     "root": {"handlers": ["console"], "level": "WARNING"},
     "loggers": {"flywheel": {"level": "INFO"}, "workers": {"level": "INFO"}},
 }

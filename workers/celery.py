@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+import warnings
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
@@ -24,6 +25,9 @@ from flywheel.broker import app as broker_app
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 # The checks import every page; a worker needs none of them. `manage.py check` is where they belong.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
+
+# Celery warns of root because pickles from a broker would run as root; ours accepts JSON alone.
+warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
 log = logging.getLogger(__name__)
 PULSE_EVERY_S = 5.0

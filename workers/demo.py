@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 from flywheel import env
 
-LAST_WEEK = range(110)
-THIS_WEEK = range(110, 210)
+LAST_WEEK = range(80)
+THIS_WEEK = range(80, 170)
+SAMPLES = 2
 EARLIER_RUN = {"steps": 12, "learning_rate": 1e-4}
 """Too short to show anything: what an honest gate says of that is worth seeing."""
 
@@ -47,9 +48,13 @@ def main() -> None:
     say(f"{before} trajectories of last week are in and read by the detectors")
     story.label_all(project, before=monday)
     task_set = story.make_tasks(project)
-    baseline = story.evaluate(agent.live, task_set)
+    baseline = story.evaluate(agent.live, task_set, SAMPLES)
     say(f"{task_set} is frozen; {agent.live} succeeds at {baseline.summary['metrics']['success']['mean']:.0%} of it")
-    run = story.train(agent.live, task_set, "sft", EARLIER_RUN)
+    run = story.start_training(agent.live, task_set, "sft", EARLIER_RUN)
+    after = story.send_traffic(project, agent, endpoint, THIS_WEEK, begin=monday, end=now)
+    story.wait_for_detectors(project)
+    waiting = project.trajectories.filter(label="", proposed_bucket__gt="").count()
+    say(f"{after} trajectories of this week are in; {waiting} proposals wait for a reviewer")
     candidate = story.candidate_of(run)
     if candidate.state == Candidate.State.WAITING and candidate.verdict != Candidate.Verdict.ELIGIBLE:
         reject(
@@ -59,10 +64,6 @@ def main() -> None:
             through=story.THROUGH,
         )
     say(f"an earlier run {run} is there to look at; the gate said {candidate.verdict}")
-    after = story.send_traffic(project, agent, endpoint, THIS_WEEK, begin=monday, end=now)
-    story.wait_for_detectors(project)
-    waiting = project.trajectories.filter(label="", proposed_bucket__gt="").count()
-    say(f"{after} trajectories of this week are in; {waiting} proposals wait for a reviewer")
 
 
 if __name__ == "__main__":

@@ -225,8 +225,8 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
     return finished(run)
 
 
-def train(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
-    """A finished training run of the version and the finished eval of what it made."""
+def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
+    """A launched training run of the version."""
     run, _ = launch(
         key=uuid.uuid4(),
         base=version,
@@ -237,14 +237,14 @@ def train(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str,
         override_reason="the story shows this algorithm, whatever the ladder says",
         through=THROUGH,
     )
-    run = finished(run, timeout_s=900)
-    assert run.evaluation is not None
-    finished(run.evaluation)
     return run
 
 
 def candidate_of(run: TrainingRun) -> Candidate:
-    """The candidate that the run's evaluation made."""
+    """The candidate that the finished run's finished evaluation made."""
+    finished(run, timeout_s=900)
+    assert run.evaluation is not None
+    finished(run.evaluation)
     _wait(lambda: run.candidates.exists(), 60, f"{run} has a candidate")
     return run.candidates.select_related("agent", "version", "baseline").latest("pk")
 

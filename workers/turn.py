@@ -68,8 +68,7 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     assert agent.live is not None
     baseline = story.evaluate(agent.live, task_set)
     say(f"{agent.live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
-    run = story.train(agent.live, task_set, "sft", {"steps": STEPS})
-    candidate = story.candidate_of(run)
+    candidate = story.candidate_of(story.start_training(agent.live, task_set, "sft", {"steps": STEPS}))
     comparison = candidate.report["comparison"]
     say(f"{candidate.version} succeeds at {_percent(comparison['candidate']['success'])}")
     for name, estimate in candidate.report["familiarity"]["candidate"].items():
