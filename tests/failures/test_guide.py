@@ -1,0 +1,28 @@
+"""The reviewer's guide, the page and the registry name the same keys."""
+
+import re
+from pathlib import Path
+
+from flywheel.core.buckets import BUCKETS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_guide_names_every_key_of_the_queue() -> None:
+    guide = (ROOT / "docs/guides/reviewer.md").read_text()
+    named = set(re.findall(r"`([^`]+)`", "".join(line for line in guide.splitlines() if line.startswith("| `"))))
+    templates = "".join(
+        (ROOT / path).read_text()
+        for path in (
+            "templates/failures/_desk.html",
+            "templates/failures/_decision.html",
+            "templates/failures/_correction.html",
+            "templates/environments/_make.html",
+        )
+    )
+    declared = set(re.findall(r'data-key="([^"{]+)"', templates))
+    scripted = set(re.findall(r'key: "([^"]+)"', (ROOT / "static/queue.js").read_text()))
+    written = {"mod+Enter": "Ctrl+Enter"}
+    digits = {bucket.shortcut for bucket in BUCKETS.values()}
+    assert {written.get(key, key) for key in declared | scripted} | {"?"} == named - digits
+    assert digits == set("1234567890")
