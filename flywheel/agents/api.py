@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -110,7 +110,7 @@ def list_agents(request: HttpRequest, limit: int = Query(50, ge=1, le=LIST_MAX),
 
 
 @router.post("/agents", response={201: AgentOut}, auth=Key(Scope.BUILD), operation_id="create_agent")
-def create_agent(request: HttpRequest, body: AgentIn) -> tuple[int, Agent]:
+def create_agent(request: HttpRequest, body: AgentIn) -> Status[Agent]:
     asked = _asked(request)
     try:
         made = make_agent(
@@ -122,7 +122,7 @@ def create_agent(request: HttpRequest, body: AgentIn) -> tuple[int, Agent]:
         )
     except BadContent as error:
         raise HttpError(422, str(error)) from error
-    return 201, made
+    return Status(201, made)
 
 
 @router.get("/agents/{name}", response=AgentOut, auth=Key(Scope.READ), operation_id="get_agent")
@@ -145,7 +145,7 @@ def list_versions(
     auth=Key(Scope.BUILD),
     operation_id="create_version",
 )
-def create_version(request: HttpRequest, name: str, body: VersionIn) -> tuple[int, Version]:
+def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
     """201 for a new version, 200 for the existing one with exactly this content."""
     asked, agent = _asked(request), _agent(request, name)
     try:
@@ -162,7 +162,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> tuple[in
         raise HttpError(422, f"like: {error}") from error
     except BadContent as error:
         raise HttpError(422, str(error)) from error
-    return (201 if is_new else 200), made
+    return Status(201 if is_new else 200, made)
 
 
 @router.get("/agents/{name}/versions/{number}", response=VersionOut, auth=Key(Scope.READ), operation_id="get_version")

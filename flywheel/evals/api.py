@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -151,7 +151,7 @@ def list_evals(
 
 
 @router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD), operation_id="create_eval")
-def create_eval(request: HttpRequest, body: EvalIn) -> tuple[int, EvalRun]:
+def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
     """Queue a run: 201 when it is new, 200 when its key made one before."""
     asked = _asked(request)
     try:
@@ -176,7 +176,7 @@ def create_eval(request: HttpRequest, body: EvalIn) -> tuple[int, EvalRun]:
         )
     except verbs.CannotEvaluate as error:
         raise HttpError(422, str(error)) from error
-    return (201 if made else 200), run
+    return Status(201 if made else 200, run)
 
 
 @router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ), operation_id="get_eval")

@@ -1,0 +1,62 @@
+"""`manage.py add_version`: make a version of weights that lie on this machine, of any size."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from flywheel.accounts.models import Project, User
+from flywheel.agents.artifacts import ArtifactError, store
+from flywheel.agents.content import TRANSFORMERS, BadContent
+from flywheel.agents.make import make_version
+from flywheel.agents.models import Artifact
+from flywheel.agents.refs import UnknownReference, find_agent, find_version
+
+
+class Command(BaseCommand):
+    help = "Make a version of an agent from a directory of weights (safetensors, config and tokenizer files)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--project", required=True)
+        parser.add_argument("--agent", required=True)
+        parser.add_argument("--by", required=True, help="user name of the member in whose name it is made")
+        parser.add_argument("--weights", required=True, help="directory of the model")
+        parser.add_argument("--adapter", default="", help="directory of a LoRA adapter")
+        parser.add_argument("--base-model", default="", help="its name as people say it; that of --like otherwise")
+        parser.add_argument(
+            "--like", default="", help="number of the version whose prompt, tools and sampling it takes"
+        )
+        parser.add_argument("--note", default="")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        project = Project.objects.filter(slug=options["project"]).first()
+        if project is None:
+            raise CommandError(f"there is no project {options['project']!r}")
+        actor = User.objects.filter(username=options["by"], memberships__project=project).first()
+        if actor is None:
+            raise CommandError(f"the project has no member {options['by']!r}")
+        try:
+            agent = find_agent(project, options["agent"])
+            like = find_version(project, f"{agent.name}@{options['like']}") if options["like"] else None
+            copied = {name: getattr(like, name) for name in ("system_prompt", "tools", "sampling")} if like else {}
+            version, _ = make_version(
+                agent=agent,
+                actor=actor,
+                base_model=options["base_model"] or (like.base_model if like else ""),
+                endpoint={"kind": TRANSFORMERS},
+                weights=_stored(options["weights"], "model"),
+                adapter=_stored(options["adapter"], "adapter") if options["adapter"] else None,
+                parent=like,
+                note=options["note"],
+                through="manage.py add_version",
+                **copied,
+            )
+        except (UnknownReference, BadContent, ArtifactError) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(str(version))
+
+
+def _stored(directory: str, kind: str) -> Artifact:
+    if not Path(directory).is_dir():
+        raise CommandError(f"{directory} is no directory")
+    return store(Path(directory), kind)

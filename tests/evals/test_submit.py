@@ -1,0 +1,139 @@
+"""Submitting an eval run: by form, by API, refused where something is wrong."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import AuditEntry, User
+from flywheel.core import verifiers
+from flywheel.environments.models import Split
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.run import submit as verb
+from tests.conftest import Build, Cast
+from tests.evals.fake import submit
+
+SignIn = Callable[[User], Client]
+NEW = reverse("evals:new", args=["acme"])
+
+
+def filled(build: Build, **changes: Any) -> dict[str, Any]:
+    return {
+        "key": str(uuid.uuid4()),
+        "version": str(build.version()),
+        "task_set": str(build.task_set()),
+        "split": "held_out",
+        "samples": "2",
+        "seed": "3",
+        **changes,
+    }
+
+
+def test_a_builder_starts_an_eval_and_a_double_click_makes_one(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    data = filled(build, temperature="0.2")
+    client = sign_in(cast.builder)
+    answers = [client.post(NEW, data) for _ in range(3)]
+    run = EvalRun.objects.get()
+    assert {answer["location"] for answer in answers} == {reverse("evals:run", args=["acme", run.pk])}
+    assert (run.samples, run.seed, run.split, run.total) == (2, 3, Split.HELD_OUT, 16)
+    assert run.sampling == {"temperature": 0.2, "top_p": 1.0, "max_tokens": 64}
+    assert run.verifier_digest == verifiers.digest(run.task_set.environment_version.verifier)
+    entry = AuditEntry.objects.get(action="evals.submit")
+    assert (entry.actor, entry.data["attempts"]) == (cast.builder, 16)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("version", "assistant", "is not of the form agent@version"),
+        ("version", "nobody@1", "There is no agent &#x27;nobody&#x27;; this project has assistant"),
+        ("version", "assistant@77", "Assistant has no version 77; it has 1"),
+        ("version", "assistant@live", "Assistant has no live version"),
+        ("task_set", "mail", "is not of the form set@version, such as mail@"),
+        ("task_set", "nothing@1", "There is no task set &#x27;nothing&#x27;; this project has mail"),
+        ("task_set", "mail@999", "Mail has no version 999; it has"),
+        ("samples", "65", "less than or equal to 64"),
+        ("seed", "-1", "greater than or equal to 0"),
+        ("temperature", "nan", "Enter a number"),
+        ("top_p", "0", "0 leaves nothing to choose from"),
+        ("split", "secret", "not one of the available choices"),
+        ("key", "x", "Enter a valid UUID"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field(
+    build: Build, cast: Cast, sign_in: SignIn, field: str, value: str, says: str
+) -> None:
+    answer = sign_in(cast.builder).post(NEW, filled(build, **{field: value}))
+    assert answer.status_code == 422
+    form = answer.context["form"]
+    assert field in form.errors
+    if field != "key":  # it is hidden; nobody types it
+        assert says in answer.content.decode()
+    assert not EvalRun.objects.exists()
+
+
+def test_who_may(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    data = filled(build)
+    assert sign_in(cast.reviewer).post(NEW, data).status_code == 403
+    assert sign_in(cast.stranger).post(NEW, data).status_code == 404
+    assert not EvalRun.objects.exists()
+
+
+def test_the_form_starts_from_the_address(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    answer = sign_in(cast.builder).get(NEW, {"version": "assistant@1", "seed": "9", "key": "mine"})
+    assert answer.context["form"]["version"].value() == "assistant@1"
+    assert answer.context["form"]["seed"].value() == "9"
+    assert answer.context["form"]["key"].value() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"split": "set_aside"}, "split: 'set_aside' is unknown"),
+        ({"samples": 0}, "samples: 0 is not between"),
+        ({"seed": 2**31}, "seed: "),
+        ({"sampling": {"top_k": 3}}, "sampling.top_k: is unknown, temperature, top_p, max_tokens are known"),
+        ({"sampling": {"temperature": True}}, "sampling.temperature: True is not a number"),
+        ({"sampling": {"max_tokens": 1.5}}, "sampling.max_tokens: 1.5 is not a whole number"),
+    ],
+)
+def test_the_verb_refuses_what_cannot_run(build: Build, cast: Cast, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(CannotEvaluate) as refused:
+        submit(build, **fields)
+    assert str(refused.value).startswith(says)
+
+
+def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> None:
+    task_set = build.task_set()
+    version = build.version()
+    version.agent.project = cast.elsewhere
+    version.agent.save()
+    with pytest.raises(CannotEvaluate, match=r"version: .* another project"):
+        verb(key=uuid.uuid4(), version=version, task_set=task_set, actor=cast.builder)
+
+
+def test_the_api_submits_the_same_way(build: Build, cast: Cast, client: Client, key: Any) -> None:
+    body = {"version": str(build.version()), "task_set": str(build.task_set()), "samples": 1, "key": str(uuid.uuid4())}
+    headers = key("build", "read", by=cast.builder)
+    url = "/api/v1/evals"
+    first, second = (client.post(url, body, content_type="application/json", headers=headers) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["id"] == second.json()["id"]
+    assert first.json()["state"] == "queued"
+    assert AuditEntry.objects.get(action="evals.submit").through.startswith("key ")
+    for change, says in (
+        ({"version": "nobody@1"}, "version: there is no agent 'nobody'"),
+        ({"task_set": "mail@9999"}, "task_set: mail has no version 9999"),
+        ({"samples": 100}, "samples: 100 is not between"),
+    ):
+        refused = client.post(url, {**body, **change}, content_type="application/json", headers=headers)
+        assert refused.status_code == 422
+        assert refused.json()["detail"].startswith(says)
+    unreadable = client.post(url, {**body, "samples": "many"}, content_type="application/json", headers=headers)
+    assert unreadable.status_code == 422
+    only_read = key("read", by=cast.builder)
+    assert client.post(url, body, content_type="application/json", headers=only_read).status_code == 403
