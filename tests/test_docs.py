@@ -1,0 +1,73 @@
+"""What is registered in the code is documented, and what is documented exists."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from flywheel import env
+from flywheel.accounts.models import Role
+from flywheel.core import recipes
+from flywheel.core.buckets import BUCKETS
+from flywheel.core.envs.tool_call import PARTS
+from flywheel.promotions.models import Candidate
+from flywheel.trajectories.formats import FORMATS
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDES = ROOT / "docs" / "guides"
+
+
+def read(name: str) -> str:
+    return (GUIDES / name).read_text().lower()
+
+
+@pytest.mark.parametrize("variable", env.VARIABLES.values(), ids=lambda v: v.name)
+def test_every_setting_stands_in_the_operators_guide(variable: env.Variable) -> None:
+    default = f"`{variable.default}`" if variable.default else ""
+    row = " ".join(f"| `{variable.name}` | {default} | {variable.wanted} |".split())
+    assert row in " ".join((GUIDES / "operator.md").read_text().split())
+
+
+def test_every_bucket_stands_in_the_reviewers_guide() -> None:
+    assert [bucket.label for bucket in BUCKETS.values() if bucket.label.lower() not in read("reviewer.md")] == []
+
+
+def test_every_algorithm_stands_in_the_trainers_guide() -> None:
+    assert [a.label for a in recipes.ALGORITHMS.values() if a.label.lower() not in read("trainer.md")] == []
+
+
+def test_every_part_of_the_verifier_stands_in_the_builders_guide() -> None:
+    assert [part for part in (*PARTS, "unsafe") if part not in read("builder.md")] == []
+
+
+def test_every_verdict_stands_in_the_approvers_guide() -> None:
+    assert [v.label for v in Candidate.Verdict if v.label.lower() not in read("approver.md")] == []
+
+
+def test_every_role_stands_in_the_operators_guide() -> None:
+    assert [role for role in Role.values if f"| {role} |" not in read("operator.md")] == []
+
+
+def test_every_format_stands_in_the_guide_to_ingest() -> None:
+    assert [name for name in FORMATS if name not in read("ingest.md")] == []
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    reasons = (ROOT / "docs/design/dependencies.md").read_text().lower()
+    names = {re.split(r"[\[<>=]", line)[0].lower() for line in wanted}
+    assert sorted(name for name in names if name not in reasons) == []
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda p: p.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_target_of_the_makefile_explains_itself() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in ("demo", "up", "turn", "test", "check", "bench"):
+        assert re.search(rf"^{target}:.*## \w", makefile, re.MULTILINE)
