@@ -102,7 +102,7 @@ def held_out(run: TrainingRun, evals: Sequence[tuple[int, Mapping[str, Any]]]) -
         "kind": "line",
         "title": "Held-out success",
         "key": f"held-out-{run.pk}",
-        "note": f"{asked} tasks, asked greedily; dashed: before the first step",
+        "note": f"greedy, {asked} tasks; dashed: step 0",
         "x": {"title": "step"},
         "y": {"title": "success", "unit": "%", "range": [0, 100]},
         "series": [{"name": "policy", "role": "candidate", "x": [step for step, _ in evals], "y": values}],

@@ -98,9 +98,14 @@ def _calls_per_attempt(baseline: EvalRun) -> float | None:
 def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
     """Fixes of which no run on this version and this set has passed the gate, though one was compared; the last such.
 
-    An invalid comparison says nothing of the fix.
+    An invalid comparison says nothing of the fix, nor does a run of less than half the usual steps.
     """
     runs = TrainingRun.objects.filter(base=version, task_set=task_set, candidates__isnull=False)
     passed = {FIX_OF[run.algorithm] for run in runs.filter(candidates__verdict="eligible")}
     failed = runs.filter(candidates__verdict__in=["not_shown", "regressed"]).order_by("pk")
-    return {FIX_OF[run.algorithm]: str(run) for run in failed if FIX_OF[run.algorithm] not in passed}
+    return {
+        FIX_OF[run.algorithm]: str(run)
+        for run in failed
+        if FIX_OF[run.algorithm] not in passed
+        and 2 * run.settings["steps"] >= recipes.ALGORITHMS[run.algorithm].defaults["steps"]
+    }

@@ -10,7 +10,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils import timezone
 
-from flywheel.core.recipes import ALGORITHMS
+from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.environments.models import Task
 from flywheel.jobs import State
 from flywheel.training.charts import Steps
@@ -174,9 +174,14 @@ def dataset_lineage(dataset: Dataset) -> list[dict[str, Any]]:
 def settings_rows(run: TrainingRun) -> list[dict[str, Any]]:
     """Every frozen setting, those that differ from the algorithm's default marked."""
     defaults = ALGORITHMS[run.algorithm].defaults
+    order, words = {name: at for at, name in enumerate(SETTINGS)}, {True: "yes", False: "no"}
     return [
-        {"name": name, "value": value, "is_default": name in defaults and defaults[name] == value}
-        for name, value in run.settings.items()
+        {
+            "name": name,
+            "value": words[value] if isinstance(value, bool) else value,
+            "is_default": name in defaults and defaults[name] == value,
+        }
+        for name, value in sorted(run.settings.items(), key=lambda item: order.get(item[0], len(order)))
     ]
 
 

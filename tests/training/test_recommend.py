@@ -81,6 +81,7 @@ def test_only_a_finished_held_out_eval_is_a_baseline(room: Room) -> None:
 
 def test_a_fix_that_was_tried_in_vain_is_named_until_one_run_passes(room: Room) -> None:
     judged(room, room.launch(), "invalid")
+    judged(room, room.launch(settings={"steps": 12}), "not_shown")
     assert not evidence_of(room.base, room.task_set, room.baseline).tried
     failed = room.launch()
     judged(room, failed, "not_shown")
