@@ -254,6 +254,7 @@ def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
     own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)
     return {
         "trajectory": trajectory,
+        "on_desk": "desk" in request.GET or "seen" in request.POST,
         "environments": environments,
         "chosen": own or (environments[0] if environments else None),
         "current": trajectory.failures.filter(current=True).first(),
