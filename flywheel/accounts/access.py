@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 from django.contrib.auth.views import redirect_to_login
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -61,6 +61,7 @@ def requires(
     def decorate(view: Callable[..., HttpResponseBase]) -> Declared:
         @wraps(view)
         def page(request: HttpRequest, *args: Any, project: str, **kwargs: Any) -> HttpResponseBase:
+            _refuse_nul(request)
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
             user = request.user
@@ -80,6 +81,12 @@ def requires(
         return cast(Declared, page)
 
     return decorate
+
+
+def _refuse_nul(request: HttpRequest) -> None:
+    """No name and no search of ours has a NUL, and PostgreSQL takes none: 400 at the door instead of 500 in a room."""
+    if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+        raise BadRequest("an address with a NUL names nothing")
 
 
 def public(view: Callable[..., HttpResponseBase]) -> Declared:
@@ -151,6 +158,7 @@ class Key(HttpBearer):
         self.scope = scope
 
     def authenticate(self, request: HttpRequest, token: str) -> ApiKey | None:
+        _refuse_nul(request)
         try:
             return _admit(request, token, self.scope)
         except KeyRefused as refused:

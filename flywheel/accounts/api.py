@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts import audit, keys, members
@@ -127,7 +127,7 @@ def list_keys(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
 
 
 @router.post("/keys", auth=admin, response={201: KeyMade}, operation_id="make_key", summary="Make a key")
-def make_key(request: HttpRequest, body: KeyIn) -> tuple[int, dict[str, Any]]:
+def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     """A key in the name of whose key this is; it never gets a scope that this person may not use."""
     asked = _asked(request)
     try:
@@ -141,7 +141,7 @@ def make_key(request: HttpRequest, body: KeyIn) -> tuple[int, dict[str, Any]]:
         )
     except keys.BadKey as error:
         raise HttpError(422, str(error)) from error
-    return 201, {"key": made.key, "text": made.text}
+    return Status(201, {"key": made.key, "text": made.text})
 
 
 @router.post(

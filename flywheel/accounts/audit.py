@@ -12,6 +12,6 @@ def entries(project: Project, *, action: str = "", actor: str = "", text: str = 
         found = found.filter(action=action) if "." in action else found.filter(action__startswith=f"{action}.")
     if actor:
         found = found.filter(actor__username=actor)
-    if text := text.replace("\0", ""):
+    if text:
         found = found.filter(Q(subject__icontains=text) | Q(reason__icontains=text))
     return found

@@ -341,7 +341,7 @@ def test_calls_cannot_name_objects_of_another_project(
 
 
 def picture() -> dict[str, str]:
-    """What every table holds, but for what is no state of the project: sessions, a key's last use, kept calculations."""
+    """What every table holds, but for what is no state: sessions, a key's last use, kept calculations."""
     apart = {"django_session", "accounts_apikey", "evals_comparison"}
     tables = {model._meta.db_table for model in apps.get_models()} - apart
     with connection.cursor() as cursor:

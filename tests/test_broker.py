@@ -1,0 +1,51 @@
+"""The broker in the database: found wherever the database is, and made once."""
+
+import pytest
+from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
+
+from flywheel import broker
+
+
+def as_pgmq_sees_it(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What libpq gets of a database after the package pgmq has had its way with it."""
+    from pgmq.base import PGMQConfig
+
+    monkeypatch.setattr("django.conf.settings.DATABASES", {"default": settings})
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    options = broker.celery_settings()["broker_transport_options"]
+    found = conninfo_to_dict(PGMQConfig(conn_string=options["conn_string"], init_extension=False).dsn)
+    return {name: str(value) for name, value in found.items() if value}
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        {"NAME": "flywheel", "USER": "flywheel", "PASSWORD": "", "HOST": "/srv/Fly Wheel/it's", "PORT": "5432"},
+        {"NAME": "n", "USER": "u", "PASSWORD": "p w'x\\y=z", "HOST": "db.example", "PORT": "5433"},
+        {"NAME": "n", "USER": "", "PASSWORD": "", "HOST": "", "PORT": ""},
+    ],
+)
+def test_every_address_of_a_database_arrives_whole(database: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = as_pgmq_sees_it({**database, "OPTIONS": {"sslmode": "require"}}, monkeypatch)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    expected = {names[key]: value for key, value in database.items() if value} | {"sslmode": "require"}
+    assert {name: seen.get(name) for name in expected} == expected
+    assert set(seen) <= set(expected) | {"port"}
+
+
+@pytest.mark.worker
+@pytest.mark.django_db(transaction=True)
+def test_a_message_is_sent_and_stays_for_a_worker(broker_installed: None) -> None:
+    broker.install()
+    broker.app().send_task("workers.detect", [1], retry=False)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) FROM pgmq.q_{broker.QUEUE}")
+        assert cursor.fetchone() == (1,)
+
+
+@pytest.mark.parametrize("url", ["redis://db:6379/0", "amqp://db//"])
+def test_another_broker_is_taken_by_its_url(url: str, settings: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django.conf.settings.BROKER_URL", url)
+    assert broker.celery_settings()["broker_url"] == url
+    broker.install()
