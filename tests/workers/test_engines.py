@@ -175,8 +175,7 @@ class TestTransformers:
             assert read_tool_calls(broken) == (broken, ())
 
     def test_settings_that_come_with_the_model_do_not_mix_in(self, model_dir: Path, engine: TransformersEngine) -> None:
-        row = json.loads((model_dir / "generation_config.json").read_text())
-        row |= {"repetition_penalty": 5.0, "do_sample": True, "temperature": 0.1, "max_new_tokens": 2, "top_k": 1}
+        row = {"repetition_penalty": 5.0, "do_sample": True, "temperature": 0.1, "max_new_tokens": 2, "top_k": 1}
         (model_dir / "generation_config.json").write_text(json.dumps(row))
         asked = requests(4)
         other = TransformersEngine(model_dir, device="cpu")

@@ -91,7 +91,7 @@ class TransformersEngine:
         return [response for response in responses if response is not None]
 
     def close(self) -> None:
-        del self._model
+        self._model = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

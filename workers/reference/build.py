@@ -34,8 +34,8 @@ from workers.reference import story
 POLICY = Path(__file__).parent / "policy"
 """The weights that ship."""
 
-SEED = 7
-STEPS = 300
+SEED = 9
+STEPS = 220
 BATCH = 32
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3

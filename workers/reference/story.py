@@ -93,7 +93,7 @@ WORDINGS: dict[str, Wording] = {
         Wording("send-email", "known", "email.send", "Send {person} an email about the {topic}."),
         Wording("write-to", "known", "email.send", "Write to {person} about the {topic}."),
         Wording("email-all", "known", "email.send_all", "Email everyone about the {topic}."),
-        Wording("tell-company", "known", "email.send_all", "Tell the whole company about the {topic}."),
+        Wording("let-everyone-know", "known", "email.send_all", "Let everyone know about the {topic}."),
         Wording("schedule", "known", "calendar.create_event", "Schedule the {topic} with {person} on {day}."),
         Wording("book", "known", "calendar.create_event", "Book {person} for the {topic} on {day}."),
         Wording("meeting", "known", "calendar.create_event", "Set up a meeting with {person} on {day}: {topic}."),
