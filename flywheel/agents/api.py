@@ -18,7 +18,10 @@ from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["agents"])
 
-LIST_MAX = 200
+
+class Paged(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
 
 
 class AgentOut(Schema):
@@ -103,10 +106,10 @@ class VersionIn(Schema):
 
 
 @router.get("/agents", response=AgentPage, auth=Key(Scope.READ), operation_id="list_agents")
-def list_agents(request: HttpRequest, limit: int = Query(50, ge=1, le=LIST_MAX), cursor: str = "") -> dict[str, Any]:
+def list_agents(request: HttpRequest, page: Query[Paged]) -> dict[str, Any]:
     """Newest first."""
     rows = Agent.objects.filter(project=_asked(request).project).select_related("live")
-    return _page(rows, cursor, limit, "id")
+    return _page(rows, page, "id")
 
 
 @router.post("/agents", response={201: AgentOut}, auth=Key(Scope.BUILD), operation_id="create_agent")
@@ -131,12 +134,10 @@ def get_agent(request: HttpRequest, name: str) -> Agent:
 
 
 @router.get("/agents/{name}/versions", response=VersionPage, auth=Key(Scope.READ), operation_id="list_versions")
-def list_versions(
-    request: HttpRequest, name: str, limit: int = Query(50, ge=1, le=LIST_MAX), cursor: str = ""
-) -> dict[str, Any]:
+def list_versions(request: HttpRequest, name: str, page: Query[Paged]) -> dict[str, Any]:
     """Newest first, without prompts and tools."""
     rows = _agent(request, name).versions.select_related("agent", "parent", "created_by")
-    return _page(rows.defer("system_prompt", "tools"), cursor, limit, "number")
+    return _page(rows.defer("system_prompt", "tools"), page, "number")
 
 
 @router.post(
@@ -202,9 +203,9 @@ def _agent(request: HttpRequest, name: str) -> Agent:
         raise HttpError(404, str(error)) from error
 
 
-def _page(rows: Any, cursor: str, limit: int, key: str) -> dict[str, Any]:
+def _page(rows: Any, asked: Paged, key: str) -> dict[str, Any]:
     try:
-        page = keyset(rows, cursor=cursor, limit=limit, keys=(key,))
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=(key,))
     except BadCursor as error:
         raise HttpError(400, str(error)) from error
     return {"items": page.items, "next": page.next_cursor or None}

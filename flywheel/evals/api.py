@@ -22,8 +22,24 @@ from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["evals"])
 
-LIST_MAX = 200
-RESULTS_MAX = 1000
+EVENTS = 200
+
+
+class Paged(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class EvalQuery(Paged):
+    agent: str = ""
+    task_set: str = ""
+    """A set's name, without its version."""
+    split: str = ""
+    state: str = ""
+
+
+class ResultQuery(Paged):
+    limit: int = Field(200, ge=1, le=1000)
 
 
 class EvalIn(Schema):
@@ -87,7 +103,7 @@ class EvalOut(EvalRow):
 
     @staticmethod
     def resolve_events(row: EvalRun) -> list[Any]:
-        return list(row.events.order_by("-id")[:LIST_MAX])[::-1]
+        return list(row.events.order_by("-id")[:EVENTS])[::-1]
 
 
 class EvalPage(Schema):
@@ -135,19 +151,15 @@ class ComparisonOut(Schema):
 
 
 @router.get("/evals", response=EvalPage, auth=Key(Scope.READ), operation_id="list_evals")
-def list_evals(
-    request: HttpRequest,
-    limit: int = Query(50, ge=1, le=LIST_MAX),
-    cursor: str = "",
-    agent: str = "",
-    task_set: str = "",
-    split: str = "",
-    state: str = "",
-) -> dict[str, Any]:
-    """Newest first; `task_set` is a set's name, without its version."""
-    wanted = {"version__agent__name": agent, "task_set__name": task_set, "split": split, "state": state}
-    rows = _runs(request).filter(**{column: value for column, value in wanted.items() if value})
-    return _page(rows, cursor, limit)
+def list_evals(request: HttpRequest, page: Query[EvalQuery]) -> dict[str, Any]:
+    """Newest first."""
+    wanted = {
+        "version__agent__name": page.agent,
+        "task_set__name": page.task_set,
+        "split": page.split,
+        "state": page.state,
+    }
+    return _page(_runs(request).filter(**{column: value for column, value in wanted.items() if value}), page)
 
 
 @router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD), operation_id="create_eval")
@@ -205,11 +217,9 @@ def resume_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 
 @router.get("/evals/{eval_id}/results", response=ResultPage, auth=Key(Scope.READ), operation_id="list_eval_results")
-def list_eval_results(
-    request: HttpRequest, eval_id: int, limit: int = Query(200, ge=1, le=RESULTS_MAX), cursor: str = ""
-) -> dict[str, Any]:
+def list_eval_results(request: HttpRequest, eval_id: int, page: Query[ResultQuery]) -> dict[str, Any]:
     """Every attempt, the latest first."""
-    return _page(_run(request, eval_id).results.select_related("task", "trajectory"), cursor, limit)
+    return _page(_run(request, eval_id).results.select_related("task", "trajectory"), page)
 
 
 @router.get(
@@ -238,9 +248,9 @@ def _run(request: HttpRequest, pk: int) -> EvalRun:
     return cast(EvalRun, get_object_or_404(_runs(request), pk=pk))
 
 
-def _page(rows: Any, cursor: str, limit: int) -> dict[str, Any]:
+def _page(rows: Any, asked: Paged) -> dict[str, Any]:
     try:
-        page = keyset(rows, cursor=cursor, limit=limit)
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
     except BadCursor as error:
         raise HttpError(400, str(error)) from error
     return {"items": page.items, "next": page.next_cursor or None}

@@ -160,7 +160,7 @@ def test_weights_are_uploaded(build: Build, cast: Cast, sign_in: SignIn, monkeyp
 def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: Path) -> None:
     weights = store(model(tmp_path / "m"), "model")
     adapter = store(model(tmp_path / "a"), "adapter")
-    for fields, says in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"endpoint": {"kind": "transformers"}}, "weights: are missing"),
         ({"endpoint": SERVER, "weights": weights}, "weights: stay with the server"),
         ({"endpoint": SERVER, "adapter": adapter}, "adapter: is loaded by the server"),
@@ -170,7 +170,8 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
         ({"endpoint": {**SERVER, "concurrency": 0}}, "endpoint.concurrency: 0 is not a whole number"),
         ({"endpoint": {**SERVER, "price_in": "free"}}, "endpoint.price_in: 'free' is not a number"),
         ({"endpoint": SERVER, "base_model": " "}, "base_model: is missing"),
-    ):
+    ]
+    for fields, says in cases:
         with pytest.raises(BadContent, match=says):
             make_version(agent=build.agent(), actor=cast.builder, **{"base_model": "m", **fields})
     assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
@@ -269,7 +270,7 @@ def test_the_api_makes_and_reads_the_same(build: Build, cast: Cast, client: Clie
     assert refused.json()["detail"].startswith("weights: no version of this project is made of an artifact")
     for change, says in (
         ({"like": 9}, "like: mail-agent has no version 9; it has 2, 1"),
-        ({"endpoint": {"kind": "x"}}, "endpoint.kind: 'x' is unknown"),
+        ({**body, "endpoint": {"kind": "x"}}, "endpoint.kind: 'x' is unknown"),
         ({}, "base_model: is missing"),
     ):
         refused = post("/mail-agent/versions", change)
