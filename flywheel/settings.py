@@ -150,7 +150,6 @@ BROKER_URL = env.broker_url()
 JOB_LEASE_SECONDS = env.lease_seconds()
 
 
-
 def _is_no_poll(record: logging.LogRecord) -> bool:
     return getattr(getattr(record, "request", None), "path", "") != "/readyz"
 

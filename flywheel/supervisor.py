@@ -187,7 +187,7 @@ def _wait_until_ready(running: list[Child]) -> None:
         for child in running:
             child.check()
         try:
-            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 our own address
+            with urllib.request.urlopen(url, timeout=5):
                 return
         except OSError:
             time.sleep(0.2)

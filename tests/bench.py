@@ -137,8 +137,9 @@ def claims(project: Any, admin: Any) -> list[dict[str, Any]]:
     from flywheel.trajectories.models import Trajectory
     from tests.conftest import Build, Cast
 
-    Job.nudge = lambda _: None  # type: ignore[method-assign]
-    build = Build(Cast(project, *[admin] * 7, elsewhere=project))
+    Job.nudge = lambda _: None  # type: ignore[method-assign, assignment]
+    people = dict.fromkeys(("viewer", "reviewer", "builder", "trainer", "approver", "admin", "stranger"), admin)
+    build = Build(Cast(project=project, elsewhere=project, **people))
     version, task_set = build.version(), build.task_set(train=1, held_out=1)
 
     def claim() -> None:

@@ -20,6 +20,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core import tools as tooling
 from flywheel.core.gate import Policy as Rules
+from flywheel.core.traces import Trace
 from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
 from flywheel.environments.models import Environment, TaskSet
 from flywheel.evals import run as evals
@@ -31,7 +32,7 @@ from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first
 from flywheel.training.launch import launch
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.load import trace_of
+from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Trajectory
 from workers.engines import open_engine
 from workers.reference import story, traffic
@@ -151,27 +152,24 @@ def wait_for_detectors(project: Project, timeout_s: float = 120) -> None:
 
 def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
     """The oracle's decision about every unlabelled trajectory of production, oldest first."""
-    wanted = {}
-    for request in story.sessions(2000, seed=SEED):
-        wanted[request.session_id, request.prompt] = request
+    wanted = {(request.session_id, request.prompt): request for request in story.sessions(2000, seed=SEED)}
     rows = Trajectory.objects.filter(project=project, source=Source.PRODUCTION, label="").order_by("started_at", "id")
     if before is not None:
         rows = rows.filter(started_at__lt=before)
+    actor, traces = oracle(project), traces_of(rows)
     made = []
     for row in rows:
-        trace = trace_of(row)
+        trace = traces[row.pk]
         prompt = next((message.content for message in trace.conversation() if message.role == "user"), "")
         request = wanted.get((row.session_id, prompt))
         if request is not None:
-            made.append(_label(row, request))
+            made.append(_label(row, trace, request, actor))
     return made
 
 
-def _label(row: Trajectory, request: story.Request) -> Failure:
+def _label(row: Trajectory, trace: Trace, request: story.Request, actor: User) -> Failure:
     """What the oracle, who knows the target, says of one trajectory."""
-    trace = trace_of(row)
     parsed = tooling.parse_call(trace.final())
-    actor = oracle(row.project)
     note = "labelled by the story's oracle, which knows what the customer wanted"
     call = parsed.call
     if call and call.name == request.target["tool"] and call.arguments == request.target["arguments"]:

@@ -63,8 +63,9 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     failures = sum(label.is_failure for label in labels)
     say(f"the oracle found {failures} failures")
     task_set = story.make_tasks(project)
-    tasks = {split: task_set.members.filter(split=split).count() for split in (Split.TRAIN, Split.HELD_OUT)}
-    say(f"{task_set}: {tasks['train']} tasks to train on, {tasks['held_out']} held out")
+    train = task_set.members.filter(split=Split.TRAIN).count()
+    held_out = task_set.members.filter(split=Split.HELD_OUT).count()
+    say(f"{task_set}: {train} tasks to train on, {held_out} held out")
     assert agent.live is not None
     baseline = story.evaluate(agent.live, task_set)
     say(f"{agent.live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
@@ -88,7 +89,7 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     return {
         "trajectories": count,
         "failures": failures,
-        "tasks": {"train": tasks["train"], "held_out": tasks["held_out"]},
+        "tasks": {"train": train, "held_out": held_out},
         "baseline": _arm(comparison["baseline"]["success"]),
         "tuned": _arm(comparison["candidate"]["success"]),
         "difference": {"mean": difference["mean"], "ci95": [difference["low"], difference["high"]]},

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Query, Router, Schema
+from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest
@@ -21,7 +21,7 @@ router = Router(tags=["promotions"])
 
 
 class ListQuery(Schema):
-    limit: int = Query(50, ge=1, le=200)
+    limit: int = Field(50, ge=1, le=200)
     cursor: str = ""
 
 

@@ -144,7 +144,7 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
     proposed = _by(produced.filter(label="", proposed_bucket__gt=""), "proposed_bucket")
     total = produced.count()
     trend = _trend(produced)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "key": key,
             "label": BUCKETS[key].label if key in BUCKETS else key,

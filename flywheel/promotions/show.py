@@ -70,7 +70,7 @@ def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:
     """From the task set to the promotion, each a link."""
     slug = project.slug
     task_set = row.version_eval.task_set
-    chain = [
+    chain: list[dict[str, Any]] = [
         {
             "label": f"set {task_set} (held-out)",
             "url": reverse("environments:task_set", args=[slug, task_set.name, task_set.version]),
