@@ -76,6 +76,7 @@ class Stop(Exception):
 def children() -> list[Child]:
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "workers.celery", "--quiet"]
+    calm = ["--loglevel", "WARNING"]
     return [
         Child(
             "web",
@@ -85,8 +86,8 @@ def children() -> list[Child]:
                 "--no-control-socket", "--log-level", "warning",
             ],
         ),
-        Child("worker", [*celery, "worker", "--concurrency", "3", "--loglevel", "WARNING", "--without-mingle", "--without-gossip"]),
-        Child("beat", [*celery, "beat", "--loglevel", "WARNING"]),
+        Child("worker", [*celery, "worker", "--concurrency", "3", *calm, "--without-mingle", "--without-gossip"]),
+        Child("beat", [*celery, "beat", *calm]),
     ]  # fmt: skip
 
 

@@ -20,7 +20,12 @@ from flywheel.accounts import members
 from flywheel.accounts.models import Membership, Project, Role, User, record
 
 LOCK = 0x464C590001
-DEMO_ROLES = {"reviewer": Role.REVIEWER, "trainer": Role.TRAINER, "approver": Role.APPROVER}
+DEMO_ROLES = {
+    # Reviewers of the demo also make tasks, so that key `x` does what the README says.
+    "reviewer": (Role.REVIEWER, Role.BUILDER),
+    "trainer": (Role.TRAINER,),
+    "approver": (Role.APPROVER,),
+}
 THROUGH = "manage.py prepare"
 
 
@@ -73,11 +78,12 @@ class Command(BaseCommand):
 def _demo() -> None:
     project, _ = Project.objects.get_or_create(slug="demo", defaults={"name": "Demo", "is_demo": True})
     logins = _read(_file())
-    for username, role in DEMO_ROLES.items():
+    for username, roles in DEMO_ROLES.items():
         user, password = _user(username, logins.get(username) or members.new_password())
         if password:
             logins[username] = password
-        Membership.objects.get_or_create(user=user, project=project, role=role)
+        for role in roles:
+            Membership.objects.get_or_create(user=user, project=project, role=role)
     admin = User.objects.get(username="admin") if User.objects.filter(username="admin").exists() else None
     if admin:
         Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)

@@ -1,0 +1,135 @@
+"""`make up`, as a person would start, hurt and stop it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from flywheel import postgres
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 120.0
+
+
+class Running:
+    """A supervisor on a free port with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")},
+            "FLYWHEEL_HOME": str(home),
+            "FLYWHEEL_PORT": str(self.port),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.output = (home / "output").open("w+")
+        self.process = self.start(self.output)
+
+    def start(self, output: object = subprocess.PIPE, **changes: str) -> "subprocess.Popen[str]":
+        process: subprocess.Popen[str] = subprocess.Popen(
+            [sys.executable, "-m", "flywheel.supervisor"],
+            cwd=ROOT,
+            env={**self.environment, **changes},
+            stdout=output,  # type: ignore[call-overload]
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        return process
+
+    def said(self) -> str:
+        return (self.home / "output").read_text()
+
+    def status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def children(self) -> dict[str, int]:
+        """Process ids of the direct children, by what they are."""
+        found: dict[str, int] = {}
+        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            for name in ("gunicorn", "worker", "beat"):
+                if name in command.split("\0"):
+                    found[name] = int(pid)
+        return found
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited until {what}; it said:\n{self.said()}"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    supervisor = Running(tmp_path)
+    try:
+        supervisor.until(lambda: "Flywheel is ready" in supervisor.said(), "it is ready")
+        yield supervisor
+    finally:
+        supervisor.process.terminate()
+        supervisor.process.wait(60)
+        postgres.stop(tmp_path / "postgres")
+        supervisor.output.close()
+
+
+@pytest.mark.worker
+def test_it_starts_heals_and_stops_everything_that_it_started(running: Running) -> None:
+    assert f"Flywheel is ready: http://127.0.0.1:{running.port}" in running.said()
+    assert "username admin, password " in running.said()
+    assert running.status("/readyz") == 200
+    assert running.status("/account/login/") == 200
+
+    second = running.start()
+    assert "another Flywheel runs" in second.communicate(timeout=PATIENCE_S)[0]
+    assert second.returncode != 0
+
+    before = running.children()
+    assert set(before) == {"gunicorn", "worker", "beat"}
+    os.killpg(before["gunicorn"], signal.SIGKILL)
+    running.until(lambda: running.children().get("gunicorn") not in (None, before["gunicorn"]), "the web starts again")
+    running.until(lambda: running.status("/readyz") == 200, "it is ready again")
+
+    server = postgres.running(running.home / "postgres")
+    assert server is not None
+    with psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT count(*) FROM accounts_project").fetchone() == (1,)
+
+    started = running.children()
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(60) == 0
+    assert postgres.running(running.home / "postgres") is None
+    for pid in started.values():
+        assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        environment = {**os.environ, "FLYWHEEL_HOME": str(tmp_path), "FLYWHEEL_PORT": str(port)}
+        done = subprocess.run(
+            [sys.executable, "-m", "flywheel.supervisor"], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+    assert done.returncode != 0
+    assert f"FLYWHEEL_PORT={port}" in done.stderr
+    assert "choose a free one" in done.stderr
