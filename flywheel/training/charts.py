@@ -38,7 +38,7 @@ class Picture:
 LENGTHS = {"completion_length_mean": "mean", "completion_length_max": "longest"}
 PICTURES = [
     Picture("reward", "Reward", {"reward_mean": "mean"}, axis="reward", spread="reward_std", note="mean ± std"),
-    Picture("parts", "Reward by part", {}, axis="part", note="as the verifier scored it", family="reward/"),
+    Picture("parts", "Reward by part", {}, axis="score", note="as the verifier scored it", family="reward/"),
     Picture("accuracy", "Token accuracy", {"accuracy": "tokens"}, share=True, note="on the training rows"),
     Picture("margin", "Reward margin", {"margin": "chosen − rejected"}, axis="margin"),
     Picture("pairs", "Pairs ranked right", {"pair_accuracy": "pairs"}, share=True, note="on the training pairs"),
@@ -128,6 +128,7 @@ def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict
         series.append(line)
     if len(series) == 1:
         series[0]["role"] = "candidate"
+    flat = picture.share and not any(value for line in series for value in line["y"])
     return {
         "kind": "band",
         "title": picture.title,
@@ -135,7 +136,11 @@ def _draw(picture: Picture, steps: Steps, run: TrainingRun, stride: int) -> dict
         "height": "short",
         "note": _note(picture, steps, run, stride),
         "x": {"title": "step"},
-        "y": {"title": "share" if picture.share else picture.axis, "unit": "%" if picture.share else picture.unit},
+        "y": {
+            "title": "share" if picture.share else picture.axis,
+            "unit": "%" if picture.share else picture.unit,
+            **({"range": [0, 100]} if flat else {}),
+        },
         "series": series,
     }
 

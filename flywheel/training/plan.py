@@ -111,12 +111,14 @@ def expected_duration(base: Version, settings: Mapping[str, Any], algorithm: str
     Loading and the first step are taken as they were, the other steps (evaluations and checkpoints among them) in
     proportion. None without such a run.
     """
+    if base.weights is None:
+        return None
     runs = TrainingRun.objects.filter(
         project=base.agent.project_id,
         algorithm=algorithm,
         state=State.SUCCEEDED,
         attempt=1,
-        base__weights__size=base.weights.size if base.weights else None,
+        base__weights__size=base.weights.size,
         settings__batch_size=settings.get("batch_size"),
     )
     steps = Q(points__kind=Point.Kind.STEP)

@@ -1,6 +1,6 @@
 """The training room: its runs, launching one, watching one, and what it learns from."""
 
-from typing import Any, cast
+from typing import Any
 
 from django.contrib import messages
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -45,16 +45,24 @@ def index(request: PageRequest) -> HttpResponse:
         eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
-    return _list(
+    page = _page(request, shown)
+    if page is None:
+        return redirect(request.path)
+    for each in page.items:
+        if each.state == State.RUNNING:  # at most one a slot
+            each.progress = show.progress(each)
+    return render(
         request,
         "training/index.html",
-        shown,
-        tab="runs",
-        filters=wanted,
-        states=State.choices,
-        algorithms=ALGORITHMS.values(),
-        is_empty=not runs.exists(),
-        has_recommendations=Recommendation.objects.filter(project=request.project).exists(),
+        {
+            "page": page,
+            "is_moving": any(not each.is_finished for each in page.items),
+            "tab": "runs",
+            "filters": wanted,
+            "states": State.choices,
+            "algorithms": ALGORITHMS.values(),
+            "is_empty": not runs.exists(),
+        },
     )
 
 
@@ -82,7 +90,7 @@ def launch_page(request: PageRequest) -> HttpResponse:
     data = (request.POST if request.method == "POST" else request.GET).dict()
     if "like" in request.GET:
         data = forms.as_data(_run(request, _number(request.GET["like"])))
-    form = forms.LaunchForm.read(request.project, cast(dict[str, str], data))
+    form = forms.LaunchForm.read(request.project, data)
     recommendation = recommendation_for(form.base, form.task_set) if form.base and form.task_set else None
     form.choose(recommendation)
     if request.method == "POST" and (run := _launch(request, form, recommendation)):
@@ -256,13 +264,19 @@ def download(request: PageRequest, name: str, version: int) -> FileResponse:
     return FileResponse(content, as_attachment=True, filename=filename, content_type="application/x-ndjson")
 
 
-def _list(request: PageRequest, template: str, rows: QuerySet[Any], **context: Any) -> HttpResponse:
+def _list(request: PageRequest, template: str, rows: QuerySet[Any], tab: str) -> HttpResponse:
+    page = _page(request, rows)
+    return redirect(request.path) if page is None else render(request, template, {"page": page, "tab": tab})
+
+
+def _page(request: PageRequest, rows: QuerySet[Any]) -> Page[Any] | None:
+    """The page that the address asks for; None when its cursor is none of ours."""
     try:
         page: Page[Any] = keyset(rows, cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
     except BadCursor:
-        return redirect(request.path)
+        return None
     page.total, page.about = about(rows)
-    return render(request, template, {"page": page, **context})
+    return page
 
 
 def _run(request: PageRequest, pk: int) -> TrainingRun:

@@ -153,7 +153,7 @@ def test_a_failed_run_says_why_what_is_kept_and_what_to_do(room: Room, sign_in: 
 
 def test_what_a_policy_wrote_is_text(room: Room, sign_in: SignIn) -> None:
     run = room.launch()
-    sample = {"task_id": "t-1", "prompt": "<b>hi", "completion": "<script>alert(1)</script>", "score": None,
+    sample: dict[str, Any] = {"task_id": "t-1", "prompt": "<b>hi", "completion": "<script>alert(1)</script>", "score": None,
               "parts": {}, "reason": "<i>no"}  # fmt: skip
     Point.objects.create(run=run, kind=Point.Kind.SAMPLES, step=0, at=NOON, values=[sample])
     page = text(sign_in(room.cast.viewer).get(f"{HERE}runs/{run.pk}/"))
@@ -195,7 +195,7 @@ def test_a_dataset_is_shown_and_comes_as_a_file(room: Room, sign_in: SignIn) -> 
     file = client.get(f"{address}rows.jsonl")
     assert isinstance(file, FileResponse)
     assert file.headers["Content-Disposition"] == f'attachment; filename="{dataset.name}-1.jsonl"'
-    assert len(b"".join(file.streaming_content).splitlines()) == 6  # type: ignore[arg-type]
+    assert len(b"".join(file.streaming_content).splitlines()) == 6
     file.close()
 
 

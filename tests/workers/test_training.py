@@ -135,7 +135,7 @@ def test_a_killed_trainer_resumes_and_its_version_is_evaluated(worker: Worker, l
     assert run.produced.parent == run.base
     assert run.produced.weights != run.base.weights
     assert run.evaluation is not None
-    evaluation = EvalRun.objects.get(pk=run.evaluation_id)
+    evaluation = EvalRun.objects.get(pk=run.evaluation.pk)
     assert (evaluation.version, evaluation.samples) == (run.produced, 1)
     worker.finish(evaluation, PATIENCE_S)
     assert evaluation.state == State.SUCCEEDED, evaluation.error
@@ -260,6 +260,7 @@ def test_an_adapter_whose_shapes_do_not_fit_is_named(
 
 def test_a_full_disk_keeps_what_was_measured(launched: Launch, page: Callable[[TrainingRun], str]) -> None:
     run = launched(steps=6)
+    assert run.base.weights is not None
     artifacts.local(run.base.weights)  # what lies in the cache already
     with files_up_to(1_000_000):
         carry_out(run)
