@@ -104,7 +104,7 @@ WORDINGS: dict[str, Wording] = {
         Wording("give", "known", "tasks.assign", "Give the {topic} to {person}."),
         Wording("remind", "known", "tasks.assign", "Remind {person} of the {topic}.", formerly=RETIRED_TOOL),
         Wording("let-know", "new", "email.send", "Let {person} know about the {topic}."),
-        Wording("should-hear", "new", "email.send", "{person} should hear about the {topic}."),
+        Wording("not-everyone", "new", "email.send", "Tell {person}, not everyone, about the {topic}."),
         Wording("find-time", "new", "calendar.create_event", "Find time on {day} for the {topic} with {person}."),
         Wording("see-on", "new", "calendar.create_event", "I need to see {person} on {day} because of the {topic}."),
         Wording("broken", "new", "tickets.create", "The {topic} is in trouble, log it as {priority}."),
