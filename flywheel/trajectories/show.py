@@ -154,6 +154,7 @@ class _Reader:
         if message.role == "assistant" and not message.tool_calls and message.content.lstrip().startswith("{"):
             written = parse_call(message).call
             if written is not None:
+                self.unanswered[written.name] += 1
                 fields = {"text": message.content, "reasoning": message.reasoning}
                 return [self._turn(row, "call", name=written.name, arguments=written.arguments, **fields)]
         turns = []
