@@ -5,9 +5,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db.models import Count, Q
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.models import Project
 from flywheel.core.buckets import BUCKETS
 from flywheel.core.metrics import METRICS
 from flywheel.environments.models import TaskSet
@@ -33,18 +34,15 @@ TILES = [
 ]
 
 
-def link(name: str, project: Any, *args: Any) -> str:
-    """The address of a page, or empty where there is no such page."""
-    try:
-        return reverse(name, args=[project.slug, *args])
-    except NoReverseMatch:
-        return ""
+def link(name: str, project: Project, *args: Any) -> str:
+    """The address of one of the project's pages."""
+    return reverse(name, args=[project.slug, *args])
 
 
 def tiles(run: EvalRun) -> list[dict[str, Any]]:
     """One tile a metric; empty until the run has its summary."""
     metrics = run.summary.get("metrics", {})
-    return [describe(key, run) | {"estimate": metrics[key]} for key in TILES if key in metrics]
+    return [tell(describe(key, run), estimate=metrics[key]) for key in TILES if key in metrics]
 
 
 def success(run: EvalRun) -> dict[str, Any] | None:
@@ -72,7 +70,7 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
         "kind": "forest",
         "title": title,
         "key": f"{kind}-{run.pk}",
-        "note": "95 % intervals, clustered by source; the dashed line is the whole set",
+        "note": "95 % intervals; dashed: all of them",
         "x": {"title": "success", "unit": "%"},
         "y": {"title": ""},
         "baseline": whole["mean"] * 100 if whole and whole["mean"] is not None else 0,
@@ -127,8 +125,18 @@ def lineage(run: EvalRun) -> list[dict[str, Any]]:
     return chain
 
 
-def task_set_link(project: Any, task_set: TaskSet) -> str:
+def task_set_link(project: Project, task_set: TaskSet) -> str:
     return link("environments:task_set", project, task_set.name, task_set.version)
+
+
+def tell(words: dict[str, Any], **estimates: dict[str, Any]) -> dict[str, Any]:
+    """A metric's words with its estimates. Shares of a batch are not so many measurements: no interval, no n."""
+    if words["note"]:
+        estimates = {
+            name: {**estimate, "low": None, "high": None, "n": None, "reason": words["note"]}
+            for name, estimate in estimates.items()
+        }
+    return {**words, **estimates}
 
 
 def describe(key: str, *runs: EvalRun) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 from django import forms
+from django.db.models import F
 
 from flywheel.accounts.models import Project
 from flywheel.agents.content import MAX_TOKENS
@@ -35,8 +36,16 @@ class EvalForm(forms.Form):
 
     @classmethod
     def start(cls, project: Project, given: dict[str, str]) -> "EvalForm":
-        """The empty form, with what the address already says."""
-        first = {"key": uuid.uuid4(), "split": Split.HELD_OUT.value, "samples": 4, "seed": 1}
+        """The form with what the address says; else with what is most often meant: what is live, the newest set."""
+        live = Version.objects.filter(agent__project=project, agent__live=F("pk")).select_related("agent")[:2]
+        first = {
+            "key": uuid.uuid4(),
+            "version": live[0] if len(live) == 1 else "",
+            "task_set": TaskSet.objects.filter(project=project).order_by("-pk").first() or "",
+            "split": Split.HELD_OUT.value,
+            "samples": 4,
+            "seed": 1,
+        }
         return cls(project, initial={**first, **{name: value for name, value in given.items() if name != "key"}})
 
     def clean_version(self) -> Version:

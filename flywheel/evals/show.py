@@ -12,7 +12,7 @@ from typing import Any
 from flywheel.core.metrics import METRICS
 from flywheel.environments.models import Task
 from flywheel.evals.compare import doubts
-from flywheel.evals.facts import bucket_label, describe, link
+from flywheel.evals.facts import bucket_label, describe, link, tell
 from flywheel.evals.models import EvalRun
 from flywheel.evals.pairs import pairs
 
@@ -109,20 +109,21 @@ def _change(row: Mapping[str, Any], task: Task) -> dict[str, Any]:
 
 
 def _row(key: str, comparison: Mapping[str, Any], *runs: EvalRun) -> dict[str, Any]:
-    return {
-        **describe(key, *runs),
-        "baseline": comparison["baseline"][key],
-        "candidate": comparison["candidate"][key],
-        "difference": comparison["differences"][key],
-    }
+    return tell(
+        describe(key, *runs),
+        baseline=comparison["baseline"][key],
+        candidate=comparison["candidate"][key],
+        difference=comparison["differences"][key],
+    )
 
 
 def _ratio(name: str, estimate: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Candidate over baseline as a change in percent: 1.05 is +5 %."""
     of = "latency_p50_ms" if name.startswith("latency") else "cost_usd"
-    better = next((row["better"] for row in metrics if row["key"] == of), "low")
+    words = next(row for row in metrics if row["key"] == of)
     ends = {end: None if estimate[end] is None else estimate[end] - 1 for end in ("mean", "low", "high")}
-    return {"label": RATIOS[name], "better": better, "difference": {**estimate, **ends}}
+    shown = {"label": RATIOS[name], "better": words["better"], "note": words["note"]}
+    return tell(shown, difference={**estimate, **ends})
 
 
 def _charts(
