@@ -116,6 +116,8 @@ class LaunchForm:
             known = ", ".join(recipes.ALGORITHMS)
             self.errors["algorithm"] = f"{self.algorithm!r} is unknown, one of {known} is wanted"
             self.algorithm = "sft"
+        if self.known.data == "tasks":
+            self.rollouts = None  # it practises the tasks themselves
         defaults = default_settings(self.algorithm, self.base, self.mode)
         before = self._defaults_before()
         for name, default in defaults.items():
@@ -161,7 +163,7 @@ class LaunchForm:
         seed = _whole(self.seed)
         if seed is None:
             self.errors["seed"] = f"{self.seed!r} is not a whole number"
-        if self.base and tuning and not self.errors:
+        if self.base and tuning:
             try:
                 check_settings(self.known, self.base, tuning, given)
             except CannotLaunch as error:

@@ -162,7 +162,7 @@ def _launch_context(
         "baseline": baseline,
         "success": plan.success_of(baseline),
         "data": plan.data_of(task_set, form.known.data, form.rollouts, baseline),
-        "rollout_runs": _rollout_runs(task_set),
+        "rollout_runs": _rollout_runs(task_set, form.rollouts),
         "smallest": None if smallest is None else smallest * 100,
         "assumed": assumed,
         "duration": plan.expected_duration(base, form.settings_now, form.algorithm),
@@ -316,11 +316,11 @@ def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
     return refs if chosen in refs or not chosen else [chosen, *refs]
 
 
-def _rollout_runs(task_set: TaskSet) -> QuerySet[EvalRun]:
-    """Eval runs whose attempts can become rows."""
-    return EvalRun.objects.filter(task_set=task_set, split=Split.TRAIN, state=State.SUCCEEDED).select_related(
-        "version__agent"
-    )[:OFFERED]
+def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
+    """Eval runs whose attempts can become rows, and the chosen one even when its cannot."""
+    runs = EvalRun.objects.filter(task_set=task_set, split=Split.TRAIN, state=State.SUCCEEDED)
+    found = list(runs.select_related("version__agent")[:OFFERED])
+    return found if chosen is None or chosen in found else [chosen, *found]
 
 
 def _chosen(form: forms.LaunchForm) -> str:

@@ -122,6 +122,22 @@ def test_what_was_written_stays_and_the_rest_follows_the_algorithm(room: Room, s
     assert "algorithm=grpo" in response.headers["HX-Replace-Url"]
 
 
+def test_every_wrong_field_is_told_at_once(room: Room, sign_in: SignIn) -> None:
+    wrong = {"algorithm": "grpo", "set.batch_size": "9", "set.temperature": "hot", "seed": "-"}
+    page = text(sign_in(room.cast.trainer).post(f"{HERE}launch/", form(room, **wrong)))
+    assert "3 fields to put right" in page
+    assert "8 would be right" in page
+
+
+def test_rollouts_are_for_imitation_and_preference_only(room: Room, sign_in: SignIn) -> None:
+    client, held_out = sign_in(room.cast.trainer), str(room.baseline.pk)
+    page = text(client.get(f"{HERE}launch/", {"rollouts": held_out}))
+    assert f"{room.baseline} is not a run on the train split" in page
+    assert f'<option value="{held_out}" selected>' in page
+    page = text(client.get(f"{HERE}launch/", {"rollouts": held_out, "algorithm": "grpo"}))
+    assert "tasks to practise" in page
+
+
 def test_passed_on_fields_reach_the_run(room: Room, sign_in: SignIn) -> None:
     sent = form(room, passed_on="trl.adam_beta2 = 0.95\nlora.lora_dropout=0.1", mode="lora", rank="4", alpha="8")
     assert sign_in(room.cast.trainer).post(f"{HERE}launch/", sent).status_code == 302
@@ -153,8 +169,14 @@ def test_a_failed_run_says_why_what_is_kept_and_what_to_do(room: Room, sign_in: 
 
 def test_what_a_policy_wrote_is_text(room: Room, sign_in: SignIn) -> None:
     run = room.launch()
-    sample: dict[str, Any] = {"task_id": "t-1", "prompt": "<b>hi", "completion": "<script>alert(1)</script>", "score": None,
-              "parts": {}, "reason": "<i>no"}  # fmt: skip
+    sample: dict[str, Any] = {
+        "task_id": "t-1",
+        "prompt": "<b>hi",
+        "completion": "<script>alert(1)</script>",
+        "score": None,
+        "parts": {},
+        "reason": "<i>no",
+    }
     Point.objects.create(run=run, kind=Point.Kind.SAMPLES, step=0, at=NOON, values=[sample])
     page = text(sign_in(room.cast.viewer).get(f"{HERE}runs/{run.pk}/"))
     assert "<script>alert" not in page
