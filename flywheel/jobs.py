@@ -363,12 +363,12 @@ class Lease:
 
     def _end(self, error: BaseException | None) -> None:
         text = "" if error is None else str(error) or type(error).__name__
-        if self.job.state != State.RUNNING or isinstance(error, LeaseLost):
+        if self.job.state != State.RUNNING:
             return
         if error is not None and not isinstance(error, Exception):
             log.warning("%s %s is given back: %s", self.job.label, self.job.pk, text)
             self.give_back(is_attempt=False)
-        elif self.lost or isinstance(error, OperationalError | InterfaceError):
+        elif self.lost or isinstance(error, LeaseLost | OperationalError | InterfaceError):
             log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
             self.give_back(error=text or "the database was away for longer than the lease")
         elif error is None:

@@ -187,6 +187,17 @@ def test_a_long_outage_gives_the_job_back_and_never_calls_it_done(
     assert (job.state, job.attempt, job.owner) == (State.QUEUED, 1, "")
 
 
+def test_a_body_that_stops_for_a_lost_lease_gives_back_what_is_still_its_own(lease: Lease) -> None:
+    with lease:
+        raise LeaseLost("the clock said so")
+    assert EvalRun.objects.get(pk=lease.job.pk).state == State.QUEUED
+    taken = EvalRun.claim(lease.job.pk)
+    assert taken is not None
+    with lease:
+        raise LeaseLost("another owner has it")
+    assert EvalRun.objects.get(pk=lease.job.pk).fence == taken.fence
+
+
 def test_a_database_error_in_the_work_is_tried_again_and_named_in_the_end(submit: Callable[..., EvalRun]) -> None:
     pk = submit().pk
     for _ in range(jobs.MAX_ATTEMPTS):
