@@ -134,7 +134,7 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
         "y": {"title": "success", "unit": "%"},
         "series": list(lines.values())[-6:],
         "marks": [{"x": m.created_at.date().isoformat(), "label": f"v{m.after.number} live"} for m in moves],
-        "note": "trajectories whose outcome was reported; whiskers are 95 % Wilson intervals",
+        "note": "trajectories whose outcome was reported; the band is their 95 % Wilson interval",
     }
 
 
@@ -209,22 +209,29 @@ def wheel(project: Project, produced: Any) -> list[dict[str, Any]]:
     """The turning in numbers, each with the list that it counts."""
     slug = project.slug
     steps = [
-        ("trajectories", produced.count(), reverse("trajectories:index", args=[slug])),
-        ("failures", produced.filter(label=Label.FAILURE).count(), reverse("failures:index", args=[slug])),
+        ("trajectory", "trajectories", produced.count(), reverse("trajectories:index", args=[slug])),
+        ("failure", "failures", produced.filter(label=Label.FAILURE).count(), reverse("failures:index", args=[slug])),
         (
+            "task",
             "tasks",
             Task.objects.filter(project=project, retired_at=None).count(),
             reverse("environments:index", args=[slug]),
         ),
-        ("runs", TrainingRun.objects.filter(project=project).count(), reverse("training:index", args=[slug])),
-        ("candidates", Candidate.objects.filter(project=project).count(), reverse("promotions:index", args=[slug])),
+        ("run", "runs", TrainingRun.objects.filter(project=project).count(), reverse("training:index", args=[slug])),
         (
+            "candidate",
+            "candidates",
+            Candidate.objects.filter(project=project).count(),
+            reverse("promotions:index", args=[slug]),
+        ),
+        (
+            "promotion",
             "promotions",
             Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE).count(),
             reverse("promotions:index", args=[slug]),
         ),
     ]
-    return [{"name": name, "count": count, "url": url} for name, count, url in steps]
+    return [{"one": one, "many": many, "count": count, "url": url} for one, many, count, url in steps]
 
 
 def _by(rows: Any, field: str) -> dict[str, int]:
