@@ -54,9 +54,9 @@ $(VENV)/bin/python:
 		&& $(PYTHON) -m venv $(VENV); } || { echo "python3 -m venv does not work: install the package python3-venv" >&2; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train]' >&2
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train]' >&2
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,redis,dev]' >&2
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train,redis,dev]' >&2
 	@touch $@

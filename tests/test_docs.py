@@ -55,7 +55,10 @@ def test_every_format_stands_in_the_guide_to_ingest() -> None:
 
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
     reasons = (ROOT / "docs/design/dependencies.md").read_text().lower()
     names = {re.split(r"[\[<>=]", line)[0].lower() for line in wanted}
     assert sorted(name for name in names if name not in reasons) == []
