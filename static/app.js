@@ -186,7 +186,7 @@ window.Flywheel = (() => {
   }
 
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (!event.detail.elt.matches("[data-saving]")) return; // a preview inside the form saves nothing
+    if (!event.detail.elt.matches("[data-saving]")) return;
     const { xhr } = event.detail;
     saving.add(xhr);
     xhr.addEventListener("loadend", () => saving.delete(xhr));
