@@ -112,7 +112,10 @@ def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
 def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
         pure = core_task(task)
-        right = [env.gold(pure), *(answer for passed, answer in attempts.get(task.pk, []) if passed)]
+        right = [
+            _kept_success(task) or env.gold(pure),
+            *(answer for passed, answer in attempts.get(task.pk, []) if passed),
+        ]
         for number, answer in enumerate(_distinct(right)[: MAX_PER_TASK + 1]):
             yield {
                 "task_id": str(task),
@@ -121,6 +124,12 @@ def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts
                 "prompt": [message.to_openai() for message in env.reset(pure, 0)],
                 "completion": [answer.to_openai()],
             }
+
+
+def _kept_success(task: Task) -> Message | None:
+    """What the agent said when it was right, word for word, for a task that guards a success."""
+    recorded = task.proof.get("recorded")
+    return Message.from_json(recorded) if recorded and not task.bucket and task.is_proved else None
 
 
 def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:

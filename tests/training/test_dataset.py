@@ -95,6 +95,19 @@ def test_a_success_that_is_guarded_is_no_corrected_failure(room: Room) -> None:
     assert {row["origin"] for row in rows(dataset)} == {"success"}
 
 
+def test_a_guarded_success_is_imitated_word_for_word(room: Room) -> None:
+    for task in room.task_set.tasks.filter(split=Split.TRAIN):
+        task.bucket, said = "", right(task).replace(": ", " :  ")
+        task.proof = {"recorded": {"role": "assistant", "content": said}, "is_failure": False}
+        task.save()
+    assert all(" :  " in row["completion"][0]["content"] for row in rows(made(room)))
+
+
+def test_arguments_are_written_in_the_order_of_the_tool_and_not_of_the_database(room: Room) -> None:
+    for row in rows(made(room)):
+        assert list(json.loads(row["completion"][0]["content"])["arguments"]) == ["person", "day"]
+
+
 def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
     task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
     Task.objects.filter(pk=task.pk).update(source=room.build.trajectory(task.prompt, WRONG))

@@ -49,7 +49,8 @@ class ToolCallEnvironment:
         return guarded(verify)
 
     def gold(self, task: Task) -> Message:
-        return Message("assistant", tooling.call_text(task.target["tool"], task.target["arguments"]))
+        name = task.target["tool"]
+        return Message("assistant", tooling.call_text(name, self._in_order(name, task.target["arguments"])))
 
     def probes(self, task: Task) -> dict[str, Message]:
         first = self.tools[0]["name"]
@@ -74,6 +75,15 @@ class ToolCallEnvironment:
             if known is not None and value not in known:
                 return f"{key}: there is no {value!r}"
         return ""
+
+    def _in_order(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments in the order in which the tool's schema requires them, since that is how policies learnt to write.
+
+        Who imitates another order unlearns what it could; and a database that stores JSON forgets the order.
+        """
+        parameters = (tooling.find(self.tools, name) or {}).get("parameters", {})
+        required = [key for key in parameters.get("required", ()) if key in arguments]
+        return {key: arguments[key] for key in [*required, *(key for key in arguments if key not in required)]}
 
     def _judge(self, message: Message | None, target: Mapping[str, Any], state: Mapping[str, Any]) -> Verdict:
         parsed = tooling.parse_call(message)
