@@ -4,6 +4,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,8 @@ def test_it_is_small_and_only_safetensors(policy: Path) -> None:
 
 
 def test_it_reloads_in_float32_with_all_its_weights(policy: Path) -> None:
-    model, info = AutoModelForCausalLM.from_pretrained(policy, local_files_only=True, output_loading_info=True)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(policy, local_files_only=True, output_loading_info=True)
+    model, info = loaded
     assert not any(info.values())
     assert model.dtype == torch.float32
     assert 600_000 < sum(parameter.numel() for parameter in model.parameters()) < 800_000
@@ -58,7 +60,7 @@ def test_it_reloads_in_float32_with_all_its_weights(policy: Path) -> None:
 
 
 def test_it_has_the_shapes_that_the_builder_makes() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(build.POLICY, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(build.POLICY, local_files_only=True)
     wanted = {name: tensor.shape for name, tensor in build.make_model(tokenizer).state_dict().items()}
     shipped = {name: tensor.shape for name, tensor in load_file(build.POLICY / "model.safetensors").items()}
     assert shipped == {name: shape for name, shape in wanted.items() if name != "lm_head.weight"}
@@ -66,7 +68,7 @@ def test_it_has_the_shapes_that_the_builder_makes() -> None:
 
 def test_its_tokenizer_and_template_are_those_that_the_builder_makes() -> None:
     made = build.make_tokenizer()
-    shipped = AutoTokenizer.from_pretrained(build.POLICY, local_files_only=True)
+    shipped: Any = AutoTokenizer.from_pretrained(build.POLICY, local_files_only=True)
     assert shipped.get_vocab() == made.get_vocab()
     assert shipped.chat_template == made.chat_template
     text = "Let Žofie know about the luso audit — 10 €."
@@ -76,7 +78,7 @@ def test_its_tokenizer_and_template_are_those_that_the_builder_makes() -> None:
 
 def test_a_prompt_is_a_prefix_of_the_whole_conversation(policy: Path) -> None:
     """What TRL needs to tell the answer's tokens from the prompt's."""
-    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(policy, local_files_only=True)
     for request in story.sessions(5, seed=2):
         prompt = [{"role": "system", "content": story.SYSTEM_PROMPT}, {"role": "user", "content": request.prompt}]
         for messages in (prompt, prompt[1:]):
