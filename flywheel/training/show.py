@@ -21,6 +21,8 @@ SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
 LOG_LINES = 300
 ROWS_SHOWN = 50
+CANDIDATE_WITHIN = timedelta(minutes=1)
+"""Of the evaluation's end: a candidate that is not there by then will not come."""
 SLIP = 0.05
 """Points of held-out success that are more than chance on most held-out sets."""
 
@@ -124,7 +126,17 @@ def log(run: TrainingRun) -> list[TrainingEvent]:
 def fingerprint(run: TrainingRun) -> str:
     """Changes whenever there is something new to show."""
     last = run.events.order_by("-id").values_list("id", flat=True).first() or 0
-    return f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}"
+    came = (run.evaluation.state if run.evaluation else "", run.candidates.count())
+    return f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}-{came[0]}-{came[1]}"
+
+
+def is_settled(run: TrainingRun) -> bool:
+    """Whether nothing more will come: the run is over, its evaluation too, and the gate has spoken."""
+    if not run.is_finished or run.evaluation is None:
+        return run.is_finished
+    if not run.evaluation.is_finished or run.evaluation.finished_at is None:
+        return run.evaluation.is_finished
+    return timezone.now() - run.evaluation.finished_at > CANDIDATE_WITHIN or run.candidates.exists()
 
 
 def lineage(run: TrainingRun) -> list[dict[str, Any]]:

@@ -185,11 +185,12 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def live(request: PageRequest, pk: int) -> HttpResponse:
-    """Fragment: everything that moves. Nothing new answers 204, a run that is over 286, which ends the asking."""
+    """Fragment: everything that moves. Nothing new answers 204; 286 ends the asking once the gate has spoken."""
     found = _run(request, pk)
     if request.GET.get("seen") == show.fingerprint(found):
-        return HttpResponse(status=DONE if found.is_finished else 204)
-    response = render(request, "training/_live.html", _live(found), status=DONE if found.is_finished else 200)
+        return HttpResponse(status=DONE if show.is_settled(found) else 204)
+    context = _live(found)
+    response = render(request, "training/_live.html", context, status=DONE if context["is_settled"] else 200)
     if found.is_finished:  # what only a finished run has stands outside of the fragment
         response["HX-Refresh"] = "true"
     return response
@@ -202,6 +203,7 @@ def _live(found: TrainingRun) -> dict[str, Any]:
         "lineage": show.lineage(found),
         "progress": show.progress(found),
         "fingerprint": show.fingerprint(found),
+        "is_settled": show.is_settled(found),
         "alerts": show.alerts(found, steps),
         "charts": charts.charts(found, steps, stride),
         "samples": show.samples(found),

@@ -2,15 +2,18 @@
 
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.http import FileResponse
 from django.test import Client
+from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core import recipes
+from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
 from flywheel.training.models import Point, TrainingRun
 from tests.training.conftest import NOON, Room
@@ -197,6 +200,24 @@ def test_the_live_part_is_sent_when_there_is_news_and_ends_with_the_run(room: Ro
     TrainingRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
     over = client.get(live, {"seen": seen}, headers=HTMX)
     assert (over.status_code, over.headers["HX-Refresh"]) == (286, "true")
+
+
+def test_the_page_goes_on_asking_until_the_gate_has_spoken(room: Room, sign_in: SignIn) -> None:
+    run, client = room.launch(), sign_in(room.cast.viewer)
+    live, evaluation = f"{HERE}runs/{run.pk}/live/", run.baseline
+    assert evaluation is not None
+    TrainingRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED, evaluation=evaluation)
+    EvalRun.objects.filter(pk=evaluation.pk).update(state=State.RUNNING, finished_at=None)
+    asked = client.get(live, headers=HTMX)
+    assert (asked.status_code, asked.headers["HX-Refresh"]) == (200, "true")
+    assert "?seen=" in text(asked)
+    EvalRun.objects.filter(pk=evaluation.pk).update(state=State.SUCCEEDED, finished_at=timezone.now())
+    assert client.get(live, headers=HTMX).status_code == 200
+    long_ago = timezone.now() - timedelta(minutes=2)
+    EvalRun.objects.filter(pk=evaluation.pk).update(finished_at=long_ago)
+    over = client.get(live, headers=HTMX)
+    assert over.status_code == 286
+    assert "?seen=" not in text(over)
 
 
 def test_cancel_and_resume_come_back_to_the_run(room: Room, sign_in: SignIn) -> None:
