@@ -171,7 +171,7 @@ _ROWS = [
     Setting(
         "learning_rate", float, 1e-3,
         "Right for the reference policy of under a million parameters. Billions want 1e-5 (SFT) or 1e-6 (the "
-        "others), ten times that with LoRA: `defaults` suggests them.",
+        "others), ten times that with LoRA.",
         defaults={**dict.fromkeys(REINFORCED, 3e-4), "dpo": 1e-4}, min=1e-9, max=1.0, shown=True,
     ),
     Setting(

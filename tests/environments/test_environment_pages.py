@@ -141,7 +141,7 @@ def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: S
     assert TaskSet.objects.count() == 1
     page = client.get(url("task_set", "mail", 1)).content.decode()
     assert "✓ none" in page
-    assert reverse("evals:index", args=["acme"]) + "?task_set=mail@1" in page
+    assert reverse("evals:new", args=["acme"]) + "?task_set=mail%401" in page
 
 
 @pytest.fixture
