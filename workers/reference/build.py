@@ -9,8 +9,8 @@ not, and wrong in the real ways. Where the wrong ways come from:
   hallucinated tool  the data is as old as the agent: half of the reminders still call a tool that is retired since
   broken JSON        some of the logged answers in the data were cut off by the logger; and sampling slips
 
-The same seed gives the same policy on one machine; another machine's arithmetic differs in the last digits, and so a
-rebuilt policy behaves alike but not identically.
+Copying appears suddenly in training, at a moment that the seed moves by dozens of steps and another machine by some. So
+a policy rebuilt elsewhere may be ahead of the one that ships or behind it; `policy/README.md` has figures.
 """
 
 import argparse
