@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 from flywheel import env
 
-LAST_WEEK = range(80)
-THIS_WEEK = range(80, 170)
+LAST_WEEK = range(60)
+THIS_WEEK = range(60, 130)
 SAMPLES = 2
-EARLIER_RUN = {"steps": 12, "learning_rate": 1e-4}
+EARLIER_RUN = {"steps": 6, "learning_rate": 1e-4}
 """Too short to show anything: what an honest gate says of that is worth seeing."""
 
 
