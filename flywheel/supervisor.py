@@ -111,6 +111,7 @@ def _run(demo: bool) -> None:
         signal.signal(signal.SIGINT, _raise_stop)
         embedded = not env.database_url()
         running: list[Child] = []
+        story = Child("story", [sys.executable, "-m", "workers.demo"])
         try:
             _check_port()
             if embedded:
@@ -120,10 +121,15 @@ def _run(demo: bool) -> None:
             for child in children():
                 child.start()
                 running.append(child)
+            if demo:  # it loads its libraries while the others start, and waits for them before it sends anything
+                story.start()
+            logins = subprocess.run(
+                [python, "manage.py", "prepare", "--logins"], cwd=ROOT, check=True, capture_output=True, text=True
+            )
             _wait_until_ready(running)
-            if demo:
-                subprocess.run([python, "-m", "workers.demo"], cwd=ROOT, check=True)
-            subprocess.run([python, "manage.py", "prepare", "--logins"], cwd=ROOT, check=True)
+            if story.process is not None and (code := story.process.wait()):
+                raise subprocess.CalledProcessError(code, story.command)
+            print(logins.stdout, end="")
             print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
             while True:
                 time.sleep(0.5)
@@ -133,7 +139,7 @@ def _run(demo: bool) -> None:
             _say("stopping")
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _stop(running)
+            _stop([story, *running])
             if embedded:
                 postgres.stop(home / "postgres")
 

@@ -6,6 +6,7 @@ worker, labels are those of the story's oracle (it knows what each customer want
 
 import logging
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -134,10 +135,19 @@ def send_traffic(
         rollouts = traffic.answer(engine, requests)
     finally:
         engine.close()
+    _wait(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
     key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project))
     traffic.send(endpoint, text, requests, rollouts, version=str(agent.live.number), begin=begin, end=end)
     key.delete()
     return len(requests)
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{endpoint}/healthz", timeout=10) as answer:  # noqa: S310 our own server
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def wait_for_detectors(project: Project, timeout_s: float = 120) -> None:
