@@ -122,8 +122,11 @@ def wanted(row: Trajectory) -> dict[str, object]:
 
 def choose(tab: Tab, name: str, value: object) -> None:
     """Choose in the corrected action, which comes back from the server."""
-    with tab.page.expect_response(re.compile("/correction/")):
-        tab.page.locator(f"#correction select[name={name}]").select_option(str(value))
+    tab.page.evaluate("document.getElementById('correction').dataset.stale = ''")
+    tab.page.locator(f"#correction select[name={name}]").select_option(str(value))
+    expect(tab.page.locator("#correction[data-stale]")).to_have_count(
+        0
+    )  # else the next choice is made in what goes away
     expect(tab.page.locator(f"#correction select[name={name}]")).to_have_value(str(value))
 
 
