@@ -1,7 +1,9 @@
 """One turn of the wheel, clicked: a reviewer, a trainer and an approver, from a proposal to a version live and back."""
 
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -246,6 +248,12 @@ def every_page(browser: Browser, stage: Stage, session: Tab, run: TrainingRun) -
         f"{here}agents/{stage.agent.name}/versions/{candidate.version.number}/",
         "/account/",
     ]
+    pictures = {
+        here: "overview",
+        f"{here}failures/queue/": "review",
+        f"{here}training/runs/{run.pk}/": "run",
+        f"{here}promotions/candidates/{candidate.pk}/": "candidate",
+    }
     for width, colours in ((WIDE, "light"), (NARROW, "dark")):
         tab = Tab(browser, stage.url, width=width, colours=colours, session=session)  # type: ignore[arg-type]
         for path in paths:
@@ -254,6 +262,8 @@ def every_page(browser: Browser, stage: Stage, session: Tab, run: TrainingRun) -
                 tab.problems.append(f"{path}: not one h1")
             if over := tab.overflow():
                 tab.problems.append(f"{path}: {over} px wider than {width} px")
+            if width == WIDE and path in pictures and (folder := os.environ.get("FLYWHEEL_SCREENSHOTS")):
+                tab.page.screenshot(path=Path(folder) / f"{pictures[path]}.png")
         shade = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", shade)[:3])) < 200) == (colours == "dark"), shade
         tab.close()
