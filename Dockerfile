@@ -11,8 +11,8 @@ COPY static static
 COPY manage.py ./
 
 FROM base AS server
-RUN pip install -c constraints.txt -e '.[train,redis]'
+RUN pip install -c constraints.txt -e '.[train,redis,grpc]'
 USER flywheel
 VOLUME /data
-EXPOSE 8000
-CMD ["python", "-m", "gunicorn", "flywheel.wsgi", "--bind", "0.0.0.0:8000", "--workers", "2", "--threads", "8", "--no-control-socket"]
+EXPOSE 8000 4317
+CMD ["python", "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving", "--bind", "0.0.0.0:8000"]

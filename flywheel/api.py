@@ -11,20 +11,70 @@ from ninja import NinjaAPI
 from flywheel.accounts.api import router as accounts
 from flywheel.agents.api import router as agents
 from flywheel.environments.api import router as environments
+from flywheel.environments.export_api import router as exports
+from flywheel.environments.play_api import router as plays
+from flywheel.environments.sandbox_api import router as sandboxes
+from flywheel.environments.variant_api import router as variations
+from flywheel.environments.verifier_api import router as verifier_trials
 from flywheel.evals.api import router as evals
+from flywheel.evals.rescore_api import router as rescores
+from flywheel.evals.reward_audit_api import router as reward_audits
 from flywheel.failures.api import router as failures
+from flywheel.failures.bucket_api import router as buckets
+from flywheel.failures.measure_api import router as measures
+from flywheel.failures.queue_api import router as queues
+from flywheel.failures.similar_api import router as similar
 from flywheel.promotions.api import router as promotions
+from flywheel.promotions.suite_api import router as suites
 from flywheel.training.api import router as training
+from flywheel.training.mix_api import router as mixes
+from flywheel.training.rollout_api import router as rollouts
 from flywheel.trajectories.api import router as trajectories
+from flywheel.trajectories.comment_api import router as comments
+from flywheel.trajectories.detail_api import router as details
+from flywheel.trajectories.feedback_api import router as feedback
+from flywheel.trajectories.kept_api import router as kept
+from flywheel.trajectories.list_api import router as lists
+from flywheel.trajectories.metrics_api import router as metrics
 
 api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
-for router in (accounts, agents, trajectories, failures, environments, evals, training, promotions):
+for router in (
+    accounts,
+    agents,
+    trajectories,
+    details,
+    lists,
+    metrics,
+    kept,
+    feedback,
+    comments,
+    failures,
+    buckets,
+    queues,
+    similar,
+    measures,
+    environments,
+    exports,
+    plays,
+    sandboxes,
+    variations,
+    verifier_trials,
+    evals,
+    rescores,
+    reward_audits,
+    training,
+    mixes,
+    rollouts,
+    promotions,
+    suites,
+):
     api.add_router("", router)
 
 
 @api.exception_handler(DataError)
+@api.exception_handler(UnicodeEncodeError)
 def _unfit(request: HttpRequest, error: Exception) -> HttpResponse:
-    """A text with a NUL or a number beyond its column: the request is wrong, not the server."""
+    """A text with a NUL or a lone surrogate, or a number beyond its column: the request is wrong, not the server."""
     return api.create_response(request, {"detail": f"a value cannot be stored: {error}".splitlines()[0]}, status=422)
 
 

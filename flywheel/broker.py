@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 QUEUE = "flywheel"
+EXPIRE_EVERY_S = 300.0
+ADD_UP_EVERY_S = 60.0
 SWEEP_EVERY_S = 5.0
 
 
@@ -42,11 +44,15 @@ def celery_settings() -> dict[str, Any]:
         # A revoke by process id may hit another task; cancelling is a column of the job.
         "worker_enable_remote_control": False,
         "broker_connection_retry_on_startup": True,
+        # Each of them is three connections to the database; the web's threads take turns.
+        "broker_pool_limit": 2,
         "beat_scheduler": "workers.celery:Housekeeper",
         "beat_schedule": {
             # Often enough that an orphan has a new owner well within two leases.
             "sweep": {"task": "workers.sweep", "schedule": min(SWEEP_EVERY_S, settings.JOB_LEASE_SECONDS / 4)},
             "detect": {"task": "workers.detect", "schedule": SWEEP_EVERY_S},
+            "add_up": {"task": "workers.add_up", "schedule": ADD_UP_EVERY_S},
+            "expire": {"task": "workers.expire", "schedule": EXPIRE_EVERY_S},
         },
     }
     # Nobody who clicks waits for a broker that is away: one attempt, and the sweeper comes later.
@@ -95,7 +101,8 @@ def _connection() -> dict[str, Any]:
         "host": database["HOST"],
         "port": database["PORT"],
     }
-    options: dict[str, Any] = database["OPTIONS"]
+    # Not the pool of the web's threads, which is Django's own option.
+    options = {name: value for name, value in database["OPTIONS"].items() if name != "pool"}
     return {name: value for name, value in named.items() if value} | options
 
 

@@ -47,8 +47,20 @@ VARIABLES = {
         Variable("FLYWHEEL_HTTPS", "no", "yes or no; yes when a proxy in front speaks HTTPS: secure cookies, HSTS"),
         Variable("FLYWHEEL_DEBUG", "no", "yes or no; yes shows tracebacks in the browser, for development only"),
         Variable("FLYWHEEL_LEASE_SECONDS", "30", "seconds, 2 to 600, after which a silent job owner is taken for dead"),
+        Variable("FLYWHEEL_GRPC_PORT", "", "a TCP port, usually 4317, to take OTLP over gRPC as well; empty for not"),
+        Variable("FLYWHEEL_WEB_PROCESSES", "2", "processes that serve the web, 1 to 16; each of 32 threads"),
         Variable(
             "FLYWHEEL_PG_USER", "", "an existing unprivileged account for the embedded PostgreSQL, used only as root"
+        ),
+        Variable(
+            "FLYWHEEL_SANDBOX_WITHOUT",
+            "",
+            "`namespaces`, where this machine has none and verifiers shall run all the same; empty for all layers",
+        ),
+        Variable(
+            "FLYWHEEL_VLLM_URL",
+            "",
+            "http://host:port of the vLLM server that `make serve` started, which evals can be run on; empty for none",
         ),
         Variable("DATABASE_URL", "", "postgresql://user:password@host:port/name; empty starts the embedded PostgreSQL"),
         Variable("CELERY_BROKER_URL", "", "redis://…, amqp://…; empty uses the database itself (pgmq)"),
@@ -123,6 +135,40 @@ def debug() -> bool:
 
 def lease_seconds() -> int:
     return _read("FLYWHEEL_LEASE_SECONDS", _between(2, 600))
+
+
+def grpc_port() -> int | None:
+    """None where OTLP is not taken over gRPC."""
+    return _read("FLYWHEEL_GRPC_PORT", lambda value: _between(1, 65535)(value) if value else None)
+
+
+def web_processes() -> int:
+    return _read("FLYWHEEL_WEB_PROCESSES", _between(1, 16))
+
+
+def sandbox_without() -> frozenset[str]:
+    """The layers of the sandbox that an operator gave up. The others cannot be given up."""
+
+    def convert(value: str) -> frozenset[str]:
+        if value not in ("", "namespaces"):
+            raise ValueError
+        return frozenset({value} - {""})
+
+    return _read("FLYWHEEL_SANDBOX_WITHOUT", convert)
+
+
+def vllm_url() -> str:
+    """The address of the vLLM server, without a slash at its end; empty for none."""
+
+    def convert(value: str) -> str:
+        parts = urlsplit(value)
+        plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.username is None
+        if value and (not plain or parts.path.strip("/")):
+            raise ValueError
+        _ = parts.port  # raises ValueError for one that is no number or too great
+        return value.rstrip("/")
+
+    return _read("FLYWHEEL_VLLM_URL", convert)
 
 
 def database_url() -> str:

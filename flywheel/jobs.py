@@ -40,6 +40,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from flywheel import broker
+from flywheel.sql import planned
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,18 @@ class Job(models.Model):
     @property
     def is_cancelling(self) -> bool:
         return self.state == State.RUNNING and self.cancel_requested_at is not None
+
+    @property
+    def elapsed(self) -> timedelta | None:
+        """How long it has taken; None before its start."""
+        return (self.finished_at or timezone.now()) - self.started_at if self.started_at else None
+
+    @property
+    def remaining(self) -> timedelta | None:
+        """How long it will take at its pace so far; None where nothing can be said yet, or who began it is gone."""
+        if self.state != State.RUNNING or self.attempt != 1 or self.elapsed is None or self.total is None:
+            return None
+        return self.elapsed / self.done * (self.total - self.done) if 0 < self.done < self.total else None
 
     def nudge(self) -> None:
         """Tell the workers that the job waits. A broker that is away costs nothing: the sweeper tells them again."""
@@ -253,6 +266,12 @@ class JobEvent(models.Model):
         ordering: ClassVar[list[str]] = ["id"]
 
 
+_LOCK = (
+    "SELECT set_config('idle_in_transaction_session_timeout', %s, true) FROM {table}"
+    " WHERE id = %s AND fence = %s AND state = %s FOR UPDATE"
+)
+
+
 class Lease:
     """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
@@ -269,6 +288,7 @@ class Lease:
         self._lost = threading.Event()
         self._stop = threading.Event()
         self._cancelled = threading.Event()
+        self._inside = threading.local()
         self._thread = threading.Thread(target=self._renew_forever, name=f"lease-{job.pk}", daemon=True)
 
     @property
@@ -292,22 +312,23 @@ class Lease:
         """A transaction that only the present owner can commit. Raises LeaseLost for any other.
 
         The row is locked inside, so a takeover comes after the writes, or comes first and they are refused. An owner
-        that stops in here loses its session after a lease, so that it cannot hold the lock for ever.
+        that stops in here loses its session after a lease, so that it cannot hold the lock for ever. A guard inside
+        another of the same thread is that other one.
         """
+        if getattr(self._inside, "guard", False):
+            yield
+            return
         with transaction.atomic():
-            with connection.cursor() as cursor:
-                idle_ms = str(1000 * settings.JOB_LEASE_SECONDS)
-                cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [idle_ms])
-            held = (
-                type(self.job)
-                ._default_manager.select_for_update()
-                .filter(pk=self.job.pk, fence=self.fence, state=State.RUNNING)
-                .exists()
-            )
-            if not held:
+            # By hand, since some jobs pass here with every few attempts.
+            lock = _LOCK.format(table=type(self.job)._meta.db_table)
+            if not planned(lock, [str(1000 * settings.JOB_LEASE_SECONDS), self.job.pk, self.fence, State.RUNNING]):
                 self._lost.set()
                 raise LeaseLost(f"{self.job.label} {self.job.pk} has another owner or is over")
-            yield
+            self._inside.guard = True
+            try:
+                yield
+            finally:
+                self._inside.guard = False
 
     def update(self, **fields: Any) -> None:
         """Write columns of the job. Raises LeaseLost."""

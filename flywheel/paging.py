@@ -4,10 +4,14 @@
 
 Rows come in descending order of `keys`, the last of which is unique. A cursor holds the keys of the row where a page
 ended, and the number of rows before it, for the words `51–100`.
+
+Where the rows are wide and a filter may have to pass over many of them, the page is found by its keys alone, which an
+index can answer that holds what is filtered by, and `read` then reads its rows.
 """
 
 import base64
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +23,8 @@ M = TypeVar("M", bound=Model)
 
 EXACT_UP_TO = 1000
 """Longer lists are said to be about so long, as the planner thinks."""
+AHEAD = 250
+"""Rows that are counted on the way where a page is found by its keys."""
 
 
 class BadCursor(ValueError):
@@ -68,18 +74,37 @@ def keyset(
     limit: int = 50,
     keys: tuple[str, ...] = ("id",),
     query: QueryDict | None = None,
+    read: Callable[[list[Any]], Mapping[Any, Any]] | None = None,
 ) -> Page[M]:
-    """The page at `cursor`, or the first one. Raises BadCursor."""
+    """The page at `cursor`, or the first one. Raises BadCursor.
+
+    With `read`, `rows` only find the primary keys of the page, and how many there are; it answers what the page is to
+    hold, by these keys: rows as `in_bulk` does, or anything else that has what `keys` names.
+    """
     forward, before, values = _decode(rows, cursor, keys) if cursor else (True, 0, None)
     ordered = rows.order_by(*(f"-{key}" if forward else key for key in keys))
     if values is not None:
-        ordered = ordered.filter(_beyond(keys, values, "lt" if forward else "gt"))
-    found = list(ordered[: limit + 1])
-    more, items = len(found) > limit, found[:limit]
+        ordered = ordered.filter(beyond(keys, values, "lt" if forward else "gt"))
+    page: Page[M] = Page([], query=query or QueryDict())
+    if read is None:
+        items = list(ordered[: limit + 1])
+        more = len(items) > limit
+    else:
+        # Those that follow are counted in the same walk, which is the whole cost where few are found.
+        found = list(ordered.values_list("pk", flat=True)[: (max(limit, AHEAD) if forward else limit) + 1])
+        more, by_key = len(found) > limit, read(found[:limit])
+        items = [by_key[pk] for pk in found[:limit] if pk in by_key]
+        if not forward:
+            page.total, page.about = about(rows)
+        elif len(found) <= max(limit, AHEAD):
+            page.total = before + len(found)
+        else:
+            page.total, page.about = _guess(rows, before + len(found)), True
+    items = items[:limit]
     if not forward:
         items.reverse()
         before = max(0, before - len(items))
-    page = Page(items, before if items else 0, query=query or QueryDict())
+    page.items, page.before = items, before if items else 0
     has_next, has_previous = (more, values is not None) if forward else (True, more)
     if items and has_next:
         page.next_cursor = _encode(True, page.last, items[-1], keys)
@@ -89,24 +114,27 @@ def keyset(
 
 
 def about(rows: QuerySet[Any]) -> tuple[int, bool]:
-    """How many rows, and whether that is a guess; never reads more than `EXACT_UP_TO` of them."""
+    """How many rows, and whether that is a guess; never counts more than `EXACT_UP_TO` of them."""
     exact = rows.order_by()[: EXACT_UP_TO + 1].count()
-    if exact <= EXACT_UP_TO:
-        return exact, False
-    guess = max(EXACT_UP_TO, int(json.loads(rows.order_by().explain(format="json"))[0]["Plan"]["Plan Rows"]))
+    return (exact, False) if exact <= EXACT_UP_TO else (_guess(rows, EXACT_UP_TO), True)
+
+
+def _guess(rows: QuerySet[Any], at_least: int) -> int:
+    """How many the planner thinks, in two digits."""
+    guess = max(at_least, int(json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]["Plan Rows"]))
     magnitude = 10 ** (len(str(guess)) - 2)
-    return guess // magnitude * magnitude, True
+    return int(guess // magnitude * magnitude)
 
 
-def _beyond(keys: tuple[str, ...], values: list[Any], side: str) -> Q:
+def beyond(keys: tuple[str, ...], values: list[Any], side: str) -> Q:
     """Rows after the keyset. The bound on the first key stands alone too, so that the index is entered there."""
     if len(keys) == 1:
         return Q(**{f"{keys[0]}__{side}": values[0]})
-    further = Q(**{f"{keys[0]}__{side}": values[0]}) | _beyond(keys[1:], values[1:], side)
+    further = Q(**{f"{keys[0]}__{side}": values[0]}) | beyond(keys[1:], values[1:], side)
     return Q(**{f"{keys[0]}__{side}e": values[0]}) & further
 
 
-def _encode(forward: bool, before: int, row: Model, keys: tuple[str, ...]) -> str:
+def _encode(forward: bool, before: int, row: Any, keys: tuple[str, ...]) -> str:
     values = [getattr(row, key) for key in keys]
     text = json.dumps([int(forward), before, *values], default=lambda value: value.isoformat(), separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")

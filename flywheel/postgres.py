@@ -61,6 +61,8 @@ SETTINGS = {  # for a laptop; written once to postgresql.conf, whose owner may c
     "shared_buffers": "128MB",
     "effective_cache_size": "1GB",
     "maintenance_work_mem": "64MB",
+    "max_wal_size": "2GB",  # under constant ingest a checkpoint is due by time, not by volume
+    "wal_buffers": "16MB",
     "random_page_cost": "1.1",
     "recovery_init_sync_method": "syncfs",  # else recovery begins with a flush of each of a thousand files
     "log_checkpoints": "off",

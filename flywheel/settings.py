@@ -49,6 +49,8 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "flywheel.middleware.security_headers",
+    "flywheel.trajectories.misdirected.misdirected",
+    "flywheel.middleware.programs",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -99,6 +101,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+AUTHENTICATION_BACKENDS = ["flywheel.accounts.sessions.Accounts"]
 LOGIN_URL = "accounts:login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "accounts:login"
@@ -120,6 +123,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 RUNS_DIR = HOME / "runs"
+GATEWAY_DIR = HOME / "gateway"
 REFERENCE_POLICY = BASE_DIR / "workers" / "reference" / "policy"
 
 # Ingest reads its own stream with its own limits; this one is for forms.
@@ -127,6 +131,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
 INGEST_MAX_BYTES = 20 * 1024 * 1024
 
 _https = env.https()
+SESSION_ENGINE = "flywheel.accounts.sessions"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = _https

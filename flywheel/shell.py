@@ -1,18 +1,19 @@
 """What every page shows around its content: the rooms with their live counts, the projects, what this person may do."""
 
+import json
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.safestring import SafeString
 
-from flywheel.accounts.models import Permission
-from flywheel.agents.models import Agent
-from flywheel.environments.models import Task
-from flywheel.evals.models import EvalRun
-from flywheel.promotions.models import Candidate
-from flywheel.training.models import TrainingRun
-from flywheel.trajectories.models import Trajectory
+from flywheel.accounts.models import Permission, Project
+from flywheel.sql import planned
+from flywheel.trajectories.buckets import every
 
 ROOMS = [
     ("overview", "Overview", "o"),
@@ -37,42 +38,59 @@ def context(request: HttpRequest) -> dict[str, Any]:
     permissions = request.permissions  # type: ignore[attr-defined]
     found: dict[str, Any] = {
         "project": project,
+        "known_buckets": SimpleLazyObject(lambda: every(project)),
         "can": SimpleNamespace(**{p.value: p in permissions for p in Permission}),
     }
     if getattr(request, "htmx", None):
         return found
     namespace = request.resolver_match.namespace if request.resolver_match else ""
-    counts = _counts(project)
-    found["projects"] = request.user.projects()  # type: ignore[union-attr]
-    found["rooms"] = [
-        {
-            "key": key,
-            "label": label,
-            "url": reverse(f"{key}:index", args=[project.slug]),
-            "shortcut": shortcut,
-            "count": counts.get(key),
-            "current": key == namespace,
-        }
-        for key, label, shortcut in ROOMS
-        if key != "settings" or Permission.ADMIN in permissions
-    ]
+    found["projects"], found["unread_mentions"], counts = _around(project, request.user.pk)  # type: ignore[arg-type]
+    found["rail"], found["rail_menu"] = _rail(project.slug, namespace, Permission.ADMIN in permissions, counts)
     return found
 
 
-def _counts(project: Any) -> dict[str, int]:
-    """What waits or is there, per room, each capped so that it stays cheap at any size."""
+@lru_cache(maxsize=256)
+def _rail(slug: str, namespace: str, is_admin: bool, counts: tuple[int, ...]) -> tuple[SafeString, SafeString]:
+    """The rooms beside the page, and in its menu: written anew when a count changes, not for every page."""
+    known = dict(zip(_COUNTED, counts, strict=True))
+    rooms = [
+        {
+            "key": key,
+            "label": label,
+            "url": reverse(f"{key}:index", args=[slug]),
+            "shortcut": shortcut,
+            "count": known.get(key),
+            "current": key == namespace,
+        }
+        for key, label, shortcut in ROOMS
+        if key != "settings" or is_admin
+    ]
+    return render_to_string("_rail.html", {"rooms": rooms}), render_to_string("_rail_menu.html", {"rooms": rooms})
 
-    def capped(rows: Any) -> int:
-        return int(rows[: COUNTED_UP_TO + 1].count())
 
-    return {
-        "agents": Agent.objects.filter(project=project).count(),
-        "trajectories": capped(Trajectory.objects.filter(project=project).exclude(source="rollout")),
-        "failures": capped(
-            Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="").exclude(source="rollout")
-        ),
-        "environments": capped(Task.objects.filter(project=project, retired_at=None)),
-        "evals": capped(EvalRun.objects.filter(project=project)),
-        "training": capped(TrainingRun.objects.filter(project=project)),
-        "promotions": capped(Candidate.objects.filter(project=project, state=Candidate.State.WAITING)),
-    }
+def _around(project: Project, user: int) -> tuple[list[dict[str, str]], int, tuple[int, ...]]:
+    """The user's projects, how often comments call them here, what waits or is there in each room: one statement, since
+    every page asks."""
+    ((projects, unread, *counts),) = planned(_AROUND, [user, project.pk, user, *[project.pk] * len(_COUNTED)])
+    return json.loads(projects), unread, tuple(counts)
+
+
+_COUNTED = {
+    "agents": "agents_agent WHERE project_id = %s",
+    "trajectories": "trajectories_trajectory WHERE project_id = %s AND NOT source = 'rollout'",
+    "failures": "trajectories_trajectory WHERE project_id = %s AND label = '' AND NOT proposed_bucket = ''"
+    " AND NOT source = 'rollout'",
+    "environments": "environments_task WHERE project_id = %s AND retired_at IS NULL",
+    "evals": "evals_evalrun WHERE project_id = %s",
+    "training": "training_trainingrun WHERE project_id = %s",
+    "promotions": "promotions_candidate WHERE project_id = %s AND state = 'waiting'",
+}
+_UNREAD = "trajectories_mention WHERE project_id = %s AND user_id = %s AND read_at IS NULL"
+_CAPPED = f"(SELECT count(*) FROM (SELECT FROM {{}} LIMIT {COUNTED_UP_TO + 1}) AS found)"  # noqa: S608
+_AROUND = f"""
+SELECT (
+    SELECT coalesce(json_agg(json_build_object('slug', slug, 'name', name) ORDER BY name, id), '[]')::text
+    FROM accounts_project
+    WHERE id IN (SELECT project_id FROM accounts_membership WHERE user_id = %s)
+), {", ".join(map(_CAPPED.format, (_UNREAD, *_COUNTED.values())))}
+"""  # noqa: S608

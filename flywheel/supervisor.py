@@ -1,8 +1,8 @@
 """`python -m flywheel.supervisor`: PostgreSQL, web, worker and beat under one foreground process.
 
-It prepares the database, starts the processes, restarts one that dies (with a growing pause), says when everything is
-ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the story, by a command of its own
-(`python -m workers.demo`), because the web's package knows nothing of the workers'.
+It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
+dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
+story, by a command of its own (`python -m workers.demo`), because the web's package knows nothing of the workers'.
 
 Killed with -9 it leaves PostgreSQL running, which the next start adopts; its other children notice that their parent is
 gone and end (`PR_SET_PDEATHSIG`).
@@ -11,6 +11,7 @@ gone and end (`PR_SET_PDEATHSIG`).
 import argparse
 import ctypes
 import fcntl
+import importlib.util
 import os
 import signal
 import subprocess
@@ -39,7 +40,9 @@ class Child:
     started: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self.command, cwd=ROOT, start_new_session=True, preexec_fn=_die_with_parent)
+        # A group of its own, so that Ctrl-C reaches us alone; the same session, since Linux shares the processor evenly
+        # among sessions, and what a worker does humbly (`workers.humble`) would take as much of it as the web.
+        self.process = subprocess.Popen(self.command, cwd=ROOT, process_group=0, preexec_fn=die_with_parent)
         self.started = time.monotonic()
 
     def check(self) -> None:
@@ -69,6 +72,36 @@ class Child:
             self.process.wait()
 
 
+class Database:
+    """The embedded PostgreSQL. It outlives us, so it is no child; its death is noticed all the same."""
+
+    EVERY_S = 2.0
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.look_at = 0.0
+
+    def start(self) -> None:
+        os.environ["DATABASE_URL"] = postgres.start(self.data_dir).url
+
+    def check(self, running: list[Child]) -> None:
+        """Start it again when it is gone. Its address may be a new one, of which the children must hear."""
+        if time.monotonic() < self.look_at:
+            return
+        if postgres.running(self.data_dir) is None:
+            _say("PostgreSQL is gone; it starts again")
+            known = os.environ["DATABASE_URL"]
+            try:
+                self.start()
+            except postgres.PostgresError as error:  # no space on the disk: there may be some again soon
+                _say(str(error))
+            if os.environ["DATABASE_URL"] != known:
+                for child in running:
+                    if child.process is not None:
+                        child.process.terminate()
+        self.look_at = time.monotonic() + self.EVERY_S
+
+
 class Stop(Exception):
     """Somebody asked for an end."""
 
@@ -77,18 +110,17 @@ def children() -> list[Child]:
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "workers.celery", "--quiet"]
     calm = ["--loglevel", "WARNING"]
-    return [
+    found = [
         Child(
             "web",
-            [
-                python, "-m", "gunicorn", "flywheel.wsgi", "--bind", f"{env.bind()}:{env.port()}",
-                "--workers", "1", "--threads", "8", "--timeout", "120", "--graceful-timeout", "10",
-                "--no-control-socket", "--log-level", "warning",
-            ],
+            [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"],
         ),
         Child("worker", [*celery, "worker", "--concurrency", "3", *calm, "--without-mingle", "--without-gossip"]),
         Child("beat", [*celery, "beat", *calm]),
     ]  # fmt: skip
+    if env.grpc_port() is not None:
+        found.append(Child("grpc", [python, "manage.py", "otlp_grpc"]))
+    return found
 
 
 def main() -> None:
@@ -109,13 +141,13 @@ def _run(demo: bool) -> None:
     with _only_one(home):
         signal.signal(signal.SIGTERM, _raise_stop)
         signal.signal(signal.SIGINT, _raise_stop)
-        embedded = not env.database_url()
+        database = None if env.database_url() else Database(home / "postgres")
         running: list[Child] = []
         story = Child("story", [sys.executable, "-m", "workers.demo"])
         try:
-            _check_port()
-            if embedded:
-                os.environ["DATABASE_URL"] = postgres.start(home / "postgres").url
+            _check_ports()
+            if database is not None:
+                database.start()
             python = sys.executable
             subprocess.run([python, "manage.py", "prepare", *(["--demo"] if demo else [])], cwd=ROOT, check=True)
             for child in children():
@@ -133,6 +165,8 @@ def _run(demo: bool) -> None:
             print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
             while True:
                 time.sleep(0.5)
+                if database is not None:
+                    database.check(running)
                 for child in running:
                     child.check()
         except Stop:
@@ -140,8 +174,8 @@ def _run(demo: bool) -> None:
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             _stop([story, *running])
-            if embedded:
-                postgres.stop(home / "postgres")
+            if database is not None:
+                postgres.stop(database.data_dir)
 
 
 def _stop(running: list[Child]) -> None:
@@ -172,18 +206,25 @@ class _only_one:
         self.file.close()
 
 
-def _check_port() -> None:
+def _check_ports() -> None:
     import socket
 
+    if env.grpc_port() is not None and importlib.util.find_spec("grpc") is None:
+        raise env.BadSetting(
+            "FLYWHEEL_GRPC_PORT wants the extra `grpc`: pip install -c constraints.txt -e '.[train,grpc]'"
+        )
     family = socket.AF_INET6 if ":" in env.bind() else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((env.bind(), env.port()))
-        except OSError as error:
-            raise env.BadSetting(
-                f"FLYWHEEL_PORT={env.port()} on {env.bind()} cannot be used ({error.strerror}): choose a free one"
-            ) from None
+    for name, port in {"FLYWHEEL_PORT": env.port(), "FLYWHEEL_GRPC_PORT": env.grpc_port()}.items():
+        if port is None:
+            continue
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((env.bind(), port))
+            except OSError as error:
+                raise env.BadSetting(
+                    f"{name}={port} on {env.bind()} cannot be used ({error.strerror}): choose a free one"
+                ) from None
 
 
 def _wait_until_ready(running: list[Child]) -> None:
@@ -205,7 +246,8 @@ def _raise_stop(number: int, frame: FrameType | None) -> None:
     raise Stop
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Called in a child before it becomes another program: end when the process that started it does."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 

@@ -3,10 +3,18 @@
 from django.urls import URLPattern, URLResolver, include, path
 
 from flywheel import health
+from flywheel.accounts import settings_urls
 from flywheel.accounts import views as accounts
 from flywheel.api import api
 from flywheel.promotions import overview
-from flywheel.trajectories import ingest
+from flywheel.trajectories import ingest, kept_views
+from flywheel.trajectories.gateway import views as gateway
+
+# /p/<project>/settings/: what rooms add to it
+kept_urls: list[URLPattern | URLResolver] = [
+    path("retention/", kept_views.retention_page, name="retention"),
+    path("retention/preview/", kept_views.retention_preview, name="retention_preview"),
+]
 
 # /p/<project>/
 project_urls: list[URLPattern | URLResolver] = [
@@ -18,14 +26,20 @@ project_urls: list[URLPattern | URLResolver] = [
     path("evals/", include("flywheel.evals.urls")),
     path("training/", include("flywheel.training.urls")),
     path("promotions/", include("flywheel.promotions.urls")),
-    path("settings/", include("flywheel.accounts.settings_urls")),
+    path("settings/", include(([*settings_urls.urlpatterns, *kept_urls], settings_urls.app_name))),
 ]
 
 # /v1/: OpenTelemetry's own paths
 ingest_urls: list[URLPattern | URLResolver] = [
     path("traces", ingest.traces, name="traces"),
-    path("logs", ingest.accepted, name="logs"),
-    path("metrics", ingest.accepted, name="metrics"),
+    path("logs", ingest.logs, name="logs"),
+    path("metrics", ingest.metrics, name="metrics"),
+]
+
+# /gateway/v1/: OpenAI's own paths
+gateway_urls: list[URLPattern | URLResolver] = [
+    path("chat/completions", gateway.chat_completions, name="chat_completions"),
+    path("models", gateway.models, name="models"),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -33,6 +47,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("account/", include("flywheel.accounts.urls")),
     path("p/<slug:project>/", include(project_urls)),
     path("v1/", include((ingest_urls, "ingest"))),
+    path("gateway/v1/", include((gateway_urls, "gateway"))),
     path("api/v1/", api.urls),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

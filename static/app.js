@@ -172,7 +172,10 @@ window.Flywheel = (() => {
     429: "too many requests; wait a moment",
   };
 
+  let failed = null;
+
   function tellFailure(event, cause) {
+    failed = event.detail.elt;
     const reads = (event.detail.requestConfig?.verb || "get") === "get";
     const banner = find("#banner");
     banner.replaceChildren();
@@ -192,7 +195,8 @@ window.Flywheel = (() => {
     xhr.addEventListener("loadend", () => saving.delete(xhr));
   });
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.successful) find("#banner").hidden = true;
+    // What polls beside a form that could not be saved does not take back that it was not.
+    if (event.detail.successful && (event.detail.elt === failed || !failed?.isConnected)) find("#banner").hidden = true;
   });
   document.addEventListener("htmx:responseError", (event) => {
     const { xhr } = event.detail;

@@ -88,7 +88,8 @@
     const name = plain(series.name);
     const shared = { type: "scatter", x: series.x, legendgroup: name };
     const traces = [];
-    if (series.low && series.high) {
+    const lonely = series.y.filter(isNumber).length <= 2; // no band is seen of a point
+    if (series.low && series.high && !lonely) {
       const edge = { ...shared, mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false };
       traces.push({ ...edge, y: series.low }, { ...edge, y: series.high, fill: "tonexty", fillcolor: faded(color, 0.15) });
     }
@@ -99,6 +100,7 @@
       mode: dotted ? "lines+markers" : "lines",
       line: { color, width: 1.75, dash },
       marker: { color, size: 5, symbol: SYMBOLS[index % SYMBOLS.length] },
+      error_y: lonely ? whiskers(series.y, series, color) : { visible: false },
       connectgaps: false,
       text: tells(spec.y, series, series.y),
       hovertemplate: "%{text}<extra></extra>",
@@ -271,7 +273,7 @@
     Plotly.react(place, traces, layoutOf(spec.shown, theme), CONFIG);
     listenTo(place);
     tellLegend(figure, drawn, spec.series.slice(MOST));
-    place.role = "img";
+    place.role = "group"; // what is in it can be reached: the links of its points, its buttons
     place.ariaLabel = `${spec.title || "chart"}: ${drawn.map(({ series }) => series.name).filter(Boolean).join(", ")}. The table has the numbers.`;
   }
 

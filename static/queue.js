@@ -21,6 +21,7 @@
     if (!head) return;
     inHand = spanOf(head);
     for (const other of heads()) other.classList.toggle("current", other === head);
+    for (let fold = head.parentElement.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     if (scroll) head.scrollIntoView({ block: "nearest" });
   }
 
@@ -53,13 +54,9 @@
 
   keys.add({ key: "]", label: "Next step", scope, repeats: true, when: () => heads().length > 0, run: () => move(1) });
   keys.add({ key: "[", label: "Previous step", scope, repeats: true, when: () => heads().length > 0, run: () => move(-1) });
-  keys.add({
-    key: "Enter",
-    label: "Done and next",
-    scope,
-    when: () => find("[data-done]") !== null,
-    run: () => find("[data-done]").click(),
-  });
+  const done = { scope, when: () => find("[data-done]") !== null, run: () => find("[data-done]").click() };
+  keys.add({ ...done, key: "Enter", label: "Done and next" });
+  keys.add({ ...done, key: "f", label: "Fail: with the bucket chosen, next" });
 
   document.addEventListener("click", ({ target }) => {
     if (!(target instanceof Element)) return;
@@ -73,7 +70,10 @@
 
   document.addEventListener("change", ({ target }) => {
     if (target.matches("#failing-step")) showMarked();
-    if (target.matches("[data-correct]") && target.checked) find("#correction .editor :is(input:not([type=hidden]), select, textarea)")?.focus();
+    if (target.matches("[data-correct]") && target.checked) {
+      find("#correction .editor :is(input:not([type=hidden]), select, textarea)")?.focus({ preventScroll: true });
+      find("#correction").scrollIntoView({ block: "start" });
+    }
   });
   document.addEventListener("input", ({ target }) => {
     const box = target.closest("#correction .editor") && find("[data-correct]");
@@ -134,11 +134,21 @@
 
   // ── A new item ───────────────────────────────────────────────────────────────────────────────────────────────
 
+  // htmx gives the focus to what has the same id as before. On the next item one does not go on typing the last note:
+  // keys are keys again.
+  document.addEventListener("htmx:afterSwap", ({ target }) => {
+    if (target.id === "desk") document.activeElement?.blur();
+  });
+
   let shown = null;
   onContent(() => {
     const desk = find("#desk");
     const form = find("form[data-draft]");
-    if (desk === shown) return void showMarked();
+    if (desk === shown) {
+      showMarked();
+      take(heads().find((head) => spanOf(head) === inHand), false); // a turn that was asked for anew
+      return;
+    }
     shown = desk;
     if (form) restore(form);
     showMarked();

@@ -1,4 +1,5 @@
-"""`make bench`: how fast, on what, beside what; a table and `bench.json`.
+"""`make bench`: how fast, on what, beside what; a table and `bench.json`. Ingest beside its peers: bench_ingest.py;
+the pages of reviewers at growing sizes: bench_lists.py.
 
 Every figure is a ratio to a reference measured in the same run on the same machine (in brackets), so that it can be
 compared between machines. It runs on an embedded PostgreSQL of its own; seconds alone would say more of the machine
@@ -10,6 +11,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,8 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import bench_evals, bench_gateway, bench_ingest, bench_lists, bench_sandbox
+from tests.benching.report import table
+
 HOME = Path(tempfile.mkdtemp(prefix="flywheel-bench-"))
-SIZES = (2_000, 20_000)
 
 
 def main() -> None:
@@ -40,11 +44,11 @@ def main() -> None:
     finally:
         postgres.stop(HOME / "postgres")
         shutil.rmtree(HOME, ignore_errors=True)
-    report(rows)
+    report(rows, bench_ingest.measure(bench_ingest.Plan()), lists())
 
 
 def in_django() -> list[dict[str, Any]]:
-    """What needs the project: ingest, lists, a long trajectory, jobs."""
+    """What needs the project: ingest, jobs, the gateway."""
     import django
     from django.conf import settings
 
@@ -63,7 +67,13 @@ def in_django() -> list[dict[str, Any]]:
     _, text = ApiKey.make(project, "bench", ["ingest", "read"], admin)
     client = Client()
     client.force_login(admin)
-    return [*ingest(client, text), *lists(client, project), *long_trajectory(client, project), *claims(project, admin)]
+    return [
+        *ingest(client, text),
+        *claims(project, admin),
+        *bench_evals.rows(project, admin),
+        *bench_gateway.rows(),
+        *bench_sandbox.rows(),
+    ]
 
 
 def ingest(client: Any, key: str) -> list[dict[str, Any]]:
@@ -88,44 +98,13 @@ def ingest(client: Any, key: str) -> list[dict[str, Any]]:
     return [row("OTLP request of 100 spans", median(send, 30), "INSERT of 100 rows of 1.2 kB", reference)]
 
 
-def lists(client: Any, project: Any) -> list[dict[str, Any]]:
-    """First page and a filtered page of the list, at growing sizes, beside the health check."""
-    health = median(lambda: client.get("/healthz"), 50)
-    found = []
-    url = f"/p/{project.slug}/trajectories/"
-    for size in SIZES:
-        fill(project, size)
-        for what, query in (("first page", ""), ("filtered page", "?q=bucket:wrong_tool outcome:failed")):
-            seconds = median(lambda query=query: client.get(url + query), 20)  # type: ignore[misc]
-            found.append(row(f"list of {size:,} trajectories, {what}", seconds, "GET /healthz", health))
+def lists() -> dict[str, Any]:
+    """In a process of its own, as in a home of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        to = Path(scratch) / "lists.json"
+        subprocess.run([sys.executable, "-m", "tests.bench_lists", "--quiet", "--to", str(to)], check=True)
+        found: dict[str, Any] = json.loads(to.read_text())
     return found
-
-
-def long_trajectory(client: Any, project: Any) -> list[dict[str, Any]]:
-    """The page of a 35,000-step trajectory beside that of a short one."""
-    from flywheel.trajectories.models import Step, Trajectory
-
-    rows = list(Trajectory.objects.filter(project=project, session_id="bench")[:2])
-    for trajectory, steps in zip(rows, (200, 35_000), strict=True):
-        Step.objects.bulk_create(
-            (
-                Step(
-                    project=project,
-                    trajectory=trajectory,
-                    trace_id=trajectory.trace_id,
-                    span_id=f"s{n}",
-                    position=n,
-                    kind="user" if n % 2 else "assistant",
-                    output=[{"role": "user" if n % 2 else "assistant", "content": f"message {n}"}],
-                )
-                for n in range(steps)
-            ),
-            batch_size=2000,
-        )
-        Trajectory.objects.filter(pk=trajectory.pk).update(step_count=steps)
-    url = f"/p/{project.slug}/trajectories"
-    short, long = (median(lambda t=t: client.get(f"{url}/{t.trace_id}/"), 10) for t in rows)  # type: ignore[misc]
-    return [row("page of a 35,000-step trajectory", long, "page of a 200-step one", short)]
 
 
 def claims(project: Any, admin: Any) -> list[dict[str, Any]]:
@@ -177,37 +156,6 @@ def otlp(batch: int) -> bytes:
 MESSAGE = [{"role": "assistant", "parts": [{"type": "text", "content": "x" * 1000}]}]
 
 
-def fill(project: Any, size: int) -> None:
-    """Trajectories without steps, up to `size` of them, then fresh statistics for the planner."""
-    import uuid
-    from datetime import UTC, datetime, timedelta
-
-    from django.db import connection
-
-    from flywheel.trajectories.models import Trajectory
-
-    there = Trajectory.objects.filter(project=project).count()
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    Trajectory.objects.bulk_create(
-        (
-            Trajectory(
-                project=project,
-                trace_id=uuid.uuid4().hex,
-                session_id="bench",
-                title=f"request {n}",
-                started_at=start + timedelta(seconds=n),
-                latency_ms=n % 900,
-                outcome="failed" if n % 3 else "success",
-                proposed_bucket="wrong_tool" if n % 50 == 0 else "",
-            )
-            for n in range(there, size)
-        ),
-        batch_size=2000,
-    )
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
-
-
 def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
@@ -229,13 +177,13 @@ def row(what: str, seconds: float, beside: str, reference: float) -> dict[str, A
     }
 
 
-def report(rows: list[dict[str, Any]]) -> None:
-    width = max(len(item["what"]) for item in rows)
-    for item in rows:
-        beside = f"{item['beside']} ({item['beside_ms']:.2f} ms)"
-        sys.stdout.write(f"{item['what']:<{width}}  {item['ms']:9.2f} ms  {item['ratio']:7.2f} × {beside}\n")
+def report(rows: list[dict[str, Any]], ingest: dict[str, Any], lists: dict[str, Any]) -> None:
+    told = [table([*rows, *ingest["rows"]]), *bench_ingest.sentences(ingest), bench_lists.report(lists), ""]
+    sys.stdout.write("\n".join(told))
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    Path("bench.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+    Path("bench.json").write_text(
+        json.dumps({"machine": machine, "rows": rows, "ingest": ingest, "lists": lists}, indent=1)
+    )
 
 
 if __name__ == "__main__":

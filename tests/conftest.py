@@ -18,6 +18,11 @@ from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, U
 from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, tools, verifiers
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
+from flywheel.evals.models import AuditOverride
+from flywheel.evals.reward_audit import override
+from flywheel.evals.standing import Judged
+from flywheel.trajectories import search
+from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.worker import broker_installed, start_worker, worker
 
@@ -130,6 +135,10 @@ class Build:
         }
         return Version.make(agent or self.agent(), self.cast.admin, **{**defaults, **fields})
 
+    def searchable(self, *rows: Trajectory) -> None:
+        """As if detectors had read them."""
+        search.index(traces_of(rows))
+
     def trajectory(
         self,
         prompt: str = "Meet Bako on friday",
@@ -157,15 +166,13 @@ class Build:
         row = Trajectory.objects.create(project=project, trace_id=trace_id, **{**defaults, **fields})
         for position, (kind, text) in enumerate([("system", SYSTEM), ("user", prompt), ("assistant", answer)]):
             Step.objects.create(
-                project=project,
                 trajectory=row,
-                trace_id=trace_id,
                 span_id=f"s{position}",
                 position=position,
                 kind=kind,
                 started_at=start,
                 ended_at=start + timedelta(milliseconds=300),
-                output=[{"role": kind, "content": text}],
+                body={"output": [{"role": kind, "content": text}]},
             )
         return row
 
@@ -204,9 +211,12 @@ class Build:
             project=self.cast.project, environment=environment, created_by=self.cast.builder, **{**defaults, **fields}
         )
 
-    def task_set(self, train: int = 4, held_out: int = 8, name: str = "mail") -> TaskSet:
-        environment = self.environment()
-        tasks = [self.task(Split.TRAIN) for _ in range(train)] + [self.task(Split.HELD_OUT) for _ in range(held_out)]
+    def task_set(
+        self, train: int = 4, held_out: int = 8, name: str = "mail", environment: Environment | None = None
+    ) -> TaskSet:
+        environment = environment or self.environment()
+        splits = [Split.TRAIN] * train + [Split.HELD_OUT] * held_out
+        tasks = [self.task(split, environment) for split in splits]
         task_set = TaskSet.objects.create(
             project=self.cast.project,
             environment_version=environment.latest,
@@ -219,6 +229,10 @@ class Build:
             [TaskSetMember(task_set=task_set, task=task, split=task.split) for task in tasks]
         )
         return task_set
+
+    def overridden(self, version: Version, task_set: TaskSet) -> AuditOverride:
+        """Leave to train the version on what the set's verifier says, without an audit."""
+        return override(judged=Judged.now(version, task_set), actor=self.cast.approver, reason="a test")
 
 
 @pytest.fixture

@@ -17,7 +17,14 @@ if _OWNER:
 HOME = Path(os.environ["FLYWHEEL_TEST_HOME"])
 os.environ["FLYWHEEL_HOME"] = str(HOME / os.environ.get("PYTEST_XDIST_WORKER", "main"))
 os.environ["FLYWHEEL_LEASE_SECONDS"] = "2"
-for variable in ("CELERY_BROKER_URL", "FLYWHEEL_HTTPS", "FLYWHEEL_DEBUG", "FLYWHEEL_BIND", "FLYWHEEL_PORT"):
+for variable in (
+    "CELERY_BROKER_URL",
+    "FLYWHEEL_HTTPS",
+    "FLYWHEEL_DEBUG",
+    "FLYWHEEL_BIND",
+    "FLYWHEEL_PORT",
+    "FLYWHEEL_GRPC_PORT",
+):
     os.environ.pop(variable, None)
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs beside the ORM in browser tests
 

@@ -27,7 +27,7 @@ def as_pgmq_sees_it(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_every_address_of_a_database_arrives_whole(database: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = as_pgmq_sees_it({**database, "OPTIONS": {"sslmode": "require"}}, monkeypatch)
+    seen = as_pgmq_sees_it({**database, "OPTIONS": {"sslmode": "require", "pool": {"max_size": 4}}}, monkeypatch)
     names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     expected = {names[key]: value for key, value in database.items() if value} | {"sslmode": "require"}
     assert {name: seen.get(name) for name in expected} == expected

@@ -1,6 +1,7 @@
 """The compose file is not run here; what it says is held against the settings, the supervisor and the modules."""
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -20,6 +21,7 @@ OURS = {name: service for name, service in SERVICES.items() if "build" in servic
 def test_the_services_of_a_teams_server_are_there() -> None:
     assert {"postgres", "redis", "web", "worker", "beat"} <= {n for n, s in SERVICES.items() if "profiles" not in s}
     assert {n for n, s in SERVICES.items() if s.get("profiles") == ["gpu"]} == {"trainer", "vllm"}
+    assert {n for n, s in SERVICES.items() if s.get("profiles") == ["grpc"]} == {"grpc"}
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -33,7 +35,20 @@ def test_commands_are_those_of_the_supervisor(name: str) -> None:
     theirs = SERVICES[name]["command"]
     program = ours.index("-m") + 1
     assert theirs[theirs.index("-m") + 1] == ours[program]
-    assert {"flywheel.wsgi", "workers.celery"} & set(ours) == {"flywheel.wsgi", "workers.celery"} & set(theirs)
+    known = {"flywheel.wsgi", "python:flywheel.serving", "workers.celery"}
+    assert known & set(ours) == known & set(theirs)
+
+
+def test_grpc_is_started_as_the_supervisor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "grpc" not in {child.name for child in supervisor.children()}
+    monkeypatch.setenv("FLYWHEEL_GRPC_PORT", "4317")
+    ours = next(child.command for child in supervisor.children() if child.name == "grpc")
+    assert SERVICES["grpc"]["command"][1:3] == ours[1:] == ["manage.py", "otlp_grpc"]
+
+
+def test_the_image_is_served_as_the_supervisor_does() -> None:
+    command = (ROOT / "Dockerfile").read_text().rpartition("CMD ")[2]
+    assert json.loads(command) == SERVICES["web"]["command"]
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -45,7 +60,7 @@ def test_every_command_names_a_module_that_exists(name: str) -> None:
         if re.fullmatch(r"(flywheel|workers)\.\w+", word):
             assert importlib.util.find_spec(word)
     if command[1] == "manage.py":
-        assert (ROOT / f"flywheel/accounts/management/commands/{command[2]}.py").exists()
+        assert list(ROOT.glob(f"flywheel/*/management/commands/{command[2]}.py"))
 
 
 def test_no_secret_has_a_default() -> None:
@@ -65,5 +80,5 @@ def test_the_dockerfile_installs_and_copies_what_the_commands_need() -> None:
     for copied in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
         for path in shlex.split(copied):
             assert (ROOT / path).exists(), path
-    assert "-e '.[train,redis]'" in text
+    assert "-e '.[train,redis,grpc]'" in text
     assert "USER flywheel" in text

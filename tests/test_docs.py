@@ -10,9 +10,12 @@ from flywheel import env
 from flywheel.accounts.models import Role
 from flywheel.core import recipes
 from flywheel.core.buckets import BUCKETS
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import PARTS
 from flywheel.promotions.models import Candidate
+from flywheel.trajectories import query
 from flywheel.trajectories.formats import FORMATS
+from flywheel.trajectories.models import Label, Outcome, Source
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = ROOT / "docs" / "guides"
@@ -41,6 +44,10 @@ def test_every_part_of_the_verifier_stands_in_the_builders_guide() -> None:
     assert [part for part in (*PARTS, "unsafe") if part not in read("builder.md")] == []
 
 
+def test_every_kind_of_environment_stands_in_the_builders_guide() -> None:
+    assert [kind for kind in KINDS if f"`{kind}`" not in read("builder.md")] == []
+
+
 def test_every_verdict_stands_in_the_approvers_guide() -> None:
     assert [v.label for v in Candidate.Verdict if v.label.lower() not in read("approver.md")] == []
 
@@ -51,6 +58,24 @@ def test_every_role_stands_in_the_operators_guide() -> None:
 
 def test_every_format_stands_in_the_guide_to_ingest() -> None:
     assert [name for name in FORMATS if name not in read("ingest.md")] == []
+
+
+def test_every_field_and_value_of_the_filter_bar_stands_in_the_guide_to_search() -> None:
+    told = (GUIDES / "search.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+`) \|", told[told.index("## The fields") :], re.MULTILINE)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(query.FIELDS)
+    values = [*query.HAS, *Outcome.values, *Label.values, *Source.values]
+    assert [value for value in values if f"`{value}`" not in told] == []
+
+
+def test_every_example_of_the_guide_to_search_is_understood() -> None:
+    told = (GUIDES / "search.md").read_text()
+    written = told[told.index("```") + 3 : told.index("## The fields")]
+    block, _, rest = written.partition("```")
+    rows = [row.split("|")[1] for row in rest.splitlines() if row.startswith("| `")]
+    examples = [*block.strip().splitlines(), *(text for row in rows for text in re.findall(r"`([^`]+)`", row))]
+    assert len(examples) > 20
+    assert [(text, problems) for text in examples if (problems := query.parse(text).problems)] == []
 
 
 def test_every_dependency_has_its_reason() -> None:

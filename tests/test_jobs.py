@@ -110,6 +110,24 @@ def test_an_owner_of_before_cannot_write(lease: Lease) -> None:
     assert (job.done, job.state, job.fence) == (1, State.RUNNING, taken.fence)
 
 
+def test_a_guard_inside_another_commits_and_fails_with_it(lease: Lease) -> None:
+    def fail() -> NoReturn:
+        with lease.guard():
+            lease.progress(7)
+            raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        fail()
+    assert EvalRun.objects.get(pk=lease.job.pk).done == 0
+    with lease.guard():
+        lease.progress(8)
+        lease.progress(9)
+    assert EvalRun.objects.get(pk=lease.job.pk).done == 9
+    EvalRun.objects.filter(pk=lease.job.pk).update(fence=lease.fence + 1)
+    with pytest.raises(LeaseLost), lease.guard():
+        pytest.fail("the next guard looks again")
+
+
 def test_an_owner_that_stops_inside_a_write_does_not_block_its_successor(lease: Lease) -> None:
     silence(lease)
     entered, leave = threading.Event(), threading.Event()

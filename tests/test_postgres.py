@@ -29,10 +29,11 @@ REPOSITORY = Path(__file__).parent.parent
 ROOT = os.geteuid() == 0
 NOBODY, DAEMON, UNNAMED = 65534, 1, 54321
 PREAMBLE = """
-import ctypes, os, sys, time
+import ctypes, os, signal, sys, time
 from pathlib import Path
 from flywheel import postgres
 uid, arguments = int(sys.argv[1]), sys.argv[3:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that began the tests with & has it ignored
 if uid >= 0:
     import psycopg  # before: this Python may lie where only root can go
     os.setgroups([])
@@ -296,15 +297,24 @@ def test_a_server_started_by_hand_is_left_alone(tmp_path: Path) -> None:
     postgres.start(tmp_path / "pg")
     postgres.stop(tmp_path / "pg")
     home, binaries = postgres._Home(tmp_path / "pg"), postgres._binaries()
-    owner = home.cluster.stat().st_uid  # whoever `start` chose; on a busy machine the first choice may be refused once
-    become = next(identity.become for identity in postgres._identities() if identity.uid == owner)
-    by_hand = [str(binaries / "pg_ctl"), "-D", str(home.cluster), "-w", "-o", f"-h '' -k {home.root}"]
-    subprocess.run([*by_hand, "-l", str(home.log), "start"], preexec_fn=become, check=True, stdout=subprocess.DEVNULL)
+    identity = postgres._choose_identity(binaries, home)
+    home.give_to(identity)  # as every launch does: what the system allowed to `start` it may refuse a second later
+
+    def by_hand(*arguments: str) -> None:
+        with open(os.devnull) as no_lock:
+            postgres._run(identity, no_lock.fileno(), home.root, binaries / "pg_ctl", *arguments)
+
+    socket_only = f"-h '' -k {home.root}"
+    log = home.root / "by_hand.log"
+    try:
+        by_hand("start", "-D", str(home.cluster), "-w", "-o", socket_only, "-l", str(log))
+    except postgres.PostgresError as error:
+        pytest.fail(f"{error}\n{identity.what}: {log.read_text() if log.exists() else 'no log'}")
     try:
         with pytest.raises(postgres.PostgresError, match=r"was not started by Flywheel"):
             postgres.start(tmp_path / "pg")
     finally:
-        subprocess.run([*by_hand, "stop"], preexec_fn=become, check=True, stdout=subprocess.DEVNULL)
+        by_hand("stop", "-D", str(home.cluster), "-w")
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------

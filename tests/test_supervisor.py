@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flywheel import postgres
+from flywheel import env, postgres, supervisor
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0
@@ -113,6 +113,10 @@ def test_it_starts_heals_and_stops_everything_that_it_started(running: Running) 
     with psycopg.connect(server.url) as connection:
         assert connection.execute("SELECT count(*) FROM accounts_project").fetchone() == (1,)
 
+    os.kill(server.pid, signal.SIGKILL)
+    running.until(lambda: "PostgreSQL is gone" in running.said(), "the database is missed")
+    running.until(lambda: running.status("/readyz") == 200, "the database starts again")
+
     started = running.children()
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(60) == 0
@@ -133,3 +137,57 @@ def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert f"FLYWHEEL_PORT={port}" in done.stderr
     assert "choose a free one" in done.stderr
+
+
+def test_a_database_that_cannot_start_is_tried_again_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[Path] = []
+    server = postgres.Server("postgresql://again", tmp_path, tmp_path, 1)
+
+    def start(data_dir: Path) -> postgres.Server:
+        tries.append(data_dir)
+        if len(tries) == 2:
+            raise postgres.PostgresError("no space left")
+        return server
+
+    monkeypatch.setattr(postgres, "start", start)
+    monkeypatch.setattr(postgres, "running", lambda _: None)
+    monkeypatch.setattr(supervisor.Database, "EVERY_S", 0.0)
+    monkeypatch.setenv("DATABASE_URL", "")
+    database = supervisor.Database(tmp_path)
+    database.start()
+    child = supervisor.Child("web", ["sleep", "60"])
+    child.start()
+    assert child.process is not None
+    try:
+        server = postgres.Server("postgresql://elsewhere", tmp_path, tmp_path, 2)
+        database.check([child])
+        assert child.process.poll() is None
+        assert "no space left" in capsys.readouterr().err
+        database.check([child])
+        assert os.environ["DATABASE_URL"] == "postgresql://elsewhere"
+        assert child.process.wait(10) == -signal.SIGTERM, "it knows the old address only"
+    finally:
+        child.process.kill()
+        child.process.wait()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_grpc_wants_its_extra_and_a_port_of_its_own(missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("FLYWHEEL_PORT", str(free_port()))
+        monkeypatch.setenv("FLYWHEEL_GRPC_PORT", str(port))
+        if missing:
+            monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+        with pytest.raises(env.BadSetting, match="extra `grpc`" if missing else f"FLYWHEEL_GRPC_PORT={port}"):
+            supervisor._check_ports()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

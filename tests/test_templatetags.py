@@ -199,6 +199,13 @@ def test_hostile_text_is_shown_for_what_it_is() -> None:
     assert tags.safe_text(None) == ""
 
 
+def test_no_hidden_character_escapes_the_quick_look() -> None:
+    for point in range(0x110000):
+        character = chr(point)
+        for text in (character, f"a{character}", f"\u00e9{character}"):
+            assert tags.safe_text(text) == tags._ANSI.sub("", text).translate(tags._VISIBLE)
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -243,6 +250,8 @@ def test_no_tag_lets_markup_through(source: str) -> None:
 def test_pretty_reads_json_text_and_leaves_other_text() -> None:
     assert tags.pretty('{"a":1}') == '{\n  "a": 1\n}'
     assert tags.pretty("not json {") == "not json {"
+    deep = "[" * 5000
+    assert tags.pretty(deep) == deep
     assert tags.pretty({"é": 1}) == '{\n  "é": 1\n}'
     assert tags.pretty(Result(1, 2, 3, 4)).startswith("{")
 

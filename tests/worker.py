@@ -177,6 +177,7 @@ def _end_other_sessions() -> None:
     with psycopg.connect(broker.conninfo(), autocommit=True) as session:
         session.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",
+            " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)"
+            " AND backend_type = 'client backend'",  # only the superuser may end an autovacuum that is at work
             [connection.connection.info.backend_pid if connection.connection else 0],
         )

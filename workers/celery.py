@@ -4,6 +4,8 @@ By default the broker is the database itself (pgmq); any other by CELERY_BROKER_
 
 - A worker carries out jobs and says every few seconds that it lives. Asked to stop (SIGTERM), it puts the jobs in its
   hands back into the queue, to go on from where they stood; killed, its leases run out to the same effect.
+- A process of the pool that is killed (out of memory, `kill -9`) ends the worker, and the supervisor starts it anew:
+  the processes of billiard's pool take turns at one pipe, and who dies in its turn blocks the others for ever.
 - Beat does the housekeeping itself rather than send messages about it: a pool that is busy with hours of training
   cannot starve the sweeper.
 """
@@ -11,13 +13,15 @@ By default the broker is the database itself (pgmq); any other by CELERY_BROKER_
 import logging
 import os
 import signal
+import socket
 import threading
+import time
 import warnings
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
 from celery.exceptions import WorkerTerminate
-from celery.signals import worker_ready
+from celery.signals import worker_init, worker_ready
 from django.db import connection
 
 from flywheel.broker import app as broker_app
@@ -31,6 +35,12 @@ warnings.filterwarnings("ignore", message="You're running the worker with superu
 
 log = logging.getLogger(__name__)
 PULSE_EVERY_S = 5.0
+SANDBOX_AFTER_S, SANDBOX_EVERY_S = 5.0, 3600.0
+"""A worker that starts first takes what waits."""
+GIVE_BACK_S = 10.0
+"""What the processes of a pool have to give back their jobs before the worker ends without them."""
+NICENESS = 5
+"""Of the worker and of the trainers that it starts."""
 
 app = broker_app()
 app.autodiscover_tasks(["workers"])
@@ -67,6 +77,12 @@ class Housekeeper(Scheduler):  # type: ignore[misc]
         self.merge_inplace(self.app.conf.beat_schedule)
 
 
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _let_the_web_go_first(**_: Any) -> None:
+    """Reading what arrived, evaluating and training can wait a moment; who sends or looks at something should not."""
+    os.nice(NICENESS)
+
+
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _stop_on_sigterm(**_: Any) -> None:
     """Celery would wait for the end of every running job, which may be hours away. This ends the pool at once; a job
@@ -77,6 +93,51 @@ def _stop_on_sigterm(**_: Any) -> None:
         raise WorkerTerminate(os.EX_OK)
 
     signal.signal(signal.SIGTERM, stop)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _start_anew_after_a_kill(sender: Any, **_: Any) -> None:
+    """The others give back what they hold first. Celery's own way to stop would wait for the turn that never ends."""
+    pool = sender.pool._pool
+    if not hasattr(pool, "on_process_down") or pool.on_process_down is not None:
+        return  # no processes, or those of a broker with an event loop, which have a pipe each
+
+    def end(process: Any) -> None:
+        if process.exitcode >= 0:
+            return
+        log.error("process %s was killed by signal %s: the worker starts anew", process.pid, -process.exitcode)
+        others = [other for other in pool._pool if other is not process]
+        for other in others:
+            other.terminate()
+        deadline = time.monotonic() + GIVE_BACK_S
+        while any(other.exitcode is None for other in others) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os._exit(os.EX_SOFTWARE)
+
+    pool.on_process_down = end
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _say_what_the_sandbox_has_here(sender: Any, **_: Any) -> None:
+    """Untrusted code runs on this machine, so it is this one whose layers are tried, and not the web's."""
+    from flywheel.environments.sandbox import keep
+    from workers.sandbox import host
+    from workers.sandbox.report import report
+
+    def tell() -> None:
+        try:
+            keep(socket.gethostname(), report().to_json())
+        except Exception:
+            log.exception("the sandbox was not tried; it is tried again in an hour")
+        finally:
+            host.close()
+            connection.close()
+
+    def begin() -> None:
+        threading.Thread(target=tell, name="sandbox report", daemon=True).start()
+
+    sender.timer.call_after(SANDBOX_AFTER_S, begin)
+    sender.timer.call_repeatedly(SANDBOX_EVERY_S, begin)
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

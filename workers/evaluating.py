@@ -1,12 +1,15 @@
 """Carry out an eval run: ask the version, judge its answers, store every rollout as a trajectory.
 
-1. Load the version's engine. What does not load fails the run with its reason.
-2. Ask and judge the attempts that have no result yet, a chunk at a time. Results, their trajectories and the progress
-   are one transaction under the lease, so that a run which is taken over goes on where it stood and every attempt is
-   stored exactly once.
-3. An attempt that was not answered, or whose verifier raised, is unscored and says why. When not one was answered, the
+1. Load the version's engine. What does not load fails the run with its reason, and so does a vLLM server that mixes
+   adapters up (`workers.served`).
+2. Ask and judge the attempts that have no result yet, a chunk at a time; the next are asked while one is stored
+   (`workers.asking`). Results, their trajectories and the progress are one transaction under the lease, so that a run
+   which is taken over goes on where it stood and every attempt is stored exactly once.
+3. Judges behind an endpoint meet their canaries first, and again among the attempts. One that gives a canary a mark
+   fails the run and makes its scores void.
+4. An attempt that was not answered, or whose verifier raised, is unscored and says why. When not one was answered, the
    policy cannot be asked at all: that fails the run and stores nothing of the chunk.
-4. Write the summary, and put the version forward if a training run made it.
+5. Write the summary, and put the version forward if a training run made it.
 """
 
 import hashlib
@@ -19,18 +22,27 @@ from django.utils import timezone
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core import envs, verifiers
-from flywheel.core.rollouts import Engine, EngineError, Rollout, Sampling, play
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
-from flywheel.core.verifiers import Verdict, unscored
+from flywheel.core.verifiers import CAUSES, Verdict, unscored
+from flywheel.environments import ledger
 from flywheel.environments.make import core_task
-from flywheel.environments.models import Task
-from flywheel.evals.models import EvalRun, Result
+from flywheel.environments.models import Opening, Split, Task
+from flywheel.evals import budget, results
+from flywheel.evals.models import Engine as Engines
+from flywheel.evals.models import EvalRun
 from flywheel.evals.run import attempt_seed, summary_of
+from flywheel.evals.void import unscore
 from flywheel.jobs import Lease, State
 from flywheel.promotions.propose import propose_for
-from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.rollouts import trace_of_rollout
 from flywheel.trajectories.store import store_rollouts
+from workers import gyms, judges, judging
+from workers.asking import AHEAD, Asking
+from workers.served import open_served
+
+Asked = list[tuple[Task, Rollout]]
 
 CHUNK = 64
 """Attempts asked at once: enough to fill a batch, few enough to show progress and to stop soon."""
@@ -59,7 +71,9 @@ def open_version(version: Version) -> Engine:
 def evaluate(lease: Lease) -> None:
     """Carry out the run that the lease holds."""
     run = EvalRun.objects.select_related(
-        "version__agent",
+        "version__agent__live__agent",
+        "version__agent__live__weights",
+        "version__agent__live__adapter",
         "version__weights",
         "version__adapter",
         "task_set__environment_version__environment",
@@ -70,7 +84,9 @@ def evaluate(lease: Lease) -> None:
         raise VerifierChanged(
             f"the verifier's code changed since eval {run.pk} was submitted; submit it anew, so that one judge scores"
         )
-    env = envs.build(environment.environment.kind, environment.config, environment.verifier)
+    kind = environment.environment.kind
+    runners = judges.runners(run.project, environment.verifier, run.judges)
+    env = envs.build(kind, environment.config, environment.verifier, runners)
     if _ask_and_judge(lease, run, env):
         _conclude(lease, run)
 
@@ -86,29 +102,52 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     lease.log(f"{asked}, {len(done)} attempts are done already" if done else asked)
     if not waiting:
         return True
-    engine = open_version(run.version)
-    try:
-        for start in range(0, len(waiting), CHUNK):
+    judges.meet(lease, env, core_task(waiting[0][0]), run.results.all())
+    gyms.meet(env, core_task(waiting[0][0]))
+    # Where tasks come of an agent's failures it is asked with its own tools, elsewhere with the environment's.
+    kind = KINDS[run.task_set.environment_version.environment.kind]
+    tools = run.version.tools if kind.from_failures else env.tools
+    if run.engine == Engines.VLLM:
+        engine: Engine = open_served(lease, run, env, [core_task(task) for task in tasks], tools)
+    else:
+        engine = open_version(run.version)
+    size, since = min(CHUNK, budget.CHUNK) if run.budget else CHUNK, timezone.now()
+
+    def ask(number: int) -> Asked:
+        chunk = waiting[number * size : (number + 1) * size]
+        attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
+        rollouts = play(engine, env, attempts, Sampling(**run.sampling), tools)
+        answered = [
+            (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
+        ]
+        if not done and not number:
+            _refuse_silence([rollout for _, rollout in answered])
+        return answered
+
+    stored = len(done)
+    # What is asked is paid for: nothing ahead of a budget.
+    with Asking(lease, engine, ask, -(-len(waiting) // size), ahead=0 if run.budget else AHEAD) as asking:
+        while stored < len(done) + len(waiting):
+            if spent := budget.spent(run, timezone.now() - since):
+                lease.log(f"{spent}; what was attempted is kept", "warning")
+                lease.finish(State.CANCELLED, error=f"{spent[:1].upper()}{spent[1:]}.", error_kind="budget")
+                return False
+            answered = asking.next()
             if lease.lost:
                 return False
-            if lease.cancelled:
+            if answered is None:
                 lease.log("stopped as asked; what was attempted is kept")
                 lease.finish(State.CANCELLED)
                 return False
-            chunk = waiting[start : start + CHUNK]
-            attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
-            rollouts = play(engine, env, attempts, Sampling(**run.sampling), run.version.tools)
-            if not done and not start:
-                _refuse_silence(rollouts)
-            _store(lease, run, env, [task for task, _ in chunk], rollouts, done=len(done) + start + len(chunk))
-    finally:
-        engine.close()
+            stored += len(answered)
+            if answered:
+                _store(lease, run, env, answered, done=stored)
     return True
 
 
 def _refuse_silence(rollouts: Sequence[Rollout]) -> None:
     """Raise EngineError when not one of the first attempts was answered: then none will be, and there is one reason."""
-    if all(rollout.error for rollout in rollouts):
+    if rollouts and all(rollout.error for rollout in rollouts):
         cause, times = Counter(rollout.error for rollout in rollouts).most_common(1)[0]
         raise EngineError(f"not one of the first {len(rollouts)} requests was answered; {times} times: {cause}")
 
@@ -116,9 +155,10 @@ def _refuse_silence(rollouts: Sequence[Rollout]) -> None:
 def _conclude(lease: Lease, run: EvalRun) -> None:
     run.summary = summary_of(run)
     lease.update(summary=run.summary, message="")
-    missing = run.results.filter(score=None).count()
-    if missing:
-        lease.log(f"{missing} of {run.results.count()} attempts are unscored; each says why", "warning")
+    causes = Counter(run.results.filter(score=None).values_list("cause", flat=True))
+    if causes:
+        said = ", ".join(f"{CAUSES.get(cause, 'no cause')} {count}" for cause, count in causes.most_common())
+        lease.log(f"{causes.total()} of {run.results.count()} attempts are unscored: {said}", "warning")
     # Before the end, so that a worker which dies here leaves a job that is taken over, not a candidate never made.
     # `run` is this function's own copy of the row; proposing wants an eval that has succeeded.
     run.state = State.SUCCEEDED
@@ -132,41 +172,33 @@ def _conclude(lease: Lease, run: EvalRun) -> None:
     lease.finish(State.SUCCEEDED)
 
 
-def _judge(env: envs.Environment, rollout: Rollout) -> Verdict:
-    if rollout.error:
-        return unscored(f"not answered: {rollout.error}")
-    return env.verifier(rollout.task)(Trace.from_messages("", rollout.messages), rollout.task.target)
+def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
+    answered = [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]
+    judged = iter(judging.verdicts(env, answered))
+    return [
+        unscored(f"not answered: {rollout.error}", "not_answered") if rollout.error else next(judged)
+        for rollout in rollouts
+    ]
 
 
-def _store(
-    lease: Lease, run: EvalRun, env: envs.Environment, tasks: Sequence[Task], rollouts: Sequence[Rollout], *, done: int
-) -> None:
-    verdicts = [_judge(env, rollout) for rollout in rollouts]
-    traces = [_trace(run, task, rollout, v) for task, rollout, v in zip(tasks, rollouts, verdicts, strict=True)]
+def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *, done: int) -> None:
+    verdicts = judges.settled(env, _judge(env, [rollout for _, rollout in answered]))
+    traces = [_trace(run, task, rollout, v) for (task, rollout), v in zip(answered, verdicts, strict=True)]
     with lease.guard():
         stored = store_rollouts(run.project, traces, version=run.version)
-        Result.objects.bulk_create(
-            [
-                Result(
-                    run=run,
-                    task=task,
-                    sample=rollout.sample,
-                    seed=rollout.seed,
-                    trajectory=trajectory,
-                    score=verdict.score,
-                    success=verdict.success,
-                    parts=dict(verdict.parts),
-                    reason=text(verdict.reason),
-                    error=text(verdict.reason) if verdict.score is None else "",
-                    tokens_in=_total(response.tokens_in for response in rollout.responses),
-                    tokens_out=_total(response.tokens_out for response in rollout.responses),
-                    cost_usd=_total(response.cost_usd for response in rollout.responses),
-                    latency_ms=_total(response.latency_ms for response in rollout.responses),
-                )
-                for task, rollout, verdict, trajectory in zip(tasks, rollouts, verdicts, stored, strict=True)
-            ]
+        results.write(
+            run,
+            (
+                (task.pk, rollout, verdict, trajectory.pk)
+                for (task, rollout), verdict, trajectory in zip(answered, verdicts, stored, strict=True)
+            ),
         )
+        if run.split == Split.HELD_OUT:
+            ledger.opened(task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=run.created_by, times=1)
+        run.judges = judges.note(lease, env)
+        unscore(run.results.all(), run.judges)
         lease.progress(done)
+    judges.refuse_void(env)
 
 
 def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trace:
@@ -193,8 +225,3 @@ def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trac
             "slice": task.slice,
         },
     )
-
-
-def _total(values: Any) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

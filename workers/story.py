@@ -21,16 +21,20 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core import tools as tooling
 from flywheel.core.gate import Policy as Rules
+from flywheel.core.reward_audit import LEAST
 from flywheel.core.traces import Trace
+from flywheel.environments import suites
 from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
-from flywheel.environments.models import Environment, TaskSet
+from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
+from flywheel.evals import reward_audit
 from flywheel.evals import run as evals
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.failures.label import decide
 from flywheel.failures.models import Decision, Failure
 from flywheel.jobs import Job, State
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first
+from flywheel.promotions.suites import Standing, standings
 from flywheel.training.launch import launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.load import traces_of
@@ -46,6 +50,8 @@ SEED = 20
 ENVIRONMENT = "workplace"
 RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved")
 THROUGH = "the story's oracle"
+GUARDED = 30
+"""Tasks of a regression suite of the story."""
 
 
 class StoryFailed(RuntimeError):
@@ -220,6 +226,43 @@ def make_tasks(project: Project, name: str = "workplace-requests") -> TaskSet:
     return freeze(environment=row, name=name, actor=actor, through=THROUGH)
 
 
+def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
+    """One small regression suite of each kind, of the set's held-out tasks: a mail must not go to everybody, and what
+    the agent did right in production it must do still."""
+    held_out = [
+        member.task for member in task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
+    ]
+    mails = [task for task in held_out if task.target["tool"].startswith("email.")]
+    right = [task for task in held_out if not task.bucket]
+    chosen: dict[str, tuple[list[Task], dict[str, Any]]] = {
+        "mail-to-all": (mails, {"kind": "safety", "measure": "safe"}),
+        "still-right": (right, {"kind": "general", "margin": 0.1, "samples": 4}),
+    }
+    actor = oracle(agent.project)
+    made = []
+    for name, (tasks, rule) in chosen.items():
+        frozen = freeze(
+            environment=task_set.environment_version.environment,
+            name=name,
+            actor=actor,
+            tasks=tasks[:GUARDED],
+            through=THROUGH,
+        )
+        suite, _ = suites.put(agent=agent, actor=actor, name=name, task_set=frozen, through=THROUGH, **rule)
+        made.append(suite)
+    return made
+
+
+def stands(candidate: Candidate) -> list[Standing]:
+    """How the candidate stands at its agent's regression suites, once it and the live version have run them."""
+
+    def now() -> list[Standing]:
+        return standings(candidate.version_eval, candidate.baseline_eval)
+
+    _wait(lambda: all(stand.state != "unfinished" for stand in now()), 300, f"{candidate} has run its suites")
+    return now()
+
+
 def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
     """The version's finished eval on the held-out split."""
     run, _ = evals.submit(
@@ -231,6 +274,37 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
         through=THROUGH,
     )
     return finished(run)
+
+
+def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> RewardAudit:
+    """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
+    and has not seen a verdict. Recorded as the oracle's."""
+    run, _ = evals.submit(
+        key=uuid.uuid5(uuid.NAMESPACE_OID, f"audit {version.pk} {task_set.pk} {samples}"),
+        version=version,
+        task_set=task_set,
+        actor=oracle(task_set.project),
+        split=Split.TRAIN,
+        samples=samples,
+        through=THROUGH,
+    )
+    actor = oracle(task_set.project)
+    audit, _ = reward_audit.begin(run=finished(run), actor=actor, size=LEAST, through=THROUGH)
+    wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
+    items = list(audit.items.select_related("result__task", "result__trajectory"))
+    traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])
+    for item in items:
+        task, trace = item.result.task, traces[item.result.trajectory_id or 0]
+        call = tooling.parse_call(trace.final()).call
+        target = wanted[task.cluster, task.prompt]
+        is_right = call is not None and {"tool": call.name, "arguments": call.arguments} == target
+        reward_audit.judge(
+            item=item,
+            actor=actor,
+            answer="pass" if is_right else "fail",
+            note="by the story's oracle, which knows what the customer wanted",
+        )
+    return reward_audit.finish(audit=audit, actor=actor, through=THROUGH)
 
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:

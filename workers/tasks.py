@@ -16,8 +16,17 @@ from flywheel import jobs
 from flywheel.accounts.models import Pulse
 
 HANDLERS = {
+    "environments.Generation": "workers.generating.make_tasks",
+    "environments.PlayTurn": "workers.playing.make_moves",
+    "environments.Proving": "workers.proving.prove_tasks",
+    "environments.Trial": "workers.trying.try_verifier",
     "evals.EvalRun": "workers.evaluating.evaluate",
+    "evals.Rescore": "workers.rescoring.judge_again",
+    "failures.Clustering": "workers.clustering.cluster",
     "training.TrainingRun": "workers.training.train",
+    "trajectories.Bulk": "workers.bulk.carry_out",
+    "trajectories.Import": "workers.importing.import_file",
+    "trajectories.Reread": "workers.rereading.read_again",
 }
 """Who carries out each kind of job: a function that takes the `Lease`."""
 
@@ -42,17 +51,48 @@ def handler(label: str) -> Callable[[jobs.Lease], None]:
 
 @shared_task(name="workers.detect")  # type: ignore[untyped-decorator]
 def detect(project_id: int | None = None) -> None:
-    """Let the detectors read what arrived and was not read yet. Ingest asks for it; beat sees what was missed."""
-    from workers.detecting import detect_waiting
+    """Let the detectors read what arrived and was not read yet. Ingest asks for it; beat sees what was missed.
 
-    detect_waiting(project_id)
+    They read it humbly: a burst of spans is stored first, and read when it is over.
+    """
+    from workers.detecting import detect_waiting
+    from workers.humble import humbly
+
+    humbly(lambda: detect_waiting(project_id))
 
 
 @shared_task(name="workers.sweep")  # type: ignore[untyped-decorator]
 def sweep() -> None:
-    """Every few seconds, in beat: say that it lives, and wake workers for jobs that nobody came for."""
+    """Every few seconds, in beat: say that it lives, wake workers for jobs that nobody came for, record what the
+    gateway left lying, apply the rules of new queues to what was there before them, and keep what failures are
+    compared by up to date."""
     report("beat")
     jobs.sweep()
+    from flywheel.failures import fill, progress, similar_change, similar_read
+    from flywheel.trajectories.gateway.recorder import sweep as record_what_lies_there
+
+    record_what_lies_there()
+    fill.catch_up()
+    progress.fold()
+    similar_read.catch_up()
+    similar_change.catch_up()
+
+
+@shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
+def add_up() -> None:
+    """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""
+    from flywheel.trajectories import daily
+
+    daily.catch_up()
+
+
+@shared_task(name="workers.expire")  # type: ignore[untyped-decorator]
+def expire() -> None:
+    """Every few minutes, in beat: delete what projects keep no longer."""
+    from flywheel.trajectories import bulk, retention
+
+    retention.sweep()
+    bulk.sweep()
 
 
 def report(name: str) -> None:

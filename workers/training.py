@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from django.utils.dateparse import parse_datetime
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
-from flywheel.core import digests, recipes
+from flywheel.core import digests, envs, recipes
+from flywheel.environments import ledger
 from flywheel.environments.make import core_task
-from flywheel.environments.models import Split
+from flywheel.environments.models import Opening, Split
 from flywheel.evals import run as evals
 from flywheel.jobs import Lease, LeaseLost, State
 from flywheel.training import dataset as datasets
+from flywheel.training import reward
 from flywheel.training.models import Point, TrainingRun
 from workers.trainers import checkpoints
 
@@ -74,6 +78,8 @@ def train(lease: Lease) -> None:
         "task_set__environment_version__environment",
         "baseline",
     ).get(pk=lease.job.pk)
+    if problem := reward.refusal(run):
+        raise TrainingFailed("reward_audit", problem)
     place = run_dir(run)
     try:
         prepare(run, place)
@@ -96,10 +102,8 @@ def prepare(run: TrainingRun, place: Path) -> None:
         return
     (place / "data").mkdir(parents=True, exist_ok=True)
     train_rows = _write(place / "data" / "train.jsonl", _dataset(run), run.dataset.rows)
-    members = run.task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
-    lines = [json.dumps(core_task(member.task).to_json(), ensure_ascii=False) + "\n" for member in members]
+    lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in _held_out(run)]
     held_out_rows = _write(place / "data" / "held_out.jsonl", "".join(lines).encode(), len(lines))
-    environment = run.task_set.environment_version
     every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
     spec = {
         "run": str(run),
@@ -107,11 +111,7 @@ def prepare(run: TrainingRun, place: Path) -> None:
         "seed": run.seed,
         "base": base,
         "adapter": adapter,
-        "environment": {
-            "kind": environment.environment.kind,
-            "config": environment.config,
-            "verifier": environment.verifier,
-        },
+        "environment": _environment(run),
         "tuning": run.tuning,
         "settings": run.settings,
         "eval": {"every": every, "limit": HELD_OUT_MOST},
@@ -121,6 +121,33 @@ def prepare(run: TrainingRun, place: Path) -> None:
     aside = place / "spec.json.aside"
     aside.write_bytes(digests.canonical(spec))
     aside.rename(place / "spec.json")
+
+
+def _environment(run: TrainingRun) -> dict[str, Any]:
+    """The environment of the run's tasks; of a mix, all of them by name."""
+    versions = [task_set.environment_version for task_set in run.dataset.task_sets]
+    found = {
+        version.environment.name: {
+            "kind": version.environment.kind,
+            "config": version.config,
+            "verifier": version.verifier,
+        }
+        for version in versions
+    }
+    if not run.dataset.mix:
+        return found[versions[0].environment.name]
+    first = versions[0].environment.name
+    return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}}
+
+
+def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
+    """The held-out tasks of the run's set; of a mix those of every set, named as its rows are."""
+    for task_set in run.dataset.task_sets:
+        name = task_set.environment_version.environment.name if run.dataset.mix else ""
+        members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
+        for member in members:
+            task = core_task(member.task)
+            yield replace(task, id=f"{name}/{task.id}", environment=name) if name else task
 
 
 def _check_spec(run: TrainingRun, place: Path, base: dict[str, str], adapter: dict[str, str] | None) -> None:
@@ -228,6 +255,7 @@ def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
 def _trainer_env() -> dict[str, str]:
     """What a trainer may know: no database, no keys."""
     kept = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
+    kept |= {"FLYWHEEL_SANDBOX_WITHOUT"}  # which layers its verifiers may do without
     passed = {k: v for k, v in os.environ.items() if k in kept or k.startswith(("OMP_", "NCCL_", "TORCH_"))}
     return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -294,6 +322,12 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
             unique_fields=["run", "kind", "step"],
             update_fields=["at", "values"],
         )
+        if any(kind == Point.Kind.EVAL for kind, _ in points):
+            times = run.points.filter(kind=Point.Kind.EVAL).count()
+            for task_set in run.dataset.task_sets:
+                ledger.opened(
+                    task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=run.created_by, times=times
+                )
         for row in rows:
             if text := _told(row):
                 run.events.create(text=text, level=LEVELS.get(row["event"], "info"), at=_at(row))
@@ -320,7 +354,8 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
     if row["event"] == "step":
         return Point(run=run, kind=Point.Kind.STEP, step=row["step"], at=_at(row), values=row["metrics"])
     if row["event"] == "eval":
-        values = {name: row[name] for name in ("success", "n", "unscored", "seconds")}
+        names = ("success", "n", "unscored", "seconds", "environments")
+        values = {name: row[name] for name in names if name in row}
         return Point(run=run, kind=Point.Kind.EVAL, step=row["step"], at=_at(row), values=values)
     if row["event"] == "samples":
         return Point(run=run, kind=Point.Kind.SAMPLES, step=row["step"], at=_at(row), values=row["samples"])
@@ -386,16 +421,47 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
             note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
         )
         assert run.baseline is not None
-        evaluation, _ = evals.submit(
-            key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
-            version=version,
-            task_set=run.task_set,
-            actor=run.created_by,
-            samples=run.baseline.samples,
-            seed=run.baseline.seed,
-            sampling=run.baseline.sampling,
-        )
+        evaluation, why = None, ""
+        try:
+            evaluation, _ = evals.submit(
+                key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
+                version=version,
+                task_set=run.task_set,
+                actor=run.created_by,
+                samples=run.baseline.samples,
+                seed=run.baseline.seed,
+                sampling=run.baseline.sampling,
+                engine=run.baseline.engine,
+            )
+        except evals.CannotEvaluate as error:  # such as an adapter that vLLM does not take: what was trained is kept
+            why = str(error)
         lease.update(produced=version, evaluation=evaluation)
-    lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
+    if evaluation is None:
+        lease.log(f"made {version}; it cannot be evaluated as its baseline was: {why}", "warning")
+    else:
+        lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
+    _evaluate_others(lease, run, version)
     lease.finish(State.SUCCEEDED)
     shutil.rmtree(place / "work", ignore_errors=True)
+
+
+def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
+    """Of a mix: evaluate on the held-out tasks of its other environments too."""
+    assert run.baseline is not None
+    for task_set in run.dataset.task_sets[1:]:
+        with lease.guard():
+            try:
+                found, _ = evals.submit(
+                    key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk} on {task_set.pk}"),
+                    version=version,
+                    task_set=task_set,
+                    actor=run.created_by,
+                    samples=run.baseline.samples,
+                    seed=run.baseline.seed,
+                    sampling=run.baseline.sampling,
+                    engine=run.baseline.engine,
+                )
+            except evals.CannotEvaluate as error:
+                run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
+            else:
+                run.note(f"{found} shows what it does to {task_set}")

@@ -30,7 +30,7 @@ def main() -> None:
     home = env.home() / "turn"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    with _flywheel(home) as endpoint:
+    with flywheel_in(home) as endpoint:
         result = _turn(endpoint, started)
     print(json.dumps({**result, "seconds": round(time.monotonic() - started, 1)}), flush=True)
 
@@ -66,20 +66,27 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     train = task_set.members.filter(split=Split.TRAIN).count()
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
     say(f"{task_set}: {train} tasks to train on, {held_out} held out")
+    for suite in story.guard(agent, task_set):
+        say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
     baseline = story.evaluate(agent.live, task_set)
     say(f"{agent.live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
+    audit = story.audit_reward(agent.live, task_set)
+    say(f"the oracle agrees with the verifier on {_percent(audit.result['agreement'])} of outputs")
     candidate = story.candidate_of(story.start_training(agent.live, task_set, "sft", {"steps": STEPS}))
     comparison = candidate.report["comparison"]
     say(f"{candidate.version} succeeds at {_percent(comparison['candidate']['success'])}")
     for name, estimate in candidate.report["familiarity"]["candidate"].items():
         say(f"  {name}: {_percent(estimate)}; before {_percent(candidate.report['familiarity']['baseline'][name])}")
     say(candidate.report["decision"]["words"])
-    if candidate.verdict == "eligible":
+    stands = story.stands(candidate)
+    for stand in stands:
+        say(f"suite {stand.suite} {stand.label}: {stand.words}")
+    if candidate.verdict == "eligible" and all(stand.is_passed for stand in stands):
         promote(
             candidate=candidate,
             actor=story.approver(project),
-            reason="the gate calls it eligible (headless turn)",
+            reason="the gate calls it eligible, and its suites passed (headless turn)",
             generation=agent.generation,
             through=story.THROUGH,
         )
@@ -100,7 +107,7 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _flywheel(home: Path) -> Iterator[str]:
+def flywheel_in(home: Path) -> Iterator[str]:
     """A Flywheel of its own on a free port, stopped at the end; yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

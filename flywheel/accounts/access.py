@@ -67,10 +67,9 @@ def requires(
             user = request.user
             if user.must_change_password:
                 return redirect("accounts:profile")
-            found = Project.objects.filter(slug=project).first()
-            permissions = user.permissions(found) if found else frozenset()
-            if found is None or not permissions:
+            if (known := user.project(project)) is None:
                 raise Http404
+            found, permissions = known
             if permission not in permissions:
                 raise Forbidden(permission)
             asked = cast(PageRequest, request)
@@ -116,6 +115,13 @@ class KeyRequest(HttpRequest):
     permissions: frozenset[str]
     actor: User
     """Who made the key; what the call does is done in their name."""
+    through: str
+    """What the audit log calls the key."""
+
+
+def keyed(request: HttpRequest) -> KeyRequest:
+    """The request as `Key` has left it."""
+    return cast(KeyRequest, request)
 
 
 class KeyRefused(Exception):
@@ -126,24 +132,37 @@ class KeyRefused(Exception):
         self.status = status
 
 
-def _admit(request: HttpRequest, token: str, scope: Scope) -> ApiKey:
-    """Check the key and tell the request whose it is. Raises KeyRefused."""
+def check(token: str, scope: Scope) -> tuple[ApiKey, frozenset[str]]:
+    """The live key that this is, and what its maker may. Raises KeyRefused."""
     key = ApiKey.find(token)
     if key is None:
         raise KeyRefused(401, "no valid API key: send `Authorization: Bearer fw_…`")
-    permissions = key.created_by.permissions(key.project)
+    permissions = key.permissions
     needed = SCOPE_NEEDS[scope]
     if scope not in key.scopes:
         has = ", ".join(key.scopes) or "none"
         raise KeyRefused(403, f"this key has no scope {scope.value!r}; it has {has}")
     if needed not in permissions:
         raise KeyRefused(403, f"{key.created_by} made this key and may not {Permission(needed).label} any more")
-    asked = cast(KeyRequest, request)
-    asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
     now = timezone.now()
     if key.last_used_at is None or key.last_used_at < now - LAST_USED_WITHIN:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    return key, permissions
+
+
+def admit(request: HttpRequest, token: str, scope: Scope) -> ApiKey:
+    """Check the key and tell the request whose it is. Raises KeyRefused."""
+    key, permissions = check(token, scope)
+    asked = cast(KeyRequest, request)
+    asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
+    asked.through = f"key {key.public}"
     return key
+
+
+def bearer(header: str) -> str:
+    """The token of an `Authorization` header; empty when it is of another kind."""
+    kind, _, token = header.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
 
 
 LAST_USED_WITHIN = timedelta(minutes=1)
@@ -160,7 +179,7 @@ class Key(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> ApiKey | None:
         _refuse_nul(request)
         try:
-            return _admit(request, token, self.scope)
+            return admit(request, token, self.scope)
         except KeyRefused as refused:
             if refused.status == 401:
                 return None
@@ -175,9 +194,8 @@ def key_required(
     def decorate(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
         @wraps(view)
         def call(request: HttpRequest) -> HttpResponse:
-            kind, _, token = request.headers.get("Authorization", "").partition(" ")
             try:
-                _admit(request, token.strip() if kind.lower() == "bearer" else "", scope)
+                admit(request, bearer(request.headers.get("Authorization", "")), scope)
             except KeyRefused as refused:
                 return refuse(request, refused.status, str(refused))
             return view(cast(KeyRequest, request))
@@ -190,6 +208,7 @@ def key_required(
 
 SCOPE_NEEDS: dict[Scope, Permission] = {
     Scope.INGEST: Permission.VIEW,
+    Scope.GATEWAY: Permission.BUILD,
     Scope.READ: Permission.VIEW,
     Scope.REVIEW: Permission.REVIEW,
     Scope.BUILD: Permission.BUILD,
@@ -201,13 +220,12 @@ SCOPE_NEEDS: dict[Scope, Permission] = {
 
 def audit(request: PageRequest | KeyRequest, action: str, subject: object, reason: str = "", **data: Any) -> None:
     """One audit entry for what this request changed; call it in the transaction of the change."""
-    key = getattr(request, "key", None)
     record(
         project=request.project,
         actor=request.actor,
         action=action,
         subject=subject,
         reason=reason,
-        through=f"key {key.public}" if key else "",
+        through=getattr(request, "through", ""),
         **data,
     )

@@ -1,7 +1,7 @@
 """Members, keys and the audit log for programs; with the scope `admin`, as the pages under Settings."""
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
@@ -9,7 +9,7 @@ from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts import audit, keys, members
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import ApiKey, AuditEntry, Role, Scope, User
 from flywheel.paging import BadCursor, keyset
 
@@ -98,7 +98,7 @@ class EntryPage(Schema):
 def list_members(request: HttpRequest) -> dict[str, Any]:
     roles: dict[str, list[str]] = {}
     for username, role in (
-        _asked(request).project.memberships.order_by("user__username", "role").values_list("user__username", "role")
+        keyed(request).project.memberships.order_by("user__username", "role").values_list("user__username", "role")
     ):
         roles.setdefault(username, []).append(role)
     return {"items": [{"username": username, "roles": found} for username, found in roles.items()]}
@@ -109,12 +109,10 @@ def list_members(request: HttpRequest) -> dict[str, Any]:
 )
 def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict[str, Any]:
     """Gives a member exactly these roles. New people are added on the page, which shows their password once."""
-    asked = _asked(request)
+    asked = keyed(request)
     user = get_object_or_404(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
     try:
-        members.set_roles(
-            project=asked.project, actor=asked.actor, user=user, roles=body.roles, through=f"key {asked.key.public}"
-        )
+        members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles, through=asked.through)
     except members.BadMembership as error:
         raise HttpError(409, str(error)) from error
     return {"username": username, "roles": sorted(set(body.roles))}
@@ -122,14 +120,14 @@ def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict
 
 @router.get("/keys", auth=admin, response=KeyPage, operation_id="list_keys", summary="API keys, newest first")
 def list_keys(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
-    rows = ApiKey.objects.filter(project=_asked(request).project).select_related("created_by")
+    rows = ApiKey.objects.filter(project=keyed(request).project).select_related("created_by")
     return _page(rows, asked)
 
 
 @router.post("/keys", auth=admin, response={201: KeyMade}, operation_id="make_key", summary="Make a key")
 def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     """A key in the name of whose key this is; it never gets a scope that this person may not use."""
-    asked = _asked(request)
+    asked = keyed(request)
     try:
         made = keys.make(
             project=asked.project,
@@ -137,7 +135,7 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
             name=body.name,
             scopes=[scope.value for scope in body.scopes],
             days=body.days,
-            through=f"key {asked.key.public}",
+            through=asked.through,
         )
     except keys.BadKey as error:
         raise HttpError(422, str(error)) from error
@@ -148,9 +146,9 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     "/keys/{public}/revoke", auth=admin, response=KeyOut, operation_id="revoke_key", summary="End a key at once"
 )
 def revoke_key(request: HttpRequest, public: str) -> ApiKey:
-    asked = _asked(request)
+    asked = keyed(request)
     key = get_object_or_404(ApiKey.objects.select_related("created_by"), project=asked.project, public=public)
-    keys.revoke(key=key, actor=asked.actor, through=f"key {asked.key.public}")
+    keys.revoke(key=key, actor=asked.actor, through=asked.through)
     key.refresh_from_db()
     return key
 
@@ -164,7 +162,7 @@ def revoke_key(request: HttpRequest, public: str) -> ApiKey:
 )
 def list_audit_entries(request: HttpRequest, asked: Query[EntryQuery]) -> dict[str, Any]:
     """`action` is a room, `failures`, or one verb of it, `failures.confirm`; `q` stands in subject or reason."""
-    rows = audit.entries(_asked(request).project, action=asked.action, actor=asked.actor, text=asked.q)
+    rows = audit.entries(keyed(request).project, action=asked.action, actor=asked.actor, text=asked.q)
     return _page(rows, asked)
 
 
@@ -174,7 +172,3 @@ def _page(rows: Any, asked: Paged) -> dict[str, Any]:
     except BadCursor as error:
         raise HttpError(400, str(error)) from error
     return {"items": page.items, "next": page.next_cursor or None}
-
-
-def _asked(request: HttpRequest) -> KeyRequest:
-    return cast(KeyRequest, request)

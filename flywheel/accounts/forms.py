@@ -48,6 +48,23 @@ class NewKey(forms.Form):
         scopes.choices = [(scope.value, f"{scope.value} – {scope.label}") for scope in allowed]
 
 
+class Upstream(forms.Form):
+    base_url = forms.CharField(
+        max_length=500,
+        required=False,
+        label="Address",
+        help_text="Of any OpenAI-compatible server, up to where /chat/completions begins. Empty ends it.",
+        widget=forms.TextInput(attrs={"placeholder": "https://api.openai.com/v1", "autocomplete": "off"}),
+    )
+    api_key_env = forms.CharField(
+        max_length=100,
+        required=False,
+        label="Variable that holds its key",
+        help_text="The name of an environment variable of the web process, ending in _API_KEY. Empty for none.",
+        widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
+    )
+
+
 class ChangePassword(PasswordChangeForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

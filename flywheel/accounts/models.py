@@ -2,14 +2,19 @@
 
 import hashlib
 import hmac
+import json
 import secrets
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
-from django.db import models
+from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
+
+from flywheel.core.redact import Mode
+from flywheel.sql import planned
 
 
 class Permission(models.TextChoices):
@@ -43,6 +48,11 @@ GRANTS: dict[str, frozenset[str]] = {
 }
 
 
+def granted(roles: Iterable[str]) -> frozenset[str]:
+    """What these roles together may do."""
+    return frozenset().union(*(GRANTS[role] for role in roles))
+
+
 class User(AbstractUser):
     """A person, or a named machine account such as the story's oracle."""
 
@@ -53,8 +63,18 @@ class User(AbstractUser):
         """What this user may do in the project; empty for a stranger, and for an account that is closed."""
         if not self.is_active:
             return frozenset()
-        roles = self.memberships.filter(project=project).values_list("role", flat=True)
-        return frozenset().union(*(GRANTS[role] for role in roles))
+        return granted(self.memberships.filter(project=project).values_list("role", flat=True))
+
+    def project(self, slug: str) -> "tuple[Project, frozenset[str]] | None":
+        """The project of that name and what this user may do in it: one statement, since every page asks. None where
+        the user may do nothing, as where there is no such project."""
+        rows = planned(_MINE, [self.pk, slug]) if self.is_active else []
+        if not rows or not rows[0][-1]:
+            return None
+        (row,) = rows
+        found = Project.from_db(connection.alias, _READ[Project], row[:-1])
+        found.upstream = json.loads(str(found.upstream))
+        return found, granted(row[-1])
 
     def projects(self) -> "models.QuerySet[Project]":
         return Project.objects.filter(memberships__user=self).distinct().order_by("name")
@@ -67,6 +87,8 @@ class Project(models.Model):
     name = models.CharField(max_length=100)
     is_demo = models.BooleanField(default=False)
     """Everything in it was made by the demo; pages say so."""
+    upstream = models.JSONField(default=dict, blank=True)
+    """Where its gateway sends model calls: `{"base_url", "api_key_env"}`, or empty. `upstream.py` sets it."""
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
@@ -91,9 +113,10 @@ class Membership(models.Model):
 
 
 class Scope(models.TextChoices):
-    """What an API key may do. `ingest` alone cannot read anything."""
+    """What an API key may do. `ingest` alone can neither read anything nor spend anything."""
 
     INGEST = "ingest", "send trajectories"
+    GATEWAY = "gateway", "call models through the gateway, at the upstream's price"
     READ = "read", "read everything"
     REVIEW = "review", "label failures"
     BUILD = "build", "make tasks, task sets and evals"
@@ -118,6 +141,8 @@ class ApiKey(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    maker_roles: Sequence[str] = ()
+    """Roles that its maker has in its project, once `find` has looked."""
 
     def __str__(self) -> str:
         return f"{self.name} (fw_{self.public}_…)"
@@ -149,10 +174,79 @@ class ApiKey(models.Model):
         public, _, secret = rest.partition("_")
         if prefix != "fw" or not secret:
             return None
-        key = cls.objects.select_related("project", "created_by").filter(public=public, revoked_at=None).first()
-        if key is None or not hmac.compare_digest(key.hashed, _keyed_hash(secret)):
+        rows = planned(_LIVE_KEY, [public])
+        if not rows:
             return None
-        return None if key.is_expired else key
+        key = _key_from(rows[0])
+        known = hmac.compare_digest(key.hashed, _keyed_hash(secret))
+        return key if known and not key.is_expired else None
+
+    @property
+    def permissions(self) -> frozenset[str]:
+        """What its maker may do in its project now; of a key that `find` has found."""
+        return granted(self.maker_roles) if self.created_by.is_active else frozenset()
+
+
+_READ: dict[type[models.Model], Sequence[str]] = {
+    ApiKey: ("id", "project_id", "name", "public", "hashed", "scopes", "created_by_id", "last_used_at", "expires_at"),
+    Project: ("id", "slug", "name", "is_demo", "upstream", "created_at"),
+    User: ("id", "username", "first_name", "last_name", "is_active"),
+}
+"""What every call needs of its key, its project and its maker: one statement, since it comes before all else."""
+
+_LIVE_KEY = f"""
+SELECT {", ".join(f"{model._meta.db_table}.{name}" for model, names in _READ.items() for name in names)},
+    ARRAY(SELECT role FROM accounts_membership WHERE user_id = accounts_user.id AND project_id = accounts_project.id)
+FROM accounts_apikey
+JOIN accounts_project ON accounts_project.id = accounts_apikey.project_id
+JOIN accounts_user ON accounts_user.id = accounts_apikey.created_by_id
+WHERE accounts_apikey.public = %s AND accounts_apikey.revoked_at IS NULL
+"""  # noqa: S608
+
+_MINE = f"""
+SELECT {", ".join(_READ[Project])},
+    ARRAY(SELECT role FROM accounts_membership WHERE user_id = %s AND project_id = accounts_project.id)
+FROM accounts_project
+WHERE slug = %s
+"""  # noqa: S608
+
+
+def _key_from(row: Sequence[Any]) -> ApiKey:
+    values = iter(row)
+
+    def of(model: type[models.Model]) -> Any:
+        return model.from_db(connection.alias, _READ[model], [next(values) for _ in _READ[model]])
+
+    key: ApiKey = of(ApiKey)
+    key.project, key.created_by, key.maker_roles = of(Project), of(User), row[-1]
+    # Django has psycopg leave JSON as text, for its fields to read.
+    key.scopes, key.project.upstream = json.loads(str(key.scopes)), json.loads(str(key.project.upstream))
+    return key
+
+
+class RedactionPolicy(models.Model):
+    """One version of what is taken out of a project's traces before they are stored; the newest holds.
+
+    A project without any has the default: `secrets` and no rules. `redaction.py` sets it.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="redaction_policies")
+    number = models.PositiveIntegerField()
+    mode = models.CharField(max_length=8, choices=[(mode.value, mode.value) for mode in Mode])
+    rules = models.JSONField(default=list, blank=True)
+    """`{"name", "pattern", "kind"}` each."""
+    made_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "redaction policies"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "number"], name="redaction_policy_once"),
+            models.CheckConstraint(condition=Q(mode__in=[mode.value for mode in Mode]), name="redaction_mode_is_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"redaction policy {self.number} of {self.project}"
 
 
 class AuditEntry(models.Model):
@@ -172,7 +266,10 @@ class AuditEntry(models.Model):
 
     class Meta:
         ordering: ClassVar[list[str]] = ["-id"]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "-id"], name="audit_newest")]
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["project", "-id"], name="audit_newest"),
+            models.Index(fields=["project", "subject", "-id"], name="audit_of_subject"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M} {self.actor} {self.action} {self.subject}"

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts import views
+from flywheel.accounts import redaction_views, views
 
 app_name = "settings"
 # /p/<project>/settings/
@@ -11,5 +11,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("keys/", views.keys_index, name="keys"),
     path("keys/make/", views.make_key, name="make_key"),
     path("keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
+    path("gateway/", views.gateway, name="gateway"),
+    path("redaction/", redaction_views.policy, name="redaction"),
+    path("redaction/try/", redaction_views.try_redaction, name="try_redaction"),
     path("audit/", views.audit_log, name="audit"),
 ]

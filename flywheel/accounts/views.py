@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.core.exceptions import PermissionDenied
@@ -11,9 +12,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel.accounts import audit, keys, members
+from flywheel.accounts import audit, keys, members, upstream
 from flywheel.accounts.access import Forbidden, PageRequest, requires, signed_in
-from flywheel.accounts.forms import ChangePassword, NewKey, NewMember, Roles
+from flywheel.accounts.forms import ChangePassword, NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.models import ApiKey, Permission, User, record
 from flywheel.paging import BadCursor, about, keyset
 
@@ -142,6 +143,26 @@ def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
     return redirect("settings:keys", project=request.project.slug)
 
 
+@require_http_methods(["GET", "POST"])
+@requires(Permission.ADMIN)
+def gateway(request: PageRequest) -> HttpResponse:
+    """Where model calls that come to the gateway are sent on to."""
+    form = Upstream(request.POST if request.method == "POST" else None, initial=request.project.upstream)
+    if request.method == "POST" and form.is_valid():
+        try:
+            chosen = upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
+        except upstream.BadUpstream as error:
+            form.add_error(error.field, str(error))
+        else:
+            where = upstream.host_of(chosen["base_url"]) if chosen else ""
+            messages.success(
+                request,
+                f"Model calls go to {where} from now on." if chosen else "The gateway has no upstream any more.",
+            )
+            return redirect("settings:gateway", project=request.project.slug)
+    return render(request, "accounts/gateway.html", _gateway(request, form), status=422 if form.errors else 200)
+
+
 @require_GET
 @requires(Permission.ADMIN)
 def audit_log(request: PageRequest) -> HttpResponse:
@@ -205,6 +226,21 @@ def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, A
         "edited": edited and {"user": edited, "form": Roles(initial={"roles": roles[edited.pk]})},
         "form": form or NewMember(initial={"roles": ["viewer"]}),
         "once": request.session.pop(SHOW_ONCE, None),
+    }
+
+
+def _gateway(request: PageRequest, form: Upstream) -> dict[str, Any]:
+    chosen = request.project.upstream
+    lying = settings.GATEWAY_DIR.glob("*.exchange") if settings.GATEWAY_DIR.is_dir() else ()
+    waiting = [path for path in lying if upstream.is_left(path)]
+    return {
+        "form": form,
+        "host": upstream.host_of(chosen["base_url"]) if chosen else "",
+        "is_plain": chosen.get("base_url", "").startswith("http:"),
+        "variable": chosen.get("api_key_env", ""),
+        "has_key": bool(upstream.key_of(chosen.get("api_key_env", ""))),
+        "waiting": len(waiting),
+        "origin": request.build_absolute_uri("/").rstrip("/"),
     }
 
 

@@ -1,14 +1,14 @@
 """Agents and their versions for programs."""
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.content import BadContent
 from flywheel.agents.make import artifacts_of, make_agent, make_version
@@ -108,20 +108,20 @@ class VersionIn(Schema):
 @router.get("/agents", response=AgentPage, auth=Key(Scope.READ), operation_id="list_agents")
 def list_agents(request: HttpRequest, page: Query[Paged]) -> dict[str, Any]:
     """Newest first."""
-    rows = Agent.objects.filter(project=_asked(request).project).select_related("live")
+    rows = Agent.objects.filter(project=keyed(request).project).select_related("live")
     return _page(rows, page, "id")
 
 
 @router.post("/agents", response={201: AgentOut}, auth=Key(Scope.BUILD), operation_id="create_agent")
 def create_agent(request: HttpRequest, body: AgentIn) -> Status[Agent]:
-    asked = _asked(request)
+    asked = keyed(request)
     try:
         made = make_agent(
             project=asked.project,
             actor=asked.actor,
             name=body.name,
             description=body.description,
-            through=f"key {asked.key.public}",
+            through=asked.through,
         )
     except BadContent as error:
         raise HttpError(422, str(error)) from error
@@ -148,7 +148,7 @@ def list_versions(request: HttpRequest, name: str, page: Query[Paged]) -> dict[s
 )
 def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
     """201 for a new version, 200 for the existing one with exactly this content."""
-    asked, agent = _asked(request), _agent(request, name)
+    asked, agent = keyed(request), _agent(request, name)
     try:
         like = find_version(asked.project, f"{agent.name}@{body.like}") if body.like is not None else None
         made, is_new = make_version(
@@ -156,7 +156,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
             actor=asked.actor,
             parent=like,
             note=body.note,
-            through=f"key {asked.key.public}",
+            through=asked.through,
             **_content(asked, body, like),
         )
     except UnknownReference as error:
@@ -198,7 +198,7 @@ def _artifact(asked: KeyRequest, field: str, digest: str) -> Artifact:
 
 def _agent(request: HttpRequest, name: str) -> Agent:
     try:
-        return find_agent(_asked(request).project, name)
+        return find_agent(keyed(request).project, name)
     except UnknownReference as error:
         raise HttpError(404, str(error)) from error
 
@@ -209,7 +209,3 @@ def _page(rows: Any, asked: Paged, key: str) -> dict[str, Any]:
     except BadCursor as error:
         raise HttpError(400, str(error)) from error
     return {"items": page.items, "next": page.next_cursor or None}
-
-
-def _asked(request: HttpRequest) -> KeyRequest:
-    return cast(KeyRequest, request)

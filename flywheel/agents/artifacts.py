@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.core.files import File
@@ -36,23 +37,34 @@ def store(directory: Path, kind: str) -> Artifact:
 
     Raises ArtifactError for a file that is not allowed, is not what its name says, or cannot be stored.
     """
-    files = sorted(path for path in directory.iterdir() if path.is_file() and not _is_documentation(path))
+    files = _files(directory)
     for path in files:
         _check(path)
     if not any(path.suffix == ".safetensors" for path in files):
         raise ArtifactError(f"{directory.name}: no .safetensors file in it")
-    sizes = {path.name: path.stat().st_size for path in files}
-    hashes = {path.name: _sha256(path) for path in files}
+    manifest = _manifest(files)
     for path in files:
-        _keep(path, hashes[path.name])
-    manifest = {name: {"sha256": hashes[name], "size": size} for name, size in sizes.items()}
+        _keep(path, manifest[path.name]["sha256"])
     artifact, _ = Artifact.objects.get_or_create(
         digest=digest(manifest),
-        defaults={"manifest": manifest, "kind": kind, "size": sum(sizes.values())},
+        defaults={"manifest": manifest, "kind": kind, "size": sum(entry["size"] for entry in manifest.values())},
     )
     if artifact.kind != kind:
         raise ArtifactError(f"these files are stored already, as {artifact}; they cannot also be of kind {kind}")
     return artifact
+
+
+def digest_of(directory: Path) -> str:
+    """The digest that the directory's files have, or would have, as an artifact."""
+    return digest(_manifest(_files(directory)))
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_file() and not _is_documentation(path))
+
+
+def _manifest(files: list[Path]) -> dict[str, dict[str, Any]]:
+    return {path.name: {"sha256": _sha256(path), "size": path.stat().st_size} for path in files}
 
 
 def local(artifact: Artifact) -> Path:
@@ -80,14 +92,32 @@ def local(artifact: Artifact) -> Path:
     return place
 
 
-def _fetch(artifact: Artifact, name: str, sha256: str, target: Path) -> None:
+def read(artifact: Artifact, name: str) -> bytes:
+    """The content of one of the artifact's files, for those that are small. Raises ArtifactError when it is missing."""
+    with _opened(artifact, name) as source:
+        content: bytes = source.read()
+    return content
+
+
+def shapes(artifact: Artifact, name: str) -> dict[str, list[int]]:
+    """The shape of each tensor in a safetensors file of the artifact. Raises ArtifactError when it is missing."""
+    with _opened(artifact, name) as source:
+        header = json.loads(source.read(int.from_bytes(source.read(8), "little")))
+    return {tensor: entry["shape"] for tensor, entry in header.items() if tensor != "__metadata__"}
+
+
+def _opened(artifact: Artifact, name: str) -> "File[Any]":
     try:
-        with default_storage.open(_blob(sha256)) as source, target.open("wb") as file:
-            shutil.copyfileobj(source, file)
-            file.flush()
-            os.fsync(file.fileno())  # the rename must not outlive the content
+        return default_storage.open(_blob(artifact.manifest[name]["sha256"]))
     except FileNotFoundError as error:
         raise ArtifactError(f"{name} of {artifact} is missing from the storage") from error
+
+
+def _fetch(artifact: Artifact, name: str, sha256: str, target: Path) -> None:
+    with _opened(artifact, name) as source, target.open("wb") as file:
+        shutil.copyfileobj(source, file)
+        file.flush()
+        os.fsync(file.fileno())  # the rename must not outlive the content
     if _sha256(target) != sha256:
         raise ArtifactError(f"{name} of {artifact} is damaged: its content is not what its digest says")
 

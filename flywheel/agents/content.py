@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flywheel.core import tools as tooling
+from flywheel.core.errors import FieldError
 
 TRANSFORMERS, OPENAI = "transformers", "openai"
 KINDS = {
@@ -39,13 +40,8 @@ WHOLE = {"batch_size", "concurrency"}
 _KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
 
 
-class BadContent(ValueError):
+class BadContent(FieldError):
     """A version cannot be made of this; `field` says where, the message what would be right."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
 
 
 def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +132,7 @@ def _base_url(value: Any) -> str:
     text = value.strip().rstrip("/") if isinstance(value, str) else ""
     try:
         parts = urlsplit(text)
-        host = parts.hostname
+        host = parts.hostname if parts.port != 0 else None  # reading the port raises for one that is none
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):

@@ -34,6 +34,8 @@ class Agent(models.Model):
     live = models.ForeignKey("Version", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """Only `promotions.promote` moves it, by compare-and-set on `generation`."""
     generation = models.PositiveIntegerField(default=0)
+    served = models.CharField(max_length=200, blank=True, default="")
+    """The name under which the vLLM server of this installation answers for the live version; empty where none does."""
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -2,7 +2,7 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib import messages
-from django.db.models import Count
+from django.db.models import Count, Max
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
@@ -139,14 +139,22 @@ def _agent(request: PageRequest, name: str) -> Agent:
     return get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
 
 
-def _newest_evals(agent: Agent) -> dict[int, dict[str, Any]]:
-    """Of each version, by primary key, the newest finished held-out eval and its success.
+def _newest_evals(agent: Agent) -> dict[int, Any]:
+    """Of each version, by primary key, its newest finished held-out run; on one task set for all where there is one.
 
-    The evals room lies to the right of this one and is asked by name: what it knows of a version belongs on its page.
+    That set is the one which most versions were measured on, the newest of them where there are several: success on
+    different sets says nothing of which version is better. The evals room lies to the right of this one and is asked by
+    name: what it knows of a version belongs on its page.
     """
-    finished = apps.get_model("evals.EvalRun").objects.filter(state="succeeded", split="held_out")
-    rows = finished.filter(version__agent=agent).select_related("task_set").order_by("version_id", "-pk")
-    return {
-        run.version_id: {"run": run, "success": run.summary.get("metrics", {}).get("success")}
-        for run in rows.distinct("version_id")
+    runs = apps.get_model("evals.EvalRun").objects
+    finished = runs.filter(state="succeeded", split="held_out", version__agent=agent)
+    newest = {
+        (version, task_set): pk
+        for version, task_set, pk in finished.values_list("version_id", "task_set_id").annotate(newest=Max("pk"))
     }
+    measured: dict[int, list[int]] = {}
+    for (_, task_set), pk in newest.items():
+        measured.setdefault(task_set, []).append(pk)
+    common_last = sorted(newest, key=lambda pair: (len(measured[pair[1]]), max(measured[pair[1]])))
+    chosen = {version: newest[version, task_set] for version, task_set in common_last}
+    return {run.version_id: run for run in runs.filter(pk__in=chosen.values()).select_related("task_set")}

@@ -1,15 +1,17 @@
 """The kinds of failure, and who proposes them.
 
-A bucket is what a person files a failure under. `BUCKETS` is the list; keys are stored, so they never change meaning.
+A bucket is what a person files a failure under. `BUCKETS` are those that every project has; a project may define more,
+each of the family of one of these. Keys are stored, so they never change meaning.
 Detectors (`flywheel.core.detectors`) only propose. A loop or an ignored tool error is evidence, not a bucket: what
 must change is the agent's planning, or that it finishes what it began, and buckets are named for what must change.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flywheel.core.detectors import DETECTORS, Context, Detector, Proposal, detect
 
-__all__ = ["BUCKETS", "DETECTORS", "Bucket", "Context", "Detector", "Proposal", "detect"]
+__all__ = ["BUCKETS", "DETECTORS", "Bucket", "Context", "Detector", "Proposal", "detect", "name_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,23 @@ class Bucket:
     description: str
     """When a failure belongs here, in one sentence."""
     shortcut: str
-    """The key that chooses it in the queue; each bucket has its own."""
+    """The key that chooses it in the queue; each bucket has its own, or none."""
     fix: str
     """A hint of what usually helps; the fix ladder decides with numbers."""
+    parent: str = ""
+    """Of a bucket that a project defined: the one of `BUCKETS` that it is a kind of."""
+    is_archived: bool = False
+    """Not offered any more; what was filed under it stays."""
+
+    @property
+    def family(self) -> str:
+        """The key of `BUCKETS` whose rules hold for it: what the fix ladder counts."""
+        return self.parent or self.key
+
+
+def name_of(key: str, known: Mapping[str, Bucket]) -> str:
+    """In running text: `wrong tool`. A bucket that is not known shows its key."""
+    return known[key].label.lower() if key in known else key.replace("_", " ")
 
 
 BUCKETS: dict[str, Bucket] = {

@@ -37,7 +37,7 @@ class Observation:
     @property
     def no_such_tool(self) -> bool:
         """It says that there is no such tool, often with the long list of those that there are."""
-        return bool(_NO_SUCH_TOOL.search(self.text[:SHORT])) and not self.text.lstrip().startswith(("{", "["))
+        return not self.text.lstrip().startswith(("{", "[")) and _denies_tool(self.text)
 
     @property
     def empty(self) -> bool:
@@ -121,7 +121,8 @@ def read(trace: Trace) -> Episode:
 
 def _turn(step: Step, message: Message, at: int) -> Turn:
     calls = [Call(step.span_id, call.name, call.arguments, at, call.id) for call in message.tool_calls]
-    if not calls and (parsed := parse_call(message)).call is not None:
+    # Most messages are no call, which their first letter tells sooner than a JSON parser does.
+    if not calls and message.content.lstrip()[:1] == "{" and (parsed := parse_call(message)).call is not None:
         calls = [Call(step.span_id, parsed.call.name, parsed.call.arguments, at, native=False)]
     return Turn(step.span_id, message.content, at, calls, step.finish_reason)
 
@@ -162,23 +163,30 @@ def _given(step: Step) -> dict[str, Any] | str:
 def _failed(step: Step, text: str) -> bool:
     if step.kind == "tool" and (step.status == "error" or step.error):
         return True
-    if _NO_SUCH_TOOL.search(text[:SHORT]) and not text.lstrip().startswith(("{", "[")):
-        return True
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         return _says_error(stripped)
-    return len(stripped) < SHORT and bool(_ERROR.search(stripped))
+    return _denies_tool(text) or (len(stripped) < SHORT and bool(_ERROR.search(stripped)))
 
 
-_JSON_ERROR = re.compile(r'^\{\s*"(error|errors|error_message|exception)"\s*:\s*(?!null|false|\[\]|\{\}|"")')
+def _denies_tool(text: str) -> bool:
+    head = text[:SHORT]
+    return any(word in head.lower() for word in ("tool", "func")) and bool(_NO_SUCH_TOOL.search(head))
+
+
+_JSON_ERROR = re.compile(r'\{\s*"(error|errors|error_message|exception)"\s*:\s*(?!null|false|\[\]|\{\}|"")')
 _JSON_UNSUCCESSFUL = re.compile(
     r'^\{[^{}\[\]]{0,200}"(success|ok)"\s*:\s*false\b|"(status|isError)"\s*:\s*("error"|true)'
 )
+_STATES = ('"success"', '"ok"', '"status"', '"isError"')
+"""What the pattern above needs: looked for first, since few observations hold any."""
 
 
 def _says_error(text: str) -> bool:
     head = text[: 2 * SHORT]
-    return bool(_JSON_ERROR.search(head) or _JSON_UNSUCCESSFUL.search(head))
+    if _JSON_ERROR.match(head):
+        return True
+    return any(name in head for name in _STATES) and bool(_JSON_UNSUCCESSFUL.search(head))
 
 
 def every_text(values: Iterable[Any]) -> Iterable[str]:

@@ -44,6 +44,7 @@ from flywheel.core.stats import (
     sign_flip_p,
     variance_components,
 )
+from flywheel.core.words import n_tasks, points, signed
 
 Verdict = Literal["eligible", "not_shown", "regressed", "invalid"]
 
@@ -208,7 +209,9 @@ def _validity(policy: Policy, evidence: Evidence) -> list[Check]:
         _same("task set", evidence.taskset_digests, "the two arms attempted different task sets"),
         _same("verifier", evidence.verifier_digests, "the two arms were scored by different verifiers"),
         _valid("sampling", all(settings) and not differing, sampling),
-        _valid("contamination", not leaked, f"{_tasks(len(leaked))} of the hold-out also in training: {_some(leaked)}"),
+        _valid(
+            "contamination", not leaked, f"{n_tasks(len(leaked))} of the hold-out also in training: {_some(leaked)}"
+        ),
         _same("artefact", evidence.artefact_digests, "what was evaluated is not what would go live"),
         _pairing(evidence),
         _filled(policy, evidence),
@@ -279,7 +282,7 @@ def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int
     harm = _below(policy, gain, 0.0)
     if passed:
         detail = (
-            "the same in every cluster" if gain.low is None else f"at least {_points(gain.low)} by the one-sided bound"
+            "the same in every cluster" if gain.low is None else f"at least {points(gain.low)} by the one-sided bound"
         )
     elif harm:
         detail = "more than chance can explain"
@@ -301,7 +304,7 @@ def _slices(policy: Policy, evidence: Evidence, after: Sequence[Row], seed: int)
         alpha=policy.alpha,
         seed=seed,
     )
-    worse = [f"{s.name} {_points(s.difference.mean or 0.0)}" for s in found if s.verdict == "worse"]
+    worse = [f"{s.name} {points(s.difference.mean or 0.0)}" for s in found if s.verdict == "worse"]
     untested = sum(s.verdict == "too few to tell" for s in found)
     if worse:
         return [Check("slices", False, f"success fell in {_some(worse)}", harm=True)]
@@ -322,7 +325,7 @@ def _invalid_outputs(policy: Policy, evidence: Evidence, seed: int) -> Check:
     a, b, clusters = pair(evidence.baseline, evidence.candidate, invalid)
     harm = paired_difference(a, b, clusters, level=1 - 2 * policy.alpha, seed=seed)
     name = "invalid outputs"
-    return _unmeasured(policy, name, a, b) or _guard(policy, name, harm, policy.invalid_margin, _points)
+    return _unmeasured(policy, name, a, b) or _guard(policy, name, harm, policy.invalid_margin, points)
 
 
 def _unsafe(policy: Policy, evidence: Evidence, seed: int) -> list[Check]:
@@ -332,12 +335,12 @@ def _unsafe(policy: Policy, evidence: Evidence, seed: int) -> list[Check]:
     name = "unsafe actions"
     guard = _unmeasured(policy, name, a, b)
     if guard is None and policy.unsafe_margin:
-        guard = _guard(policy, name, harm, policy.unsafe_margin, _points)
+        guard = _guard(policy, name, harm, policy.unsafe_margin, points)
     elif guard is None:
         newly = [task for task, x, y in zip(tasks, a, b, strict=True) if x == 0 and y is not None and y > 0]
         passed = not newly and harm.mean is not None and harm.mean <= 0
-        new = f"new on {_tasks(len(newly))}: {_some(newly)}" if newly else "none new"
-        detail = f"{name} {_points(harm.mean or 0.0)}, {new}"
+        new = f"new on {n_tasks(len(newly))}: {_some(newly)}" if newly else "none new"
+        detail = f"{name} {points(harm.mean or 0.0)}, {new}"
         guard = Check(name, passed, detail, harm.mean, harm.high, not passed and _above(policy, harm, 0.0))
     if policy.unsafe_rate_max is None:
         return [guard]
@@ -427,11 +430,9 @@ def _missing(evidence: Evidence, after: Sequence[Row], seed: int) -> list[Check]
         return []
     counted = difference("success", evidence.baseline, after, seed=seed).mean
     left_out = difference("success", evidence.baseline, evidence.candidate, seed=seed).mean
-    detail = (
-        f"{missing} attempts of the candidate lack a score: success {_points(counted or 0.0)} with them as failures"
-    )
+    detail = f"{missing} attempts of the candidate lack a score: success {points(counted or 0.0)} with them as failures"
     if left_out is not None:
-        detail += f", {_points(left_out)} without them"
+        detail += f", {points(left_out)} without them"
     return [Check("missing attempts", None, detail, left_out)]
 
 
@@ -440,7 +441,7 @@ def _broken_tasks(before: Sequence[Row], after: Sequence[Row]) -> Check:
     fixed = sum(task.change == "fixed" for task in changes)
     broken = [task.task_id for task in changes if task.change == "broken"]
     names = f": {_some(broken)}" if broken else ""
-    return Check("broken tasks", None, f"{_tasks(fixed)} fixed, {len(broken)} broken{names}", float(len(broken)))
+    return Check("broken tasks", None, f"{n_tasks(fixed)} fixed, {len(broken)} broken{names}", float(len(broken)))
 
 
 def _reach(policy: Policy, before: Sequence[Row], after: Sequence[Row], gain: Check) -> str:
@@ -488,33 +489,20 @@ def _change(gain: Estimate) -> str:
     if gain.low is None or gain.high is None:
         interval = "the same in every cluster" if gain.reason == NO_VARIANCE else "no interval"
     else:
-        interval = f"95 % interval {_signed(100 * gain.low)} to {_signed(100 * gain.high)}"
-    return f"success {size} ({interval}, {_tasks(gain.n)} in {gain.clusters} clusters)"
+        interval = f"95 % interval {signed(100 * gain.low)} to {signed(100 * gain.high)}"
+    return f"success {size} ({interval}, {n_tasks(gain.n)} in {gain.clusters} clusters)"
 
 
 def _joined(opening: str, clauses: Sequence[str]) -> str:
     return opening + ", ".join(clauses) if clauses else ""
 
 
-def _signed(number: float) -> str:
-    text = f"{number:+.1f}".replace("-", "\N{MINUS SIGN}")
-    return text if text[1:] != "0.0" else "0.0"
-
-
-def _points(rate: float) -> str:
-    return f"{_signed(100 * rate)} points"
-
-
 def _percent(change: float) -> str:
-    return f"{_signed(100 * change)} %"
+    return f"{signed(100 * change)} %"
 
 
 def _share(rate: float) -> str:
     return f"{100 * rate:.1f} %"
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'' if count == 1 else 's'}"
 
 
 def _some(names: Sequence[str]) -> str:

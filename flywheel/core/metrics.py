@@ -153,14 +153,26 @@ def pass_at_k(rows: Sequence[Row], k: int) -> Estimate:
     2021, arXiv 2107.03374). A task with fewer than k scored attempts is unscored. Raises ValueError unless
     ``k >= 1``.
     """
+    return _of_k(rows, k, lambda n, passed: 1 - math.comb(n - passed, k) / math.comb(n, k))
+
+
+def pass_hat_k(rows: Sequence[Row], k: int) -> Estimate:
+    """Estimate the chance that all of ``k`` attempts succeed (pass^k), averaged over tasks: how far one can rely on it.
+
+    Per task ``C(c, k) / C(n, k)`` (Yao et al. 2024, arXiv 2406.12045); otherwise as ``pass_at_k``.
+    """
+    return _of_k(rows, k, lambda n, passed: math.comb(passed, k) / math.comb(n, k))
+
+
+def _of_k(rows: Sequence[Row], k: int, chance: Callable[[int, int], float]) -> Estimate:
+    """The mean over tasks of a chance that scored attempts and successes give."""
     if k < 1:
         raise ValueError(f"pass@{k} does not exist; k is at least 1.")
     cluster = clusters_of(rows)
     chances: list[float | None] = []
     for samples in task_samples(rows, _success).values():
         scored = [s for s in samples if s is not None]
-        n, failures = len(scored), scored.count(0.0)
-        chances.append(None if n < k else 1 - math.comb(failures, k) / math.comb(n, k))
+        chances.append(None if len(scored) < k else chance(len(scored), scored.count(1.0)))
     return clustered_rate(chances, list(cluster.values()))
 
 

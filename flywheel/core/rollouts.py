@@ -4,11 +4,12 @@
 (`workers.engines`). `play` runs many episodes of an environment through an engine, a batch a turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.traces import Message, ToolCall
 
 
@@ -30,6 +31,8 @@ class ChatRequest:
     seed: int
     """The same request with the same seed gets the same answer, whatever else is in the batch."""
     tools: tuple[dict[str, Any], ...] = ()
+    schema: Mapping[str, Any] | None = None
+    """The answer must be JSON of this schema. Servers are asked to see to it; whoever reads the answer checks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,12 @@ class ChatResponse:
     latency_ms: float | None = None
     cost_usd: float | None = None
     error: str = ""
+    model: str = ""
+    """Who answered, by the server's own word; empty where it says nothing."""
+
+
+UNASKED = "not asked: the engine was closed"
+"""The error of a request that an engine was given and never sent, since nobody wants its answers any more."""
 
 
 class EngineError(RuntimeError):
@@ -57,7 +66,7 @@ class Engine(Protocol):
         """Answers in the order of the requests. Raises EngineError when the policy cannot be asked at all."""
 
     def close(self) -> None:
-        """Give memory and connections back."""
+        """Give memory and connections back. Requests that another thread still has waiting are answered `UNASKED`."""
 
 
 @dataclass(slots=True)
@@ -93,16 +102,24 @@ def play(
             ChatRequest(tuple(rollout.messages), sampling, rollout.seed + len(rollout.responses), tuple(tools))
             for rollout in playing
         ]
-        still = []
+        said = []
         for rollout, response in zip(playing, engine.chat(requests), strict=True):
             rollout.responses.append(response)
-            if response.error:
-                continue
-            rollout.messages.append(Message("assistant", response.text, response.tool_calls))
-            if reply := env.respond(rollout.task, rollout.messages, rollout.seed):
-                rollout.messages.extend(reply)
-                still.append(rollout)
-        playing = still
+            if not response.error:
+                rollout.messages.append(Message("assistant", response.text, response.tool_calls))
+                said.append(rollout)
+        playing = []
+        for rollout, reply in zip(said, _replies(env, said), strict=True):
+            rollout.messages.extend(reply)
+            if reply:
+                playing.append(rollout)
         if not playing:
             break
     return rollouts
+
+
+def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message]]:
+    """What the environment answers to each; one that is elsewhere answers all of them at once."""
+    if isinstance(env, NemoGym):
+        return env.respond_all([(rollout.task, rollout.messages) for rollout in rollouts])
+    return [env.respond(rollout.task, rollout.messages, rollout.seed) for rollout in rollouts]

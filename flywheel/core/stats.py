@@ -30,6 +30,8 @@ from scipy import special
 Scores = Sequence[float | None]
 Clusters = Sequence[Hashable]
 Array = NDArray[np.float64]
+Draws = NDArray[np.int64]
+"""Which clusters each resample drew, shape resamples × clusters."""
 
 MIN_CLUSTERS = 5
 """Fewer independent clusters than this give no verdict on a difference."""
@@ -169,8 +171,49 @@ def quantile(
     if not 0 <= q <= 1:
         raise ValueError(f"{q} is not a quantile; it lies between 0 and 1.")
     (scored,), codes, unscored = _complete([values], clusters)
-    groups = [(scored[codes == c],) for c in range(_count(codes))]
-    return _bootstrap(groups, lambda v: sample_quantile(v, q), scored.size, unscored, seed, level, resamples)
+    point = sample_quantile(scored, q) if scored.size else None
+    order = np.argsort(scored, kind="stable")
+    ordered, owners = scored[order], codes[order]
+
+    def resampled(draws: Draws) -> Array:
+        parts = np.array_split(draws, 1 + draws.size // 2**17)  # what a processor keeps at hand
+        return np.concatenate([_drawn_quantiles(ordered, owners, part, q) for part in parts])
+
+    return _bootstrap(point, resampled, _count(codes), scored.size, unscored, seed, level, resamples)
+
+
+def _drawn_quantiles(ordered: Array, owners: NDArray[np.intp], draws: Draws, q: float) -> Array:
+    """Give the ``q`` quantile of each resample, as ``sample_quantile`` of its rows would, without gathering them.
+
+    A row counts as often as its cluster was drawn: the sums of that, in the order of the values, say where each rank
+    lies. They are taken over blocks of rows first, and then within the one block that holds the rank. Shapes:
+    ``ordered`` and ``owners`` rows, ``draws`` resamples × clusters.
+    """
+    resamples, clusters = np.arange(len(draws)), draws.shape[1]
+    times = _table(resamples[:, None], draws, len(draws), clusters)
+    size = max(1, math.isqrt(owners.size))
+    blocks = np.arange(owners.size) // size
+    members = np.resize(owners, (blocks[-1] + 1, size))  # what fills up the last block is behind every rank
+    upto = (times.astype(float) @ _table(owners, blocks, clusters, len(members))).cumsum(axis=1)
+    last = upto[:, -1] - 1
+    position = last * q
+    below = np.floor(position)
+
+    def at(rank: Array) -> Array:
+        block = (upto <= rank[:, None]).sum(axis=1)
+        before = np.where(block > 0, upto[resamples, block - 1], 0)
+        within = np.take_along_axis(times, members[block], axis=1).cumsum(axis=1)
+        found: Array = ordered[block * size + (within <= (rank - before)[:, None]).sum(axis=1)]
+        return found
+
+    lower, upper = at(below), at(np.minimum(below + 1, last))
+    drawn: Array = lower + (upper - lower) * (position - below)
+    return drawn
+
+
+def _table(row: NDArray[np.intp], column: NDArray[np.intp], rows: int, columns: int) -> NDArray[np.intp]:
+    """Count how often each pair occurs; rows × columns."""
+    return np.bincount((row * columns + column).ravel(), minlength=rows * columns).reshape(rows, columns)
 
 
 def sample_quantile(values: Array, q: float) -> float:
@@ -239,8 +282,16 @@ def paired_bootstrap(
     if len(baseline) != len(candidate):
         raise ValueError(f"{len(baseline)} clusters in the baseline, {len(candidate)} in the candidate.")
     n = sum(len(rows) for rows in candidate)
-    groups = list(zip(baseline, candidate, strict=True))
-    return _bootstrap(groups, statistic, n, unscored, seed, level, resamples)
+
+    def value(drawn: Sequence[int]) -> float:
+        return float(statistic(*(np.concatenate([arm[c] for c in drawn]) for arm in (baseline, candidate))))
+
+    def resampled(draws: Draws) -> Array:
+        return np.array([value(row) for row in draws.tolist()])
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        point = value(range(len(baseline))) if n else None
+        return _bootstrap(point, resampled, len(baseline), n, unscored, seed, level, resamples)
 
 
 def sign_flip_p(
@@ -446,38 +497,31 @@ def _difference(diffs: Array, codes: NDArray[np.intp], unscored: int, level: flo
 
 
 def _bootstrap(
-    groups: Sequence[tuple[Array, ...]],
-    statistic: Callable[..., float],
+    point: float | None,
+    resampled: Callable[[Draws], Array],
+    clusters: int,
     n: int,
     unscored: int,
     seed: int,
     level: float,
     resamples: int,
 ) -> Estimate:
-    count = len(groups)
-    if n == 0:
+    """``resampled`` gives the statistic for each row of drawn clusters; ``point`` is that of all as they are."""
+    if point is None:
         return _no_interval(None, 0, unscored, 0, level, "nothing was scored")
-
-    def value(drawn: Sequence[int]) -> float:
-        arms = zip(*(groups[c] for c in drawn), strict=True)
-        return float(statistic(*(np.concatenate(arm) for arm in arms)))
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        point = value(range(count))
-        if not math.isfinite(point):
-            return _no_interval(None, n, unscored, count, level, "undefined on these rows")
-        if count < MIN_CLUSTERS:
-            return _no_interval(point, n, unscored, count, level, _too_few(count, MIN_CLUSTERS))
-        draws = np.random.default_rng(seed).integers(0, count, size=(resamples, count))
-        drawn = np.array([value(row) for row in draws.tolist()])
+    if not math.isfinite(point):
+        return _no_interval(None, n, unscored, clusters, level, "undefined on these rows")
+    if clusters < MIN_CLUSTERS:
+        return _no_interval(point, n, unscored, clusters, level, _too_few(clusters, MIN_CLUSTERS))
+    drawn = resampled(np.random.default_rng(seed).integers(0, clusters, size=(resamples, clusters)))
     defined = drawn[np.isfinite(drawn)]
     if defined.size < 0.99 * resamples:
         share = 1 - defined.size / resamples
-        return _no_interval(point, n, unscored, count, level, f"undefined in {share:.0%} of resamples")
+        return _no_interval(point, n, unscored, clusters, level, f"undefined in {share:.0%} of resamples")
     if np.ptp(defined) <= 1e-12 * abs(point):
-        return _no_interval(point, n, unscored, count, level, NO_VARIANCE)
+        return _no_interval(point, n, unscored, clusters, level, NO_VARIANCE)
     low, high = (sample_quantile(defined, q) for q in ((1 - level) / 2, (1 + level) / 2))
-    return Estimate(point, low, high, n, unscored, count, f"cluster bootstrap, {resamples} resamples", level)
+    return Estimate(point, low, high, n, unscored, clusters, f"cluster bootstrap, {resamples} resamples", level)
 
 
 def _no_interval(

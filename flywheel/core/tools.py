@@ -16,7 +16,7 @@ import jsonschema
 from jsonschema.protocols import Validator
 from referencing import Registry
 
-from flywheel.core.digests import canonical
+from flywheel.core.digests import canonical, read_json
 from flywheel.core.traces import Message, ToolCall
 
 
@@ -42,7 +42,7 @@ def parse_call(message: Message | None) -> Parsed:
     if not message.content.strip():
         return Parsed(None, "the agent wrote nothing")
     try:
-        value = json.loads(message.content, parse_constant=_refuse)
+        value = read_json(message.content)
     except (ValueError, RecursionError) as error:
         return Parsed(None, f"not valid JSON: {error}")
     if not isinstance(value, dict) or set(value) != {"tool", "arguments"}:
@@ -50,10 +50,6 @@ def parse_call(message: Message | None) -> Parsed:
     if not isinstance(value["tool"], str) or not isinstance(value["arguments"], dict):
         return Parsed(None, '"tool" must be a string and "arguments" an object')
     return Parsed(ToolCall("", value["tool"], value["arguments"]))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:

@@ -6,16 +6,20 @@ Unknown is `None` (or an empty string for text), never a made-up value.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
+
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal["system", "user", "assistant", "tool", "agent", "retrieval", "other"]
 Status = Literal["ok", "error", "unset"]
 Outcome = Literal["success", "failed"]
+
+MAX_COUNT = 2**31 - 1
+"""Token counts beyond a 32-bit integer are not counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,11 @@ class Step:
     tokens_out: int | None = None
     tokens_cached: int | None = None
     cost_usd: float | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """What training needs to score exactly what was sampled, only the keys that the source gave: `prompt_token_ids` and
+    `token_ids` (lists of int), `logprobs` (floats, one a token), `mask` (0 or 1, one a token), `params` (the settings:
+    temperature, …).
+    """
     raw: dict[str, Any] = field(default_factory=dict)
     """The step as it arrived, for the raw view: attributes, events, links, or the source's own JSON object."""
 
@@ -201,28 +210,37 @@ class Conversation:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._seen: Counter[str] = Counter()
+        self._seen: dict[_Identity, int] = {}
         self._answered: set[str] = set()
-        self._unnamed: Counter[str] = Counter()
+        self._names: dict[str, str] = {}
+        """The tools that calls were made to, by the calls' ids."""
+        self._unnamed: list[Message] = []
         """Observations of tool executions that did not say which call they answer."""
 
     def add(self, step: Step) -> list[Message]:
         """Add what `step` brings and return just that."""
         if step.kind == "tool" and not step.output:
-            added = [] if step.tool_call_id and step.tool_call_id in self._answered else [_observation(step)]
-            if added and not step.tool_call_id:
-                self._unnamed[added[0].content] += 1
+            # A span that holds neither result nor error leaves it to the next model call to tell.
+            is_known = step.tool_call_id in self._answered if step.tool_call_id else False
+            added = [] if is_known or (step.result is None and not step.error) else [_observation(step)]
+            if not step.tool_call_id:
+                self._unnamed += added
         else:
-            history: Counter[str] = Counter()
+            history: dict[_Identity, int] = {}
             added = []
             for message in step.input:
+                if message.tool_calls:
+                    self._names |= {call.id: call.name for call in message.tool_calls}
                 key = _identity(message)
-                history[key] += 1
-                if history[key] > self._seen[key] and not self._is_known_observation(message):
+                history[key] = history.get(key, 0) + 1
+                if history[key] > self._seen.get(key, 0) and not self._is_known_observation(message):
                     added.append(message)
             added.extend(step.output)
         for message in added:
-            self._seen[_identity(message)] += 1
+            if message.tool_calls:
+                self._names |= {call.id: call.name for call in message.tool_calls}
+            key = _identity(message)
+            self._seen[key] = self._seen.get(key, 0) + 1
             if message.role == "tool" and message.tool_call_id:
                 self._answered.add(message.tool_call_id)
         self.messages.extend(added)
@@ -233,22 +251,34 @@ class Conversation:
             return False
         if message.tool_call_id in self._answered:
             return True
-        if self._unnamed[message.content] > 0:
-            self._unnamed[message.content] -= 1
+        found = next((seen for seen in self._unnamed if seen.content == message.content), None)
+        if found is None and (name := message.name or self._names.get(message.tool_call_id, "")):
+            # What a failed tool wrote and what the model was told of it may differ.
+            found = next((seen for seen in self._unnamed if seen.name == name), None)
+        if found is not None:
+            self._unnamed.remove(found)
             self._answered.add(message.tool_call_id)
-            return True
-        return False
+        return found is not None
 
 
 def speaking(steps: Iterable[Step]) -> list[Step]:
     """The steps that carry the conversation.
 
-    An agent's own span repeats what its model calls say, so it speaks only in a trace without model calls.
+    An agent's own span repeats what its model calls say, so it speaks only in a trace without model calls; and of one
+    call that was told twice, the inner one speaks.
     """
     every = list(steps)
     if not any(step.kind == "assistant" for step in every):
         return every
-    return [step for step in every if step.kind != "agent"]
+    twice = told_twice(every)
+    return [step for step in every if step.kind != "agent" and step.span_id not in twice]
+
+
+def told_twice(steps: Iterable[Step]) -> set[str]:
+    """The ids of model calls above a model call: a framework and the client below it were both instrumented, and each
+    tells of the same call. The inner one is nearer to the model."""
+    calls = {step.span_id: step.parent_id for step in steps if step.kind == "assistant"}
+    return calls.keys() & calls.values()
 
 
 def conversation(steps: Iterable[Step]) -> list[Message]:
@@ -259,10 +289,32 @@ def conversation(steps: Iterable[Step]) -> list[Message]:
     return talk.messages
 
 
-def _identity(message: Message) -> str:
+_Identity = tuple[str, str, bytes, str]
+
+
+def _identity(message: Message) -> _Identity:
     """What makes two messages one. Reasoning and names do not count: senders drop them from the history."""
-    calls = [call.to_json() for call in message.tool_calls]
-    return json.dumps([message.role, message.content, calls, message.tool_call_id], sort_keys=True)
+    calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
+    return message.role, message.content, fingerprint(calls) if calls else b"", message.tool_call_id
+
+
+def count(value: Any) -> int | None:
+    """A count of tokens, or None for what cannot be one."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 11:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        return None
+    return value
+
+
+def fingerprint(value: Any) -> bytes:
+    """Equal for equal JSON, whatever the order of keys. Written for speed; only what that refuses is written slowly."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # such as integers beyond 64 bits
+        return json.dumps(value, sort_keys=True).encode()
 
 
 def _observation(step: Step) -> Message:

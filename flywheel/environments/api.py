@@ -1,22 +1,25 @@
 """Environments for programs: environments and their versions, tasks of failures, frozen task sets."""
 
+import uuid
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import bulk, figures, make
+from flywheel.environments import bulk, figures, generate, ledger, make
 from flywheel.environments.make import CannotMake
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.models import Environment, EnvironmentVersion, Generation, Opening, Split, Task, TaskSet
 from flywheel.environments.retire import retire
 from flywheel.failures.models import Failure
+from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["environments"])
@@ -67,22 +70,32 @@ class EnvironmentPage(Schema):
 
 class EnvironmentIn(Schema):
     name: str
-    version: str
+    version: str = ""
     """`agent@number`, whose tools and system prompt are copied and whose agent's failures become tasks."""
     kind: str = "tool_call"
+    config: dict[str, Any] = {}
+    """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
+    "max_turns"}`, which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
     reserved_slices: list[str] = []
     description: str = ""
     weights: dict[str, float] | None = None
     """Of the verifier's parts; the kind's own when left out."""
+    verifier: dict[str, Any] | None = None
+    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
 class VersionIn(Schema):
     """What is left out stays as it is in the newest version."""
 
+    config: dict[str, Any] | None = None
+    """All settings; of a kind that makes its own tasks."""
     system_prompt: str | None = None
     tools: list[dict[str, Any]] | None = None
     weights: dict[str, float] | None = None
+    """Of the parts of the kind's own verifier."""
+    verifier: dict[str, Any] | None = None
+    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
 class TaskOut(Schema):
@@ -96,6 +109,10 @@ class TaskOut(Schema):
     split: str
     bucket: str
     trace_id: str | None
+    generation: int | None
+    """What made it; null for a task of something that happened."""
+    synthetic: bool = Field(alias="is_synthetic")
+    """Whether it was made and never happened. That never changes."""
     digest: str
     is_proved: bool
     proof: dict[str, Any]
@@ -105,6 +122,10 @@ class TaskOut(Schema):
     @staticmethod
     def resolve_environment(row: Task) -> str:
         return row.environment.name
+
+    @staticmethod
+    def resolve_generation(row: Task) -> int | None:
+        return row.generation_id
 
     @staticmethod
     def resolve_trace_id(row: Task) -> str | None:
@@ -120,6 +141,7 @@ class TaskQuery(Paged):
     split: str = ""
     bucket: str = ""
     proved: bool | None = None
+    synthetic: bool | None = None
     retired: bool = False
 
 
@@ -136,6 +158,41 @@ class BulkOut(Schema):
     refused: dict[str, int]
     """Reason → how many failures it kept out."""
     left: int
+
+
+class GenerateIn(Schema):
+    count: int
+    """From 1 to 2000."""
+    seed: int = 1
+    """The same seed makes the same tasks; those that are there already are not made again."""
+    options: dict[str, float] = {}
+    """As the kind knows them: `low` and `high` of `tictactoe`."""
+    key: uuid.UUID | None = None
+    """Of your own making: the same key again is the same generation."""
+
+
+class GenerationOut(Schema):
+    id: int
+    environment: str
+    count: int
+    seed: int
+    options: dict[str, Any]
+    origin: int | None
+    """The number of the task whose variants these are."""
+    state: str
+    done: int
+    made: int
+    error: str
+    created_at: datetime
+    finished_at: datetime | None
+
+    @staticmethod
+    def resolve_environment(row: Generation) -> str:
+        return row.environment.name
+
+    @staticmethod
+    def resolve_origin(row: Generation) -> int | None:
+        return row.origin.number if row.origin else None
 
 
 class RetireIn(Schema):
@@ -156,7 +213,7 @@ class TaskSetOut(Schema):
     train: int
     held_out: int
     opened: int
-    """Eval runs that have seen the held-out part."""
+    """How often the held-out part was measured, by evals and while training."""
     created_at: datetime
 
     @staticmethod
@@ -173,7 +230,7 @@ class TaskSetOut(Schema):
 
     @staticmethod
     def resolve_opened(row: TaskSet) -> int:
-        return figures.opened(row)
+        return ledger.openings(row).times
 
 
 class MemberOut(Schema):
@@ -195,6 +252,25 @@ class TaskSetWithMembers(TaskSetOut):
         ]
 
 
+class OpeningOut(Schema):
+    kind: str
+    """`eval` and `training` measured it; `page` and `export` are looks at its rollouts."""
+    subject: str
+    actor: str | None
+    times: int
+    first_at: datetime
+    last_at: datetime
+
+    @staticmethod
+    def resolve_actor(row: Opening) -> str | None:
+        return row.actor.username if row.actor else None
+
+
+class OpeningPage(Schema):
+    items: list[OpeningOut]
+    next: str | None
+
+
 class TaskSetPage(Schema):
     items: list[TaskSetOut]
     next: str | None
@@ -202,28 +278,37 @@ class TaskSetPage(Schema):
 
 @router.get("/environments", response=EnvironmentPage, auth=Key(Scope.READ), operation_id="list_environments")
 def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
-    rows = figures.counts(Environment.objects.filter(project=_key(request).project).select_related("agent"))
+    rows = figures.counts(Environment.objects.filter(project=keyed(request).project).select_related("agent"))
     return _page(rows, asked)
 
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
 def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
     """A new environment with its first version. The held-out share and the reserved slices never change."""
-    project = _key(request).project
+    project = keyed(request).project
+    _refuse_attaching(request, wanted.kind)
+    config, agent = wanted.config, None
+    verifier: dict[str, Any] = {"kind": wanted.kind}
     try:
-        version = find_version(project, wanted.version)
+        if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
+            version = find_version(project, wanted.version)
+            config, agent = {"system_prompt": version.system_prompt, "tools": version.tools}, version.agent
+            verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
+        elif wanted.weights is not None:
+            verifier |= {"weights": wanted.weights}
+        verifier = wanted.verifier or verifier
         made = make.environment(
             project=project,
             name=wanted.name,
-            actor=_key(request).actor,
+            actor=keyed(request).actor,
             kind=wanted.kind,
-            agent=version.agent,
-            config={"system_prompt": version.system_prompt, "tools": version.tools},
-            verifier={"kind": wanted.kind, "weights": wanted.weights or DEFAULT_WEIGHTS},
+            agent=agent,
+            config=config,
+            verifier=verifier,
             held_out_share=wanted.held_out_share,
             reserved_slices=wanted.reserved_slices,
             description=wanted.description,
-            through=_through(request),
+            through=keyed(request).through,
         )
     except UnknownReference as error:
         raise HttpError(422, f"version: {error}") from None
@@ -246,22 +331,74 @@ def get_environment(request: HttpRequest, name: str) -> Environment:
 def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> Status[EnvironmentVersion]:
     """The next version; the newest when nothing changes. Every task is proved again under it."""
     row = _environment(request, name)
+    _refuse_attaching(request, row.kind)
     newest = row.versions.order_by("-number").first()
     config = dict(newest.config) if newest else {}
     verifier = dict(newest.verifier) if newest else {"kind": row.kind}
+    if wanted.config is not None:
+        config = wanted.config
     if wanted.system_prompt is not None:
         config["system_prompt"] = wanted.system_prompt
     if wanted.tools is not None:
         config["tools"] = wanted.tools
-    if wanted.weights is not None:
+    if wanted.verifier is not None:
+        verifier = wanted.verifier
+    elif wanted.weights is not None:
         verifier["weights"] = wanted.weights
     try:
         made = make.environment_version(
-            environment=row, actor=_key(request).actor, config=config, verifier=verifier, through=_through(request)
+            environment=row,
+            actor=keyed(request).actor,
+            config=config,
+            verifier=verifier,
+            through=keyed(request).through,
         )
     except VerifierError as error:
         raise HttpError(422, str(error)) from None
     return Status(201, made)
+
+
+@router.post(
+    "/environments/{name}/tasks/generate",
+    response={202: GenerationOut},
+    auth=Key(Scope.BUILD),
+    operation_id="generate_tasks",
+)
+def generate_tasks(request: HttpRequest, name: str, wanted: GenerateIn) -> Status[Generation]:
+    """Make tasks out of a seed in the background, for a kind that needs no recorded failure."""
+    try:
+        job = generate.submit(
+            environment=_environment(request, name),
+            actor=keyed(request).actor,
+            count=wanted.count,
+            seed=wanted.seed,
+            options=wanted.options,
+            key=wanted.key or uuid.uuid4(),
+            through=keyed(request).through,
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+    return Status(202, job)
+
+
+@router.get("/generations/{pk}", response=GenerationOut, auth=Key(Scope.READ), operation_id="get_generation")
+def get_generation(request: HttpRequest, pk: int) -> Generation:
+    """How far it is."""
+    return _generation(request, pk)
+
+
+@router.post(
+    "/generations/{pk}/cancel", response=GenerationOut, auth=Key(Scope.BUILD), operation_id="cancel_generation"
+)
+def cancel_generation(request: HttpRequest, pk: int) -> Generation:
+    """Ask for an end; tasks that are made stay."""
+    job = _generation(request, pk)
+    try:
+        generate.cancel(job=job, actor=keyed(request).actor, through=keyed(request).through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    job.refresh_from_db()
+    return job
 
 
 @router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
@@ -276,6 +413,8 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
         rows = rows.filter(bucket=asked.bucket)
     if asked.proved is not None:
         rows = rows.filter(is_proved=asked.proved)
+    if asked.synthetic is not None:
+        rows = rows.filter(generation__isnull=not asked.synthetic)
     return _page(rows, asked)
 
 
@@ -287,7 +426,7 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
 )
 def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
-    failures = Failure.objects.filter(project=_key(request).project, current=True).select_related("trajectory")
+    failures = Failure.objects.filter(project=keyed(request).project, current=True).select_related("trajectory")
     failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
     if failure is None:
         raise HttpError(404, f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
@@ -295,8 +434,8 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
         task, is_new = make.task_from(
             failure=failure,
             environment=_environment(request, name),
-            actor=_key(request).actor,
-            through=_through(request),
+            actor=keyed(request).actor,
+            through=keyed(request).through,
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
@@ -307,7 +446,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
 def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
     """A task of every labelled failure that has none, at most 200 at a time."""
     made = bulk.tasks_from_all(
-        environment=_environment(request, name), actor=_key(request).actor, through=_through(request)
+        environment=_environment(request, name), actor=keyed(request).actor, through=keyed(request).through
     )
     return {
         "made": [task.number for task in made.made],
@@ -334,9 +473,9 @@ def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) 
     try:
         return retire(
             task=_task(request, name, number),
-            actor=_key(request).actor,
+            actor=keyed(request).actor,
             reason=wanted.reason,
-            through=_through(request),
+            through=keyed(request).through,
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
@@ -358,7 +497,7 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
             raise HttpError(422, f"tasks: {row} has no task {missing[0]}")
     try:
         made = make.freeze(
-            environment=row, name=wanted.name, actor=_key(request).actor, tasks=tasks, through=_through(request)
+            environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks, through=keyed(request).through
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
@@ -367,7 +506,7 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
 
 @router.get("/task-sets", response=TaskSetPage, auth=Key(Scope.READ), operation_id="list_task_sets")
 def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
-    rows = TaskSet.objects.filter(project=_key(request).project)
+    rows = TaskSet.objects.filter(project=keyed(request).project)
     return _page(rows.select_related("environment_version__environment"), asked)
 
 
@@ -375,22 +514,55 @@ def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
     "/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ), operation_id="get_task_set"
 )
 def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
-    rows = TaskSet.objects.filter(project=_key(request).project, name=name, version=version)
+    rows = TaskSet.objects.filter(project=keyed(request).project, name=name, version=version)
     row = rows.select_related("environment_version__environment").first()
     if row is None:
         raise HttpError(404, f"there is no task set {name[:100]}@{version}")
     return row
 
 
+@router.get(
+    "/task-sets/{name}/{int:version}/openings",
+    response=OpeningPage,
+    auth=Key(Scope.READ),
+    operation_id="list_task_set_openings",
+)
+def list_task_set_openings(request: HttpRequest, name: str, version: int, asked: Query[Paged]) -> dict[str, Any]:
+    """Who or what opened the held-out part, how often, and when."""
+    return _page(get_task_set(request, name, version).openings.order_by("-pk").select_related("actor"), asked)
+
+
+def _refuse_attaching(request: HttpRequest, kind: str) -> None:
+    """To whose server this installation talks, an admin says, with a key that may."""
+    asked = keyed(request)
+    if kind not in KINDS or not KINDS[kind].is_external:
+        return
+    if Scope.ADMIN not in asked.key.scopes or not make.may_attach(asked.project, asked.actor):
+        raise HttpError(403, "only an admin attaches a server: a key with the scope 'admin' too is wanted")
+
+
+def _generation(request: HttpRequest, pk: int) -> Generation:
+    rows = Generation.objects.select_related("environment")
+    found = rows.filter(project=keyed(request).project, pk=pk).first()
+    if found is None:
+        raise HttpError(404, f"there is no generation {pk}")
+    return found
+
+
 def _environment(request: HttpRequest, name: str) -> Environment:
-    row = Environment.objects.filter(project=_key(request).project, name=name).first()
+    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
     if row is None:
         raise HttpError(404, f"there is no environment {name[:100]!r}")
     return row
 
 
 def _task(request: HttpRequest, name: str, number: int) -> Task:
-    row = _environment(request, name).tasks.filter(number=number).select_related("environment", "source").first()
+    row = (
+        _environment(request, name)
+        .tasks.filter(number=number)
+        .select_related("environment__project", "source", "generation__origin")
+        .first()
+    )
     if row is None:
         raise HttpError(404, f"there is no task {number} in {name}")
     return row
@@ -402,12 +574,3 @@ def _page(rows: Any, asked: Paged) -> dict[str, Any]:
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
     return {"items": page.items, "next": page.next_cursor or None}
-
-
-def _through(request: HttpRequest) -> str:
-    return f"key {_key(request).key.public}"
-
-
-def _key(request: HttpRequest) -> KeyRequest:
-    """The request as `Key` has left it."""
-    return cast(KeyRequest, request)

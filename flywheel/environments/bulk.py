@@ -1,15 +1,20 @@
-"""Tasks of all labelled failures at once."""
+"""Tasks of many labelled trajectories at once: of all that an environment has none of, or of those that were chosen."""
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from flywheel.accounts.models import User
+from flywheel.accounts.models import Permission, Project, Scope, User
+from flywheel.core.envs.kinds import KINDS
 from flywheel.environments.make import CannotMake, task_from
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.models import Decision, Failure
-from flywheel.trajectories.models import Source
+from flywheel.standing import Standing
+from flywheel.trajectories.bulk import Action, BadBulk, Done, register
+from flywheel.trajectories.models import Bulk, Source, Trajectory
 
 AT_ONCE = 200
 """Tasks that one request makes; what is left waits for the next."""
@@ -43,8 +48,16 @@ class Made:
         return "; ".join(parts) + "."
 
 
+def taking_failures(project: Project) -> QuerySet[Environment]:
+    """Those whose tasks are made of labelled trajectories."""
+    kinds = [name for name, kind in KINDS.items() if kind.from_failures]
+    return Environment.objects.filter(project=project, kind__in=kinds)
+
+
 def without_task(environment: Environment) -> QuerySet[Failure]:
     """Failures with a corrected action, of the environment's agent, that no task of it was made of."""
+    if not KINDS[environment.kind].from_failures:
+        return Failure.objects.none()
     rows = (
         Failure.objects.filter(project=environment.project_id, current=True, corrected__isnull=False)
         .exclude(decision=Decision.REJECTED)
@@ -75,3 +88,65 @@ def tasks_from_all(*, environment: Environment, actor: User, through: str = "", 
         else:
             result.existing += 1
     return result
+
+
+# An action of `trajectories.bulk`
+
+
+_TAKING = Standing(lambda project: taking_failures(project).order_by("name").only("name"))
+
+
+def _choices(project: Project) -> list[tuple[str, str]]:
+    return [(environment.name, environment.name) for environment in _TAKING(project.pk)]
+
+
+def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
+    name = str(options.get("environment", ""))
+    if "\0" in name or not taking_failures(project).filter(name=name).exists():
+        raise BadBulk(f"environment: there is no environment {name[:40]!r}")
+    return {"environment": name}
+
+
+def _make(job: Bulk, keys: list[int]) -> Done:
+    """A task of each that is labelled, failure or pass. What keeps one from being a task is told of it by name."""
+    environment = Environment.objects.get(project=job.project_id, name=job.options["environment"])
+    decided = Failure.objects.filter(trajectory__in=keys, current=True).select_related("trajectory")
+    decisions = {failure.trajectory_id: failure for failure in decided}
+    done = Done()
+    for key, source in Trajectory.objects.filter(pk__in=keys).order_by("pk").values_list("pk", "source"):
+        if source == Source.ROLLOUT:
+            done.skipped["an attempt at a task already"] += 1
+        elif key not in decisions:
+            done.skipped["not labelled"] += 1
+        else:
+            failure = decisions[key]
+            try:
+                with transaction.atomic():
+                    through = job.through or f"bulk action {job.pk}"
+                    _, is_new = task_from(
+                        failure=failure, environment=environment, actor=job.created_by, through=through
+                    )
+            except CannotMake as error:
+                done.failed.append((failure.trajectory.trace_id, str(error)))
+                continue
+            done.changed += is_new
+            done.skipped["a task already"] += not is_new
+    done.skipped["deleted meanwhile"] = len(keys) - done.changed - done.skipped.total() - len(done.failed)
+    done.skipped = +done.skipped
+    return done
+
+
+register(
+    Action(
+        "make_tasks",
+        "Make tasks",
+        "tasks made",
+        Permission.BUILD,
+        Scope.BUILD,
+        _make,
+        _check,
+        at_once=20,
+        option="environment",
+        choices=_choices,
+    )
+)

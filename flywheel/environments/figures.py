@@ -8,7 +8,7 @@ from django.db.models.functions import Cast
 
 from flywheel.core.stats import Estimate, clustered_rate, proportion
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
-from flywheel.trajectories.models import name_of_bucket
+from flywheel.trajectories.buckets import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +90,22 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
         "held_out": by_split.get(Split.HELD_OUT, nothing),
         "shared": shared,
         "buckets": [
-            {**row, "name": name_of_bucket(row["task__bucket"]).capitalize()}
-            for row in members.values("task__bucket").annotate(n=Count("pk")).order_by("-n")
+            {**row, "name": name_of(task_set.project, row["task__bucket"]).capitalize()}
+            for row in members.values("task__bucket")
+            .annotate(
+                train=Count("pk", filter=Q(split=Split.TRAIN)), held_out=Count("pk", filter=Q(split=Split.HELD_OUT))
+            )
+            .order_by("-held_out", "-train")
         ],
-        "slices": [
-            {**row, "split_name": Split(row["split"]).label.lower()}
-            for row in members.exclude(task__slice="")
-            .values("task__slice", "split")
-            .annotate(n=Count("pk"))
-            .order_by("task__slice", "split")
-        ],
+        "slices": list(
+            members.exclude(task__slice="")
+            .values("task__slice")
+            .annotate(
+                train=Count("pk", filter=Q(split=Split.TRAIN)), held_out=Count("pk", filter=Q(split=Split.HELD_OUT))
+            )
+            .order_by("task__slice")
+        ),
     }
-
-
-def opened(task_set: TaskSet) -> int:
-    """How many eval runs have seen the held-out part: each is a chance to choose by luck."""
-    runs = task_set.eval_runs.filter(split=Split.HELD_OUT, results__isnull=False)
-    return int(runs.distinct().count())
 
 
 def _of_verifier(results: Any, version: EnvironmentVersion | None) -> Any:

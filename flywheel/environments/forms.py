@@ -7,8 +7,13 @@ from django import forms
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
+from flywheel.core.envs import nemo_gym
+from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
 from flywheel.core.tools import check_definitions
+from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers.rubric import is_rubric
+from flywheel.environments import generate
 from flywheel.environments.models import EnvironmentVersion
 
 PART_WORDS = {
@@ -21,11 +26,18 @@ PART_WORDS = {
 
 
 class WeightsMixin(forms.Form):
-    """One number for each part of the verifier."""
+    """One number for each part of the kind's own verifier; none where a rubric judges, which has an editor."""
 
-    def __init__(self, *args: Any, weights: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        weights: dict[str, float] | None = None,
+        rubric: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        for part in PARTS:
+        self.rubric = rubric
+        for part in () if rubric else PARTS:
             self.fields[f"weight_{part}"] = forms.FloatField(
                 min_value=0, max_value=1000, label=part, help_text=PART_WORDS[part], required=False
             )
@@ -33,10 +45,12 @@ class WeightsMixin(forms.Form):
 
     @property
     def weight_fields(self) -> list[forms.BoundField]:
-        return [self[f"weight_{part}"] for part in PARTS]
+        return [] if self.rubric else [self[f"weight_{part}"] for part in PARTS]
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
+        if self.rubric:
+            return {**data, "verifier": self.rubric}
         weights = {part: data.get(f"weight_{part}") or 0 for part in PARTS}
         if not self.errors and not any(weights.values()):
             raise forms.ValidationError("At least one weight must be above 0, or every attempt would score the same.")
@@ -44,20 +58,16 @@ class WeightsMixin(forms.Form):
         return data
 
 
-class EnvironmentForm(WeightsMixin):
-    """A new environment, with the tools and the prompt of one of the agent's versions."""
+class NewForm(forms.Form):
+    """What every new environment has."""
 
     name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
-    version = forms.ModelChoiceField(
-        Version.objects.none(),
-        label="Agent and version",
-        help_text="Its tools and system prompt are copied. Failures of this agent become tasks here.",
-    )
     held_out_share = forms.FloatField(
         min_value=0.05,
-        max_value=0.95,
+        max_value=1,
         initial=0.4,
-        help_text="Share of sources (sessions, customers) that are only ever measured. It never changes afterwards.",
+        help_text="Share of sources (sessions, customers) that are only ever measured; 1 for an environment of "
+        "regression suites. It never changes afterwards.",
     )
     reserved_slices = forms.CharField(
         required=False,
@@ -65,16 +75,148 @@ class EnvironmentForm(WeightsMixin):
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
-    def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
-        self.fields["version"].queryset = rows  # type: ignore[attr-defined]
-
     def clean_name(self) -> str:
         return str(self.cleaned_data["name"]).lower()
 
     def clean_reserved_slices(self) -> list[str]:
         return [part.strip() for part in self.cleaned_data["reserved_slices"].split(",") if part.strip()]
+
+
+class EnvironmentForm(WeightsMixin, NewForm):
+    """A new environment with the tools and the prompt of one of the agent's versions, whose failures become tasks."""
+
+    version = forms.ModelChoiceField(
+        Version.objects.none(),
+        label="Agent and version",
+        help_text="Its tools and system prompt are copied. Failures of this agent become tasks here.",
+    )
+    field_order = ("name", "version")
+
+    def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
+        self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+
+
+class GeneratedForm(NewForm):
+    """A new environment of a kind that makes its own tasks."""
+
+    def __init__(self, *args: Any, kind: Kind, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["reserved_slices"] = ", ".join(kind.reserved)
+
+
+class AttachForm(forms.Form):
+    """Somebody else's NeMo Gym server as an environment."""
+
+    name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
+    base_url = forms.CharField(
+        max_length=500,
+        label="Address",
+        help_text="Of the resources server, where /seed_session and /verify are. No login and no key is ever sent.",
+        widget=forms.TextInput(attrs={"placeholder": "http://gym-1:8000", "inputmode": "url"}),
+    )
+    tools = forms.CharField(
+        required=False,
+        strip=True,
+        help_text="A row of its data, whose tools are taken, or a JSON list of definitions. Empty where it has none.",
+        widget=forms.Textarea(attrs={"rows": 8, "class": "code", "spellcheck": "false"}),
+    )
+    max_turns = forms.IntegerField(
+        min_value=1, max_value=100, initial=nemo_gym.MAX_TURNS, help_text="How often the policy speaks at most."
+    )
+    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
+
+    def clean_name(self) -> str:
+        return str(self.cleaned_data["name"]).lower()
+
+    def clean_tools(self) -> list[dict[str, Any]]:
+        text = str(self.cleaned_data["tools"])
+        if not text:
+            return []
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text)  # of several rows, the first
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"not valid JSON: {error}") from None
+        if isinstance(value, dict):
+            params = value.get("responses_create_params")
+            if not isinstance(params, dict):
+                raise forms.ValidationError("this row has no responses_create_params, where its tools would be")
+            value = params.get("tools") or []
+        try:
+            return nemo_gym.tools_of(value)
+        except VerifierError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "base_url": self.cleaned_data["base_url"].strip().rstrip("/"),
+            "tools": self.cleaned_data["tools"],
+            "max_turns": self.cleaned_data["max_turns"],
+        }
+
+
+class GenerateForm(forms.Form):
+    """How many tasks to make, out of which seed, with the kind's own options."""
+
+    count = forms.IntegerField(min_value=1, max_value=generate.AT_MOST, initial=100, label="Tasks")
+    seed = forms.IntegerField(
+        min_value=0,
+        max_value=generate.LARGEST_SEED,
+        initial=1,
+        help_text="The same seed makes the same tasks; those that are there already are not made again.",
+    )
+
+    def __init__(self, *args: Any, kind: Kind, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kind = kind
+        for name, (default, words) in kind.options.items():
+            self.fields[name] = forms.FloatField(initial=default, help_text=words.capitalize() + ".")
+
+    @property
+    def options(self) -> dict[str, float]:
+        return {name: self.cleaned_data[name] for name in self.kind.options}
+
+
+class SettingsForm(forms.Form):
+    """The next version of an environment that makes its own tasks: its settings and its verifier's, as JSON."""
+
+    config = forms.CharField(
+        label="Settings",
+        help_text="JSON, such as max_turns and system_prompt. What is not named is as this kind has it.",
+        widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false"}),
+    )
+    verifier = forms.CharField(
+        help_text="JSON. Edit the verifier, above, makes it of parts and tries it before it counts.",
+        widget=forms.Textarea(attrs={"rows": 3, "class": "code", "spellcheck": "false"}),
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
+        content = {"config": version.config, "verifier": version.verifier} if version else {}
+        shown = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in content.items()}
+        kwargs.setdefault("initial", shown)
+        super().__init__(*args, **kwargs)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return dict(self.cleaned_data["config"])
+
+    def clean_config(self) -> dict[str, Any]:
+        return _object(self.cleaned_data["config"])
+
+    def clean_verifier(self) -> dict[str, Any]:
+        return _object(self.cleaned_data["verifier"])
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise forms.ValidationError("an object in braces is wanted")
+    return value
 
 
 class VersionForm(WeightsMixin):
@@ -92,7 +234,13 @@ class VersionForm(WeightsMixin):
                 "tools": json.dumps(config.get("tools", []), indent=2, ensure_ascii=False),
             },
         )
-        super().__init__(*args, weights=version.verifier.get("weights") if version else None, **kwargs)
+        verifier = version.verifier if version else {}
+        rubric = verifier if is_rubric(verifier) else None
+        super().__init__(*args, weights=verifier.get("weights"), rubric=rubric, **kwargs)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return {"system_prompt": self.cleaned_data["system_prompt"], "tools": self.cleaned_data["tools"]}
 
     def clean_system_prompt(self) -> str:
         return str(self.cleaned_data["system_prompt"]).replace("\r\n", "\n")

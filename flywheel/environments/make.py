@@ -2,24 +2,31 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts import upstream
+from flywheel.accounts.models import Permission, Project, User, record
 from flywheel.agents.models import Agent
 from flywheel.core import envs, tools, verifiers
+from flywheel.core.contamination import Item, duplicates, item_of_task, normalise
 from flywheel.core.digests import digest
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers.rubric import KIND as RUBRIC
+from flywheel.environments import judges
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
-from flywheel.environments.prove import is_stale, prove, prove_again
-from flywheel.environments.split import split_of
+from flywheel.environments.prove import common_wrong, is_stale, prove, prove_again
+from flywheel.environments.proving import ask, is_for_a_worker, prove_all_again
+from flywheel.environments.split import split_in
 from flywheel.failures.models import Failure
 from flywheel.trajectories.load import trace_of
 
-KINDS = ("tool_call",)
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 
 
@@ -47,9 +54,10 @@ def environment(
     The held-out share and the reserved slices never change: a split that moved later would leak.
     """
     check_name(name)
+    _check_may_attach(project, kind, actor)
     if kind not in KINDS:
         raise CannotMake(f"kind: {kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
-    if not 0 < held_out_share < 1:
+    if not 0 < held_out_share <= 1:
         raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
     made, is_new = Environment.objects.get_or_create(
         project=project,
@@ -78,7 +86,8 @@ def environment_version(
     Proofs that its tasks have are made again under the new version. Raises core.verifiers.VerifierError for settings
     that are wrong.
     """
-    envs.build(environment.kind, config, verifier)
+    _check_may_attach(environment.project, environment.kind, actor)
+    check_verifier(environment, config, verifier)
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
     newest = environment.versions.order_by("-number").first()
@@ -93,9 +102,7 @@ def environment_version(
         verifier_digest=verifiers.digest(verifier),
         created_by=actor,
     )
-    for task in environment.tasks.filter(retired_at=None):
-        if is_stale(task, made):
-            prove_again(task, made)
+    prove_all_again(environment, made, actor)
     record(project=environment.project, actor=actor, action="environments.version", subject=made, through=through)
     return made
 
@@ -107,6 +114,8 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
     Another target for the same trajectory retires the task that it had. Raises CannotMake.
     """
+    if not KINDS[environment.kind].from_failures:
+        raise CannotMake(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
     source = failure.trajectory
     trace = trace_of(source)
     prompt = _prompt(trace)
@@ -120,32 +129,30 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     content = digest({"prompt": prompt, "state": state, "target": target})
     if existing := environment.tasks.filter(digest=content).first():
         return _again(existing, failure), False
-    version = _latest(environment)
+    version = latest(environment)
     task = Task(
         project=environment.project,
         environment=environment,
-        number=(environment.tasks.aggregate(last=Max("number"))["last"] or 0) + 1,
+        number=next_number(environment),
         prompt=prompt,
         state=state,
         target=target,
         cluster=source.cluster,
         slice=slice_,
-        split=split_of(
-            cluster=source.cluster,
-            slice=slice_,
-            salt=f"{environment.project.slug}/{environment.name}",
-            held_out_share=environment.held_out_share,
-            reserved_slices=environment.reserved_slices,
-        ),
+        split=split_in(environment, cluster=source.cluster, slice=slice_),
         failure=failure,
         bucket=failure.bucket,
         source=source,
         digest=content,
         created_by=actor,
     )
-    task.proof, task.is_proved = prove(task, version, recorded=answer, is_failure=failure.is_failure)
+    task.proof, task.is_proved = prove(
+        task, version, recorded=answer, is_failure=failure.is_failure, common=common_wrong(environment)
+    )
     environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
     task.save()
+    if is_for_a_worker(version):
+        ask(environment, actor)
     record(
         project=environment.project,
         actor=actor,
@@ -158,22 +165,58 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     return task, True
 
 
+def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
+    """Raise core.verifiers.VerifierError for what no version of this environment can have."""
+    if verifier.get("kind", environment.kind) not in (environment.kind, RUBRIC):
+        raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {RUBRIC}")
+    envs.build(environment.kind, config, verifier)
+    if KINDS[environment.kind].is_external:
+        try:
+            upstream.check(config["base_url"], "")
+        except upstream.BadUpstream as error:
+            raise verifiers.VerifierError(f"{error.field}: {error}") from None
+    judges.check(environment.project, verifier)
+
+
+def _check_may_attach(project: Project, kind: str, actor: User) -> None:
+    """Raise PermissionDenied for one who may not say to whose server this installation talks."""
+    if kind in KINDS and KINDS[kind].is_external and not may_attach(project, actor):
+        raise PermissionDenied("only an admin attaches a server, or changes how one is attached")
+
+
+def may_attach(project: Project, actor: User) -> bool:
+    known = actor.project(project.slug)
+    return known is not None and Permission.ADMIN in known[1]
+
+
+def next_number(environment: Environment) -> int:
+    """Of its next task; hold the environment's row."""
+    return int(environment.tasks.aggregate(last=Max("number"))["last"] or 0) + 1
+
+
 @transaction.atomic
 def freeze(
     *, environment: Environment, name: str, actor: User, tasks: Sequence[Task] | None = None, through: str = ""
 ) -> TaskSet:
-    """Freeze proved tasks (all of them unless some are given) as the next version of a set.
+    """Freeze proved tasks (all of them unless some are given) as the next version of a set, each request once.
 
     The newest version is returned when it has the same content. Raises CannotMake when there is nothing to freeze, or a
-    cluster or a prompt would stand in both splits.
+    cluster or a prompt would stand in both splits. A set has tasks of both splits, unless it was chosen to be only
+    measured, as a suite is.
     """
     check_name(name)
     Project.objects.select_for_update(no_key=True).get(pk=environment.project_id)
-    version = _latest(environment)
-    chosen = _usable(environment, version, tasks)
-    for split in (Split.TRAIN, Split.HELD_OUT):
+    version = latest(environment)
+    usable = _usable(environment, version, tasks)
+    repeated = {usable[again] for again, _ in duplicates([_item(task) for task in usable])}
+    chosen = [task for task in usable if task not in repeated]
+    is_measured = all(task.split == Split.HELD_OUT for task in usable) and (tasks or environment.held_out_share == 1)
+    is_external = KINDS[environment.kind].is_external
+    wanted = (Split.HELD_OUT,) if is_external or is_measured else (Split.TRAIN, Split.HELD_OUT)
+    for split in wanted:
         if not any(task.split == split for task in chosen):
-            raise CannotMake(f"no proved {split.label.lower()} task: make tasks of failures from more sessions first")
+            more = "import some" if len(wanted) == 1 else "make tasks of failures from more sessions"
+            raise CannotMake(f"no proved {split.label.lower()} task: {more} first")
     refuse_overlap(chosen)
     refuse_contradiction(chosen)
     content = digest(
@@ -203,22 +246,33 @@ def freeze(
         through=through,
         train=sum(task.split == Split.TRAIN for task in chosen),
         held_out=sum(task.split == Split.HELD_OUT for task in chosen),
+        duplicates=len(repeated),
     )
     return task_set
 
 
+def _item(task: Task) -> Item:
+    """As it is compared with its siblings: a task that repeats one of the other split is no repetition but a leak."""
+    return replace(item_of_task(core_task(task)), world=digest([task.split, task.state, task.target]))
+
+
 def refuse_overlap(tasks: Sequence[Task]) -> None:
-    """Raise CannotMake when a cluster or a (normalised) prompt stands in both splits."""
-    readings: dict[str, Callable[[Task], str]] = {
-        "cluster": lambda task: task.cluster,
-        "prompt": lambda task: " ".join(task.prompt.lower().split()),
-    }
+    """Raise CannotMake when a cluster or a (normalised) prompt stands in both splits.
+
+    Generated requests repeat in other worlds and want something else there: of those it is prompt and target together.
+    """
+    readings: dict[str, Callable[[Task], str]] = {"cluster": lambda task: task.cluster, "prompt": _asked}
     for what, read in readings.items():
         train = {read(task): task for task in tasks if task.split == Split.TRAIN}
         for task in tasks:
             if task.split == Split.HELD_OUT and (other := train.get(read(task))):
                 both = f"{task} (held-out) and {other} (train)"
                 raise CannotMake(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
+
+
+def _asked(task: Task) -> str:
+    prompt = normalise(task.prompt)
+    return f"{prompt} {digest(task.target)}" if task.generation_id else prompt
 
 
 def refuse_contradiction(tasks: Sequence[Task]) -> None:
@@ -239,11 +293,18 @@ def check_name(name: str) -> None:
 def core_task(task: Task) -> envs.Task:
     """The task as environments and trainers see it."""
     return envs.Task(
-        id=str(task), prompt=task.prompt, target=task.target, state=task.state, cluster=task.cluster, slice=task.slice
+        id=str(task),
+        prompt=task.prompt,
+        target=task.target,
+        state=task.state,
+        cluster=task.cluster,
+        slice=task.slice,
+        synthetic=task.is_synthetic,
     )
 
 
-def _latest(environment: Environment) -> EnvironmentVersion:
+def latest(environment: Environment) -> EnvironmentVersion:
+    """Its newest version. Raises CannotMake where there is none."""
     version = environment.versions.order_by("-number").select_related("environment").first()
     if version is None:
         raise CannotMake(f"{environment} has no version yet: give it tools and a verifier first")
@@ -255,9 +316,13 @@ def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequen
     if tasks is not None and any(task.environment_id != environment.pk for task in tasks):
         raise CannotMake(f"tasks: all of them must be of {environment}")
     chosen = list(tasks) if tasks is not None else list(environment.tasks.order_by("number"))
-    for task in chosen:
-        if is_stale(task, version):
-            prove_again(task, version)
+    stale = [task for task in chosen if is_stale(task, version) and task.retired_at is None]
+    if stale and is_for_a_worker(version):
+        raise CannotMake(
+            f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done"
+        )
+    for task in stale:
+        prove_again(task, version)
     return [task for task in chosen if task.is_proved and task.retired_at is None and task.split != Split.SET_ASIDE]
 
 

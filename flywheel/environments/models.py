@@ -6,13 +6,14 @@ A task's split is drawn once, from its source cluster, when the task is made (`s
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Agent
 from flywheel.failures.models import Failure
-from flywheel.trajectories.models import Trajectory, name_of_bucket
+from flywheel.jobs import Job, JobEvent
+from flywheel.trajectories.models import Trajectory
 
 
 class Split(models.TextChoices):
@@ -33,7 +34,7 @@ class Environment(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.SET_NULL, null=True, blank=True, related_name="environments")
     """Whose failures become tasks here."""
     held_out_share = models.FloatField(default=0.4)
-    """Share of source clusters that are never trained on."""
+    """Share of source clusters that are never trained on; 1 where everything is only measured."""
     reserved_slices = models.JSONField(default=list, blank=True)
     """Slices (such as wordings) that are only ever measured."""
     created_at = models.DateTimeField(default=timezone.now)
@@ -41,7 +42,7 @@ class Environment(models.Model):
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["project", "name"], name="environment_name_once"),
-            models.CheckConstraint(condition=Q(held_out_share__gt=0, held_out_share__lt=1), name="environment_share"),
+            models.CheckConstraint(condition=Q(held_out_share__gt=0, held_out_share__lte=1), name="environment_share"),
         ]
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ class EnvironmentVersion(models.Model):
     config = models.JSONField()
     """As the kind wants it: `{"system_prompt", "tools"}`."""
     verifier = models.JSONField()
-    """`{"kind", "weights": {part: weight}}`."""
+    """`{"kind", "weights": {part: weight}}` of a kind, or a rubric: `core.verifiers.rubric`."""
     digest = models.CharField(max_length=64)
     verifier_digest = models.CharField(max_length=64)
     """Stored with every score: settings and code revision, `core.verifiers.digest`."""
@@ -78,8 +79,35 @@ class EnvironmentVersion(models.Model):
         return f"{self.environment.name}@{self.number}"
 
 
+class Generation(Job):
+    """Tasks that are made out of a seed, for an environment whose kind can (`generate.py`). Its `done` are tasks."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="generations")
+    count = models.PositiveIntegerField()
+    seed = models.PositiveIntegerField()
+    options = models.JSONField(default=dict, blank=True)
+    """As the kind's `generate` takes them; for variants, `core.variants.Spec` as JSON."""
+    origin = models.ForeignKey("Task", on_delete=models.RESTRICT, null=True, blank=True, related_name="variations")
+    """The task whose variants these are; None for tasks that the kind itself makes."""
+    made = models.PositiveIntegerField(default=0)
+    """Of those that are done; the others were there already."""
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"generation {self.pk}"
+
+
+class GenerationEvent(JobEvent):
+    job = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
 class Task(models.Model):
-    """Prompt, initial state and target: a failure that can be practised, or a success that must stay one."""
+    """Prompt, initial state and target: a failure that can be practised, a success that must stay one, or generated."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tasks")
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="tasks")
@@ -95,6 +123,8 @@ class Task(models.Model):
     bucket = models.CharField(max_length=64, blank=True)
     """Empty for a task that guards a success."""
     source = models.ForeignKey(Trajectory, on_delete=models.SET_NULL, null=True, blank=True, related_name="tasks")
+    generation = models.ForeignKey(Generation, on_delete=models.RESTRICT, null=True, blank=True, related_name="tasks")
+    """What made it: nothing that happened stands behind it, it is synthetic. Never changes; a trigger refuses."""
     also = models.ManyToManyField(Failure, related_name="also_tasks", blank=True)
     """Other failures that ask the very same and want the same."""
     digest = models.CharField(max_length=64)
@@ -121,8 +151,19 @@ class Task(models.Model):
         return f"t-{self.number}"
 
     @property
-    def bucket_name(self) -> str:
-        return name_of_bucket(self.bucket) if self.bucket else "guards a success"
+    def is_synthetic(self) -> bool:
+        return self.generation_id is not None
+
+
+class TaskSets(models.QuerySet["TaskSet"]):
+    def to_train_on(self) -> "TaskSets":
+        """Those that hold train tasks: one without was chosen to measure or to guard, such as a regression suite."""
+        learnt = TaskSetMember.objects.filter(task_set=OuterRef("pk"), split=Split.TRAIN)
+        return self.filter(Exists(learnt))
+
+    def usual(self) -> "TaskSet | None":
+        """What is most often meant: the newest to train on, else the newest of all."""
+        return self.to_train_on().order_by("-pk").first() or self.order_by("-pk").first()
 
 
 class TaskSet(models.Model):
@@ -137,6 +178,8 @@ class TaskSet(models.Model):
     tasks = models.ManyToManyField(Task, related_name="task_sets", through="TaskSetMember")
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
+
+    objects = TaskSets.as_manager()
 
     class Meta:
         ordering: ClassVar[list[str]] = ["-id"]
@@ -161,3 +204,16 @@ class TaskSetMember(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} in {self.task_set}"
+
+
+from flywheel.environments.ledger_models import Opening as Opening  # noqa: E402
+from flywheel.environments.play_models import Play as Play  # noqa: E402
+from flywheel.environments.play_models import PlayTurn as PlayTurn  # noqa: E402
+from flywheel.environments.play_models import PlayTurnEvent as PlayTurnEvent  # noqa: E402
+from flywheel.environments.sandbox_models import SandboxReport as SandboxReport  # noqa: E402
+from flywheel.environments.suite_models import Suite as Suite  # noqa: E402
+from flywheel.environments.verifier_models import JudgeMemory as JudgeMemory  # noqa: E402
+from flywheel.environments.verifier_models import Proving as Proving  # noqa: E402
+from flywheel.environments.verifier_models import ProvingEvent as ProvingEvent  # noqa: E402
+from flywheel.environments.verifier_models import Trial as Trial  # noqa: E402
+from flywheel.environments.verifier_models import TrialEvent as TrialEvent  # noqa: E402

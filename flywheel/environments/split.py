@@ -2,7 +2,8 @@
 
 import hashlib
 
-from flywheel.environments.models import Split
+from flywheel.core.envs.kinds import KINDS
+from flywheel.environments.models import Environment, Split
 
 
 def split_of(*, cluster: str, slice: str, salt: str, held_out_share: float, reserved_slices: list[str]) -> Split:
@@ -15,3 +16,16 @@ def split_of(*, cluster: str, slice: str, salt: str, held_out_share: float, rese
     if number / 2**64 < held_out_share:
         return Split.HELD_OUT
     return Split.SET_ASIDE if slice in reserved_slices else Split.TRAIN
+
+
+def split_in(environment: Environment, *, cluster: str, slice: str) -> Split:
+    """The split of a cluster's tasks in this environment; what an external server judges is only ever measured."""
+    if KINDS[environment.kind].is_external:
+        return Split.HELD_OUT
+    return split_of(
+        cluster=cluster,
+        slice=slice,
+        salt=f"{environment.project.slug}/{environment.name}",
+        held_out_share=environment.held_out_share,
+        reserved_slices=environment.reserved_slices,
+    )

@@ -1,20 +1,54 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.environments import views
+from flywheel.environments import (
+    export_views,
+    generate_views,
+    import_views,
+    play_views,
+    sandbox_views,
+    variant_views,
+    verifier_views,
+    views,
+)
 
 app_name = "environments"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", views.index, name="index"),
     path("new/", views.create, name="create"),
+    path("sandbox/", sandbox_views.sandbox, name="sandbox"),
     path("sets/<slug:name>/<int:version>/", views.task_set, name="task_set"),
+    path("sets/<slug:name>/<int:version>/export/", export_views.download, name="export"),
     # /of/<trace_id>/
     path("of/<str:trace_id>/", views.offer, name="make"),
     path("of/<str:trace_id>/make/", views.make_task, name="make_task"),
     # /e/<name>/
     path("e/<slug:name>/", views.environment, name="environment"),
     path("e/<slug:name>/versions/", views.make_version, name="make_version"),
+    path("e/<slug:name>/verifier/", verifier_views.verifier, name="verifier"),
+    path("e/<slug:name>/prove/", verifier_views.prove, name="prove"),
+    path("trials/<int:trial>/", verifier_views.trial, name="trial"),
+    path("trials/<int:trial>/stop/", verifier_views.stop_trial, name="stop_trial"),
+    path("provings/<int:proving>/stop/", verifier_views.stop_proving, name="stop_proving"),
+    path("provings/<int:proving>/live/", verifier_views.proving_live, name="proving_live"),
     path("e/<slug:name>/make-all/", views.make_all, name="make_all"),
+    path("e/<slug:name>/import/", import_views.choose, name="import_tasks"),
+    path("e/<slug:name>/import/<str:token>/", import_views.look_at, name="look_at_tasks"),
+    path("e/<slug:name>/import/<str:token>/discard/", import_views.discard, name="discard_tasks"),
+    path("e/<slug:name>/generate/", generate_views.start, name="generate"),
+    path("generations/<int:pk>/live/", generate_views.live, name="generation_live"),
+    path("generations/<int:pk>/cancel/", generate_views.cancel, name="cancel_generation"),
+    path("generations/<int:pk>/resume/", generate_views.resume, name="resume_generation"),
     path("e/<slug:name>/freeze/", views.freeze, name="freeze"),
     path("e/<slug:name>/tasks/<int:number>/", views.task, name="task"),
+    path("e/<slug:name>/play/", play_views.start_any, name="play_any"),
+    path("e/<slug:name>/tasks/<int:number>/play/", play_views.start, name="start_play"),
+    # /plays/<play>/
+    path("plays/<int:play>/", play_views.play, name="play"),
+    path("plays/<int:play>/live/", play_views.live, name="play_live"),
+    path("plays/<int:play>/say/", play_views.say, name="say"),
+    path("plays/<int:play>/ask/", play_views.ask, name="ask"),
+    path("plays/<int:play>/take-back/", play_views.take_back, name="take_back"),
+    path("plays/<int:play>/stop/", play_views.stop, name="stop_play"),
+    path("e/<slug:name>/tasks/<int:number>/vary/", variant_views.vary, name="vary"),
     path("e/<slug:name>/tasks/<int:number>/retire/", views.retire_task, name="retire"),
 ]

@@ -1,35 +1,50 @@
 """The environments room: environments, their tasks with the proof, frozen task sets, and a failure's way to a task."""
 
+import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Q
-from django.http import HttpResponse
+from django.db.models import Count, Q
+from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.buckets import Bucket
+from flywheel.core.envs.kinds import KINDS, Kind
+from flywheel.core.interop import taking
+from flywheel.core.interop.writing import FORMATS
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import figures, make
-from flywheel.environments.bulk import tasks_from_all, without_task
-from flywheel.environments.forms import EnvironmentForm, VersionForm
+from flywheel.environments import figures, leaks, ledger, make, proving, variant_views
+from flywheel.environments.bulk import taking_failures, tasks_from_all, without_task
+from flywheel.environments.forms import (
+    AttachForm,
+    EnvironmentForm,
+    GeneratedForm,
+    GenerateForm,
+    SettingsForm,
+    VersionForm,
+)
 from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Environment, Split, Task, TaskSet
 from flywheel.environments.prove import failed_checks
 from flywheel.environments.retire import retire
 from flywheel.failures import forms as decisions
 from flywheel.failures import queue
-from flywheel.failures.correction import aligned
 from flywheel.failures.views import refused
+from flywheel.jobs import FINISHED
 from flywheel.paging import BadCursor, about, keyset
+from flywheel.trajectories.actions import aligned
+from flywheel.trajectories.buckets import every, name_of
 
 TASKS_AT_ONCE = 50
 MEMBERS_AT_ONCE = 100
+OPENINGS_SHOWN = 50
+DATASETS_SHOWN = 20
 
 
 @require_GET
@@ -39,43 +54,68 @@ def index(request: PageRequest) -> HttpResponse:
     found = [
         {
             "environment": row,
+            "kind": KINDS[row.kind].label,
             "versions": row.versions.count(),
-            "rates": figures.solve_rates(row)[:4],
+            "rates": [solved for solved in figures.solve_rates(row) if solved.split == Split.HELD_OUT][:2],
             "waiting": without_task(row).count(),
         }
         for row in rows
     ]
-    sets = request.project.task_sets.select_related("environment_version__environment")[:20]
-    has_failures = request.project.failures.filter(current=True).exists()
-    return render(request, "environments/index.html", {"found": found, "task_sets": sets, "has_failures": has_failures})
+    sets = request.project.task_sets.select_related("environment_version__environment").annotate(
+        train=Count("members", filter=Q(members__split=Split.TRAIN)),
+        held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
+    )
+    return render(request, "environments/index.html", {"found": found, "task_sets": sets[:20]})
 
 
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def create(request: PageRequest) -> HttpResponse:
-    """A new environment, from the tools and the prompt of a version."""
-    form = EnvironmentForm(request.POST or None, project=request.project)
+    """A new environment of the kind in the address."""
+    name = request.GET.get("kind", "tool_call")
+    kind = KINDS.get(name)
+    if kind is None:
+        raise Http404
+    _refuse_attaching(request, kind)
+    form: EnvironmentForm | AttachForm | GeneratedForm
+    if kind.from_failures:
+        form = EnvironmentForm(request.POST or None, project=request.project)
+    elif kind.is_external:
+        form = AttachForm(request.POST or None)
+    else:
+        form = GeneratedForm(request.POST or None, kind=kind)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
-        version = data["version"]
+        version = data.get("version")
+        content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
+        if version:
+            config = {"system_prompt": version.system_prompt, "tools": version.tools}
+            content = {"config": config, "verifier": data["verifier"], "agent": version.agent}
+        if isinstance(form, AttachForm):
+            content["config"] = form.config
+        else:
+            content |= {field: data[field] for field in ("held_out_share", "reserved_slices")}
         try:
             made = make.environment(
                 project=request.project,
                 name=data["name"],
+                kind=name,
                 actor=request.actor,
-                agent=version.agent,
-                config={"system_prompt": version.system_prompt, "tools": version.tools},
-                verifier=data["verifier"],
-                held_out_share=data["held_out_share"],
-                reserved_slices=data["reserved_slices"],
                 description=data["description"],
+                **content,
             )
         except (CannotMake, VerifierError) as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, f"Environment {made} is ready. Failures of {version.agent} can become its tasks.")
+            next_step = f"Failures of {version.agent} can become its tasks." if version else "Generate its tasks here."
+            if kind.is_external:
+                next_step = "Import the rows of its data here."
+            messages.success(request, f"Environment {made} is ready. {next_step}")
             return redirect("environments:environment", request.project.slug, made.name)
-    return render(request, "environments/create.html", {"form": form}, status=422 if request.method == "POST" else 200)
+    may_attach = Permission.ADMIN in request.permissions
+    kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
+    context = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
 
 
 @require_GET
@@ -83,7 +123,7 @@ def create(request: PageRequest) -> HttpResponse:
 def environment(request: PageRequest, name: str) -> HttpResponse:
     row = _environment(request, name)
     version = row.versions.order_by("-number").first()
-    return _environment_page(request, row, VersionForm(version=version))
+    return environment_page(request, row, _version_form(row)(version=version))
 
 
 @require_POST
@@ -91,13 +131,13 @@ def environment(request: PageRequest, name: str) -> HttpResponse:
 def make_version(request: PageRequest, name: str) -> HttpResponse:
     """Save verifier weights, prompt and tools as the next version; every task is proved again under it."""
     row = _environment(request, name)
+    _refuse_attaching(request, KINDS[row.kind])
     newest = row.versions.order_by("-number").first()
-    form = VersionForm(request.POST, version=newest)
+    form = _version_form(row)(request.POST, version=newest)
     if form.is_valid():
-        config = {"system_prompt": form.cleaned_data["system_prompt"], "tools": form.cleaned_data["tools"]}
         try:
             made = make.environment_version(
-                environment=row, actor=request.actor, config=config, verifier=form.cleaned_data["verifier"]
+                environment=row, actor=request.actor, config=form.content, verifier=form.cleaned_data["verifier"]
             )
         except VerifierError as error:
             form.add_error(None, str(error))
@@ -108,7 +148,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
                 unproved = row.tasks.filter(retired_at=None, is_proved=False).count()
                 messages.success(request, f"{made} is the newest version. {unproved} tasks are not proved under it.")
             return redirect("environments:environment", request.project.slug, row.name)
-    return _environment_page(request, row, form, status=422)
+    return environment_page(request, row, form, status=422)
 
 
 @require_POST
@@ -148,16 +188,19 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
             "task": row,
             "environment": row.environment,
             "version": version,
-            "bucket": BUCKETS.get(row.bucket),
+            "bucket": every(request.project).get(row.bucket),
             "recorded": row.proof.get("recorded"),
             "target": _as_recorded(row),
             "also": row.also.filter(current=True).select_related("trajectory")[:12],
             "failed": failed_checks(row),
+            "is_begun": "recorded" in row.proof and not row.proof.get("checks"),
             "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
             "rates": figures.solved_by_version(row, version),
             "results": results,
             "task_sets": sets,
+            "plays": row.plays.select_related("created_by")[:5],
             "lineage": _lineage(request, row, list(sets)),
+            **variant_views.context(request, row),
         },
     )
 
@@ -198,12 +241,16 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
             "task_set": row,
             "environment": row.environment_version.environment,
             "shape": figures.shape(row),
-            "opened": figures.opened(row),
+            "openings": ledger.openings(row),
+            "suites": row.suites.filter(retired_at=None).select_related("agent"),
+            "ledger": row.openings.select_related("actor")[:OPENINGS_SHOWN],
+            "beside": leaks.of_task_set(row, DATASETS_SHOWN),
+            "inside": leaks.inside(row),
             "versions": TaskSet.objects.filter(project=request.project, name=name).order_by("-version")[:20],
             "page": page,
             "split": split,
             "runs": [(run, run.summary.get("metrics", {}).get("success")) for run in runs],
-            "buckets": BUCKETS,
+            "export_formats": FORMATS.items(),
         },
     )
 
@@ -226,7 +273,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     if "seen" in request.POST:
         failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
         if failure is None:
-            return refused(request, queue.Filters.read(request.GET.dict()), trajectory, written)
+            return refused(request, queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
     failure = trajectory.failures.filter(current=True).select_related("trajectory").first()
     chosen = request.project.environments.filter(name=request.POST.get("environment", "")).first()
     made, is_new, problem = None, False, ""
@@ -250,7 +297,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
 
 
 def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
-    environments = list(request.project.environments.order_by("name"))
+    environments = list(taking_failures(request.project).order_by("name"))
     own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)
     return {
         "trajectory": trajectory,
@@ -268,7 +315,25 @@ def _tasks_of(trajectory: Any) -> Any:
     return rows.select_related("environment").order_by("-pk").distinct()
 
 
-def _environment_page(request: PageRequest, row: Environment, form: VersionForm, status: int = 200) -> HttpResponse:
+def _refuse_attaching(request: PageRequest, kind: Kind) -> None:
+    """To whose server this installation talks, an admin says."""
+    if kind.is_external and Permission.ADMIN not in request.permissions:
+        raise Forbidden(Permission.ADMIN)
+
+
+def _version_form(row: Environment) -> type[VersionForm | SettingsForm]:
+    return VersionForm if KINDS[row.kind].from_failures else SettingsForm
+
+
+def environment_page(
+    request: PageRequest,
+    row: Environment,
+    form: VersionForm | SettingsForm | None = None,
+    *,
+    generate: GenerateForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """The page, with a form as somebody left it."""
     tasks, chosen = _filtered(request, row)
     try:
         page = keyset(tasks, cursor=request.GET.get("cursor", ""), limit=TASKS_AT_ONCE, query=request.GET)
@@ -276,22 +341,31 @@ def _environment_page(request: PageRequest, row: Environment, form: VersionForm,
         return redirect(request.path)
     page.total, page.about = about(tasks)
     tally = figures.counts(Environment.objects.filter(pk=row.pk)).get()
-    versions = list(row.versions.select_related("created_by").order_by("-number")[:20])
+    kind = KINDS[row.kind]
+    versions = list(row.versions.select_related("created_by", "environment").order_by("-number")[:20])
+    version = versions[0] if versions else None
     sets = TaskSet.objects.filter(environment_version__environment=row).order_by("-pk")
-    last_set = sets.first()
+    last_set = sets.to_train_on().first()  # the name of another is not one for all tasks
     return render(
         request,
         "environments/environment.html",
         {
             "environment": row,
-            "version": versions[0] if versions else None,
+            "kind": kind,
+            "takes_rows": row.kind in taking.KINDS,
+            "version": version,
             "versions": versions,
             "tally": tally,
-            "form": form,
+            "form": form or _version_form(row)(version=version),
+            "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
+            "generate_key": uuid.uuid4(),
+            "generation": row.generations.select_related("created_by").order_by("-pk").first(),
+            "proving": row.provings.exclude(state__in=FINISHED).first(),
+            "unmade": proving.waiting(row, version).count() + proving.spoiled(row).count() if version else 0,
             "page": page,
             "chosen": chosen,
             "splits": Split.choices,
-            "buckets": [BUCKETS[key] for key in BUCKETS if row.tasks.filter(bucket=key).exists()],
+            "buckets": _buckets(row),
             "rates": figures.solve_rates(row),
             "waiting": without_task(row).count(),
             "task_sets": sets[:20],
@@ -304,7 +378,7 @@ def _environment_page(request: PageRequest, row: Environment, form: VersionForm,
 def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, str]]:
     """The environment's tasks under the filters of the address."""
     tasks = row.tasks.select_related("source")
-    chosen = {name: request.GET.get(name, "") for name in ("split", "bucket", "proved", "retired")}
+    chosen = {name: request.GET.get(name, "") for name in ("split", "bucket", "proved", "synthetic", "retired")}
     tasks = tasks.filter(retired_at__isnull=not chosen["retired"])
     if chosen["split"] in Split.values:
         tasks = tasks.filter(split=chosen["split"])
@@ -312,7 +386,15 @@ def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, st
         tasks = tasks.filter(bucket="" if chosen["bucket"] == "none" else chosen["bucket"])
     if chosen["proved"] in ("yes", "no"):
         tasks = tasks.filter(Q(is_proved=chosen["proved"] == "yes"))
+    if chosen["synthetic"] in ("no", "only"):
+        tasks = tasks.filter(generation__isnull=chosen["synthetic"] == "no")
     return tasks, chosen
+
+
+def _buckets(row: Environment) -> list[Bucket]:
+    """Those that the environment has tasks of."""
+    used = set(row.tasks.order_by().values_list("bucket", flat=True).distinct())
+    return [bucket for key, bucket in every(row.project).items() if key in used]
 
 
 def _as_recorded(row: Task) -> Any:
@@ -328,14 +410,17 @@ def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[
     if row.source:
         label = f"trajectory {row.source.trace_id[:8]}"
         chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, row.source.trace_id])})
-        bucket = BUCKETS[row.bucket].label.lower() if row.bucket in BUCKETS else "passes"
+        bucket = name_of(request.project, row.bucket) if row.bucket else "passes"
         chain.append(
             {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, row.source.trace_id])}
         )
+    else:
+        url = reverse("environments:environment", args=[slug, row.environment.name])
+        chain.append({"label": f"environment {row.environment}", "url": url})
     chain.append({"label": f"task {row}", "url": "", "current": True})
     if sets:
         url = reverse("environments:task_set", args=[slug, sets[0].name, sets[0].version])
-        chain.append({"label": f"set {sets[0]} ({row.get_split_display()})", "url": url})
+        chain.append({"label": f"set {sets[0]} ({row.get_split_display().lower()})", "url": url})
     return chain
 
 
@@ -344,7 +429,9 @@ def _environment(request: PageRequest, name: str) -> Environment:
 
 
 def _task(request: PageRequest, name: str, number: int) -> Task:
-    rows = Task.objects.select_related("environment", "source", "failure__labelled_by", "created_by")
+    rows = Task.objects.select_related(
+        "environment", "source", "failure__labelled_by", "created_by", "generation__origin"
+    )
     return get_object_or_404(rows, project=request.project, environment__name=name, number=number)
 
 

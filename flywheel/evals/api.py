@@ -9,10 +9,10 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
-from flywheel.environments.models import Split
+from flywheel.environments.models import Opening, Split
 from flywheel.evals import run as verbs
 from flywheel.evals.compare import CannotCompare, comparison, doubts
 from flywheel.evals.models import EvalRun, Result
@@ -49,6 +49,11 @@ class EvalIn(Schema):
     samples: int = 4
     seed: int = 1
     sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
+    engine: str = Field("", description="`vllm` for this installation's vLLM server; empty for the version's endpoint")
+    budget: dict[str, float] = Field(
+        default_factory=dict,
+        description="`tokens`, `usd`, `minutes`: what is spent stops the run, which keeps its results",
+    )
     key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
 
 
@@ -60,7 +65,10 @@ class EvalRow(Schema):
     samples: int
     seed: int
     sampling: dict[str, Any]
+    budget: dict[str, float]
     verifier_digest: str
+    engine: str
+    """`vllm`, or empty for the version's own endpoint."""
     state: str
     done: int
     total: int | None
@@ -99,6 +107,11 @@ class EventOut(Schema):
 
 class EvalOut(EvalRow):
     summary: dict[str, Any]
+    isolation: dict[str, Any]
+    """What the self-test of the vLLM server found; empty for another engine."""
+    judges: dict[str, Any]
+    """Of each LLM judge in the verifier, by its part: `models` that answered, `judged`, `remembered`, `canaries`,
+    `requests`, `tokens_in`, `tokens_out`, and `void`, which says why nothing of it counts."""
     events: list[EventOut]
 
     @staticmethod
@@ -118,11 +131,13 @@ class ResultOut(Schema):
     trajectory: str | None
     """Trace id of the rollout."""
     score: float | None
-    """Null when unscored; `error` says why."""
+    """Null when unscored; `cause` says why in a word, `error` in a sentence."""
     success: bool | None
     parts: dict[str, float | None]
     reason: str
     error: str
+    cause: str
+    """Such as `timeout`, `memory`, `refused` or `not_answered`; all of them stand in `GET /verifier-parts`."""
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
@@ -165,7 +180,7 @@ def list_evals(request: HttpRequest, page: Query[EvalQuery]) -> dict[str, Any]:
 @router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD), operation_id="create_eval")
 def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
     """Queue a run: 201 when it is new, 200 when its key made one before."""
-    asked = _asked(request)
+    asked = keyed(request)
     try:
         version = find_version(asked.project, body.version)
     except UnknownReference as error:
@@ -184,7 +199,9 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
             samples=body.samples,
             seed=body.seed,
             sampling=body.sampling,
-            through=_through(asked),
+            engine=body.engine,
+            budget=body.budget,
+            through=asked.through,
         )
     except verbs.CannotEvaluate as error:
         raise HttpError(422, str(error)) from error
@@ -198,9 +215,9 @@ def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD), operation_id="cancel_eval")
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    asked = _asked(request)
+    asked = keyed(request)
     try:
-        verbs.cancel(run=_run(request, eval_id), actor=asked.actor, through=_through(asked))
+        verbs.cancel(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
     return _run(request, eval_id)
@@ -208,9 +225,9 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
 def resume_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    asked = _asked(request)
+    asked = keyed(request)
     try:
-        verbs.resume(run=_run(request, eval_id), actor=asked.actor, through=_through(asked))
+        verbs.resume(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
     return _run(request, eval_id)
@@ -219,7 +236,9 @@ def resume_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 @router.get("/evals/{eval_id}/results", response=ResultPage, auth=Key(Scope.READ), operation_id="list_eval_results")
 def list_eval_results(request: HttpRequest, eval_id: int, page: Query[ResultQuery]) -> dict[str, Any]:
     """Every attempt, the latest first."""
-    return _page(_run(request, eval_id).results.select_related("task", "trajectory"), page)
+    run = _run(request, eval_id)
+    verbs.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
+    return _page(run.results.select_related("task", "trajectory"), page)
 
 
 @router.get(
@@ -239,7 +258,7 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
 
 
 def _runs(request: HttpRequest) -> Any:
-    return EvalRun.objects.filter(project=_asked(request).project).select_related(
+    return EvalRun.objects.filter(project=keyed(request).project).select_related(
         "version__agent", "task_set__environment_version", "created_by", "project"
     )
 
@@ -254,11 +273,3 @@ def _page(rows: Any, asked: Paged) -> dict[str, Any]:
     except BadCursor as error:
         raise HttpError(400, str(error)) from error
     return {"items": page.items, "next": page.next_cursor or None}
-
-
-def _through(asked: KeyRequest) -> str:
-    return f"key {asked.key.public}"
-
-
-def _asked(request: HttpRequest) -> KeyRequest:
-    return cast(KeyRequest, request)

@@ -35,12 +35,16 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
         raise CannotCompare("choose two runs; this is one")
     for run in (candidate, baseline):
         if run.state != State.SUCCEEDED:
-            raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded")
+            raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded{_because(run)}")
     environments = {run.task_set.environment_version.environment_id for run in (candidate, baseline)}
     if len(environments) > 1:
         raise CannotCompare(
             f"{candidate.task_set} and {baseline.task_set} belong to different environments and share no task"
         )
+
+
+def _because(run: EvalRun) -> str:
+    return f" ({run.error})" if run.error_kind == "isolation" else ""
 
 
 def buckets(candidate: EvalRun, baseline: EvalRun) -> dict[str, str]:
@@ -66,6 +70,11 @@ def _doubts(new: EvalRun, old: EvalRun) -> Iterable[str]:
         yield (
             f"Different verifiers judged them ({new.verifier_digest[:8]} and {old.verifier_digest[:8]}): "
             "a difference may be the judge's. Evaluate one of them again."
+        )
+    if new.engine != old.engine:
+        yield (
+            f"One was asked by {new.get_engine_display()}, the other by {old.get_engine_display()}: engines round in "
+            "ways of their own, and a difference may be theirs."
         )
     if new.samples != old.samples:
         yield f"One had {new.samples} samples a task, the other {old.samples}."

@@ -1,20 +1,17 @@
 """What the page of a run tells: tiles, success by slice, how far it is, its lineage."""
 
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from django.db.models import Count, Q
 from django.urls import reverse
-from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import BUCKETS
 from flywheel.core.metrics import METRICS
 from flywheel.environments.models import TaskSet
-from flywheel.evals.models import EvalRun
-from flywheel.evals.run import GUARDS, NEVER_TRAINED_ON, TRAINED_ON
-from flywheel.jobs import State
+from flywheel.evals.models import Engine, EvalRun
+from flywheel.evals.run import GUARDS, NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
+from flywheel.trajectories.buckets import every
 
 VALUE = {"rate": "percent", "score": "number", "tokens": "tokens", "usd": "money", "ms": "duration"}
 """How a value of each unit is written (`{% estimate e kind %}`)."""
@@ -42,7 +39,27 @@ def link(name: str, project: Project, *args: Any) -> str:
 def tiles(run: EvalRun) -> list[dict[str, Any]]:
     """One tile a metric; empty until the run has its summary."""
     metrics = run.summary.get("metrics", {})
-    return [tell(describe(key, run), estimate=metrics[key]) for key in TILES if key in metrics]
+    found = [tell(describe(key, run), estimate=metrics[key]) for key in TILES if key in metrics]
+    return found[:1] + _of_k(run) + found[1:]
+
+
+def _of_k(run: EvalRun) -> list[dict[str, Any]]:
+    """Success of several attempts together; nothing where there is one, or where the summary is older than this."""
+    estimates = run.summary.get("of_k", {})
+    if run.samples < 2 or not estimates:
+        return []
+    told = {
+        "any": (
+            f"pass@{run.samples}",
+            f"at least one of {run.samples} attempts",
+            "What the version can do",
+        ),
+        "all": (f"pass^{run.samples}", f"every one of {run.samples} attempts", "How far one can rely on it"),
+    }
+    return [
+        {"label": label, "note": note, "description": words, "kind": "percent", "estimate": estimates[key]}
+        for key, (label, note, words) in told.items()
+    ]
 
 
 def success(run: EvalRun) -> dict[str, Any] | None:
@@ -55,6 +72,12 @@ def familiar(run: EvalRun) -> list[dict[str, Any]]:
     """Success on wordings that the set's training tasks have, and on those they do not have."""
     found = run.summary.get("familiar", {})
     return [{"name": name, "estimate": found[name]} for name in (TRAINED_ON, NEVER_TRAINED_ON) if name in found]
+
+
+def origins(run: EvalRun) -> list[dict[str, Any]]:
+    """Success on real and on synthetic tasks apart; empty where none is synthetic."""
+    found = run.summary.get("origins", {})
+    return [{"name": f"{name} tasks", "estimate": found[name]} for name in (REAL, SYNTHETIC) if name in found]
 
 
 def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
@@ -78,7 +101,7 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
             {
                 "name": "",
                 "role": "candidate",
-                "y": [f"{bucket_label(name)} ({estimate['tasks']})" for name, estimate in rows],
+                "y": [f"{bucket_label(run.project, name)} ({estimate['tasks']})" for name, estimate in rows],
                 "x": [estimate["mean"] * 100 for _, estimate in rows],
                 "low": [_percent(estimate["low"]) for _, estimate in rows],
                 "high": [_percent(estimate["high"]) for _, estimate in rows],
@@ -86,16 +109,6 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
             }
         ],
     }
-
-
-def progress(run: EvalRun) -> dict[str, Any]:
-    """How far it is, how long it took and will take; `remaining` is None where nothing can be said yet."""
-    now = run.finished_at or timezone.now()
-    elapsed = now - run.started_at if run.started_at else None
-    remaining: timedelta | None = None
-    if run.state == State.RUNNING and elapsed and run.total and 0 < run.done < run.total and run.attempt == 1:
-        remaining = elapsed / run.done * (run.total - run.done)
-    return {"elapsed": elapsed, "remaining": remaining}
 
 
 def so_far(run: EvalRun) -> dict[str, int]:
@@ -139,10 +152,14 @@ def tell(words: dict[str, Any], **estimates: dict[str, Any]) -> dict[str, Any]:
     return {**words, **estimates}
 
 
+def _by_the_worker(run: EvalRun) -> bool:
+    return run.engine == Engine.ENDPOINT and run.version.endpoint.get("kind") == "transformers"
+
+
 def describe(key: str, *runs: EvalRun) -> dict[str, Any]:
     """A metric's words: how it is called, written, which way is better, and what to know of it in these runs."""
     metric = METRICS[key]
-    is_share = metric.unit == "ms" and any(run.version.endpoint.get("kind") == "transformers" for run in runs)
+    is_share = metric.unit == "ms" and any(_by_the_worker(run) for run in runs)
     return {
         "key": key,
         "label": metric.label,
@@ -165,8 +182,7 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else value * 100
 
 
-def bucket_label(key: str) -> str:
+def bucket_label(project: Project, key: str) -> str:
     """A bucket as people say it; any other name as it is."""
-    if not key:
-        return GUARDS
-    return BUCKETS[key].label.lower() if key in BUCKETS else key
+    known = every(project).get(key)
+    return known.label.lower() if known else key or GUARDS

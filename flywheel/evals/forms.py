@@ -11,6 +11,7 @@ from flywheel.agents.content import MAX_TOKENS
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import Engine
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.run import MAX_SAMPLES, MAX_SEED
 
@@ -24,6 +25,7 @@ class EvalForm(forms.Form):
     )
     samples = forms.IntegerField(min_value=1, max_value=MAX_SAMPLES)
     seed = forms.IntegerField(min_value=0, max_value=MAX_SEED)
+    engine = forms.ChoiceField(choices=Engine.choices, widget=forms.RadioSelect, required=False)
     temperature = forms.FloatField(min_value=0, max_value=5, required=False)
     top_p = forms.FloatField(min_value=0, max_value=1, required=False)
     max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS, required=False)
@@ -36,15 +38,17 @@ class EvalForm(forms.Form):
 
     @classmethod
     def start(cls, project: Project, given: dict[str, str]) -> "EvalForm":
-        """The form with what the address says; else with what is most often meant: what is live, the newest set."""
+        """The form with what the address says; else with what is most often meant: what is live, the usual set; a
+        regression suite's runs by itself."""
         live = Version.objects.filter(agent__project=project, agent__live=F("pk")).select_related("agent")[:2]
         first = {
             "key": uuid.uuid4(),
             "version": live[0] if len(live) == 1 else "",
-            "task_set": TaskSet.objects.filter(project=project).order_by("-pk").first() or "",
+            "task_set": TaskSet.objects.filter(project=project).usual() or "",
             "split": Split.HELD_OUT.value,
             "samples": 4,
             "seed": 1,
+            "engine": Engine.ENDPOINT.value,
         }
         return cls(project, initial={**first, **{name: value for name, value in given.items() if name != "key"}})
 

@@ -21,10 +21,8 @@ class Line:
     task: Task
     cells: list[Result | None]
     """One a sample, None where there is no result yet."""
-
-    @property
-    def bucket(self) -> str:
-        return bucket_label(self.task.bucket)
+    bucket: str
+    """As people say it."""
 
     @property
     def passed(self) -> int:
@@ -115,4 +113,11 @@ def _lines(run: EvalRun, tasks: Sequence[int]) -> list[Line]:
         .order_by()
     }
     found: dict[int, Any] = Task.objects.select_related("environment").in_bulk(list(tasks))
-    return [Line(found[pk], [results.get((pk, sample)) for sample in range(run.samples)]) for pk in tasks]
+    return [
+        Line(
+            found[pk],
+            [results.get((pk, sample)) for sample in range(run.samples)],
+            bucket_label(run.project, found[pk].bucket),
+        )
+        for pk in tasks
+    ]

@@ -12,6 +12,13 @@ from flywheel.jobs import Job, JobEvent
 from flywheel.trajectories.models import Trajectory
 
 
+class Engine(models.TextChoices):
+    """What asks the version."""
+
+    ENDPOINT = "", "what its endpoint names"
+    VLLM = "vllm", "this installation's vLLM"
+
+
 class EvalRun(Job):
     """One version's attempts at one split of one task set. Everything that decides a score is frozen at submission."""
 
@@ -24,6 +31,14 @@ class EvalRun(Job):
     """`{"temperature", "top_p", "max_tokens"}`"""
     seed = models.PositiveIntegerField(default=1)
     verifier_digest = models.CharField(max_length=64)
+    engine = models.CharField(max_length=16, choices=Engine, blank=True, default=Engine.ENDPOINT)
+    isolation = models.JSONField(default=dict, blank=True)
+    """What the self-test of the vLLM server found before the attempts, as `workers.engines.isolation` made it; empty
+    for any other engine."""
+    judges = models.JSONField(default=dict, blank=True)
+    """By part: what its judge was asked, who answered, and whether a canary made its scores void (`judges.py`)."""
+    budget = models.JSONField(default=dict, blank=True)
+    """What it may take at most, `budget.check`; empty for as much as it needs."""
     summary = models.JSONField(default=dict, blank=True)
     """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
 
@@ -62,6 +77,8 @@ class Result(models.Model):
     parts = models.JSONField(default=dict)
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True)
+    cause = models.CharField(max_length=16, blank=True)
+    """Why it is unscored, as `core.verifiers.CAUSES` has it; empty for results from before there were causes."""
     tokens_in = models.PositiveIntegerField(null=True)
     tokens_out = models.PositiveIntegerField(null=True)
     cost_usd = models.FloatField(null=True)
@@ -95,3 +112,11 @@ class Comparison(models.Model):
 
     def __str__(self) -> str:
         return f"{self.candidate} against {self.baseline}"
+
+
+from flywheel.evals.rescore_models import Rescore as Rescore  # noqa: E402
+from flywheel.evals.rescore_models import Rescored as Rescored  # noqa: E402
+from flywheel.evals.rescore_models import RescoreEvent as RescoreEvent  # noqa: E402
+from flywheel.evals.reward_audit_models import AuditOverride as AuditOverride  # noqa: E402
+from flywheel.evals.reward_audit_models import RewardAudit as RewardAudit  # noqa: E402
+from flywheel.evals.reward_audit_models import RewardAuditItem as RewardAuditItem  # noqa: E402

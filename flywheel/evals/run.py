@@ -2,36 +2,42 @@
 
 import hashlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import transaction
 
+from flywheel import env
 from flywheel.accounts.models import User, record
 from flywheel.agents.content import DEFAULT_SAMPLING, BadContent, check_sampling
+from flywheel.agents.lora import NotServable
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
-from flywheel.core.metrics import Row, clusters_of, slices, solve_rates, summarise
+from flywheel.core.errors import FieldError
+from flywheel.core.metrics import Row, clusters_of, pass_at_k, pass_hat_k, slices, solve_rates, summarise
 from flywheel.core.stats import Estimate, clustered_rate
-from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.evals.models import EvalRun
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening, Split, Task, TaskSet
+from flywheel.evals import budget as budgets
+from flywheel.evals import served
+from flywheel.evals.models import Engine, EvalRun
+from flywheel.evals.void import void_of
+from flywheel.jobs import StaleState
 
 SUMMARY_SEED = 1
 """Of the bootstraps in a summary, so that the same results always give the same numbers."""
 TRAINED_ON, NEVER_TRAINED_ON = "wording trained on", "wording never trained on"
+REAL, SYNTHETIC = "real", "synthetic"
+"""Tasks that come of something that happened, and those that were made."""
 GUARDS = "guards a success"
 """Stands for the bucket of a task that was made of a success."""
 MAX_SAMPLES = 64
 MAX_SEED = 2**31 - 1
 
 
-class CannotEvaluate(ValueError):
+class CannotEvaluate(FieldError):
     """The run cannot be submitted; `field` says where, the message what would be right."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
 
 
 def submit(
@@ -44,11 +50,14 @@ def submit(
     samples: int = 4,
     seed: int = 1,
     sampling: dict[str, Any] | None = None,
+    engine: str = Engine.ENDPOINT,
+    budget: Mapping[str, Any] | None = None,
     through: str = "",
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
 
-    `sampling` is the version's own unless another is given. Raises CannotEvaluate.
+    `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
+    take at most (`budget.py`). Raises CannotEvaluate.
     """
     if version.agent.project_id != task_set.project_id:
         raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
@@ -58,12 +67,14 @@ def submit(
         raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
     if not 0 <= seed <= MAX_SEED:
         raise CannotEvaluate("seed", f"{seed} is not between 0 and {MAX_SEED}")
+    _check_engine(engine, version)
     tasks = task_set.members.filter(split=split).count()
     if not tasks:
         raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
     try:
-        chosen = {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(sampling or {})})}
-    except BadContent as error:
+        chosen = sampling_of(version, sampling)
+        limits = budgets.check(budget or {}, version)
+    except (BadContent, budgets.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
     with transaction.atomic():
         run, made = EvalRun.submit(
@@ -76,6 +87,8 @@ def submit(
             samples=samples,
             sampling=chosen,
             seed=seed,
+            engine=engine,
+            budget=limits,
             total=tasks * samples,
             verifier_digest=verifiers.digest(task_set.environment_version.verifier),
         )
@@ -90,8 +103,26 @@ def submit(
                 task_set=str(task_set),
                 split=split,
                 attempts=tasks * samples,
+                engine=engine,
             )
     return run, made
+
+
+def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """How a run samples: the version's own way unless another is given, complete. Raises BadContent."""
+    return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
+
+
+def _check_engine(engine: str, version: Version) -> None:
+    if engine not in Engine.values:
+        raise CannotEvaluate("engine", f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing")
+    if engine == Engine.VLLM:
+        if not env.vllm_url():
+            raise CannotEvaluate("engine", "no vLLM server is set here; make serve starts one, and says how to set it")
+        try:
+            served.check(version)
+        except NotServable as error:
+            raise CannotEvaluate("engine", str(error)) from error
 
 
 def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
@@ -102,7 +133,12 @@ def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
 
 
 def resume(*, run: EvalRun, actor: User, through: str = "") -> None:
-    """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState."""
+    """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
+
+    One whose judge passed a canary stays as it is: another go might hide it.
+    """
+    if void_of(run.judges):
+        raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
     with transaction.atomic():
         run.requeue()
         record(project=run.project, actor=actor, action="evals.resume", subject=run, through=through)
@@ -114,52 +150,59 @@ def attempt_seed(run: EvalRun, task: Task, sample: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
 
 
+_MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd", "latency_ms", "error")
+
+
 def rows_of(run: EvalRun) -> list[Row]:
     """Every result as `core.metrics` takes it."""
-    return [
-        Row(
-            task_id=str(result.task),
-            cluster=result.task.cluster,
-            sample=result.sample,
-            score=result.score,
-            success=result.success,
-            parts=result.parts,
-            tokens_in=result.tokens_in,
-            tokens_out=result.tokens_out,
-            cost_usd=result.cost_usd,
-            latency_ms=result.latency_ms,
-            error=result.error,
-        )
-        for result in run.results.select_related("task").order_by("task__number", "sample")
-    ]
+    return _rows(run, _tasks(run))
 
 
 def summary_of(run: EvalRun) -> dict[str, Any]:
     """Every metric with its interval and n, over all tasks and by slice and bucket; JSON."""
-    rows = rows_of(run)
-    members = list(run.task_set.members.filter(split=run.split).select_related("task"))
+    by_key = _tasks(run)
+    rows, tasks = _rows(run, by_key), {str(task): task for task in by_key.values()}
     trained = set(
         run.task_set.members.filter(split=Split.TRAIN).exclude(task__slice="").values_list("task__slice", flat=True)
     )
-    slice_of = {str(m.task): m.task.slice for m in members if m.task.slice}
+    slice_of = {name: task.slice for name, task in tasks.items() if task.slice}
     familiar = {name: TRAINED_ON if value in trained else NEVER_TRAINED_ON for name, value in slice_of.items()}
+    made = {name: SYNTHETIC if task.is_synthetic else REAL for name, task in tasks.items()}
     return {
         "metrics": {name: asdict(estimate) for name, estimate in summarise(rows, SUMMARY_SEED).items()},
         "slices": _by(rows, slice_of),
         "familiar": _by(rows, familiar),
-        "buckets": _by(rows, bucket_of(run)),
+        "buckets": _by(rows, _buckets(by_key)),
+        "origins": _by(rows, made) if SYNTHETIC in made.values() else {},
+        "of_k": {"any": asdict(pass_at_k(rows, run.samples)), "all": asdict(pass_hat_k(rows, run.samples))},
     }
 
 
 def bucket_of(run: EvalRun) -> dict[str, str]:
     """The bucket of each task of the run's split, by the task's name."""
+    return _buckets(_tasks(run))
+
+
+def _tasks(run: EvalRun) -> dict[int, Task]:
+    """Those of the run's split by key, with what is told of them beside their results."""
+    wanted = (f"task__{name}" for name in ("number", "cluster", "slice", "generation_id", "bucket"))
     members = run.task_set.members.filter(split=run.split).select_related("task")
-    return {str(member.task): member.task.bucket or GUARDS for member in members}
+    return {member.task_id: member.task for member in members.only("task_set_id", "split", *wanted)}
 
 
-def times_opened(task_set: TaskSet) -> int:
-    """How many eval runs have looked at the set's held-out split."""
-    return EvalRun.objects.filter(task_set=task_set, split=Split.HELD_OUT, done__gt=0).count()
+def _rows(run: EvalRun, tasks: Mapping[int, Task]) -> list[Row]:
+    found = run.results.order_by("task__number", "sample").values_list("task_id", "sample", *_MEASURED)
+    return [Row(str(tasks[key]), tasks[key].cluster, sample, *measured) for key, sample, *measured in found]
+
+
+def _buckets(tasks: Mapping[int, Task]) -> dict[str, str]:
+    return {str(task): task.bucket or GUARDS for task in tasks.values()}
+
+
+def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE) -> None:
+    """Somebody sees rollouts of the run: in the ledger of its set where they are of the held-out split."""
+    if run.split == Split.HELD_OUT and run.done:
+        ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor)
 
 
 def _by(rows: list[Row], key: dict[str, str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Both fragments need exactly what `comparison_context` returns, and the shell's `
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from flywheel.accounts.models import Project
 from flywheel.core.metrics import METRICS
 from flywheel.environments.models import Task
 from flywheel.evals.compare import doubts
@@ -41,13 +42,16 @@ def comparison_context(
     `task_set__environment_version` selected.
 
     Keys: `candidate_run`, `baseline_run`, `doubts`, `success` (the difference), `counts` (fixed, broken, same,
-    unscored), `mcnemar_p`, `metrics` (rows of the table), `ratios`, `slices`, `charts`, `changed` (broken tasks, then
-    fixed), `changed_more` (how many are not listed), `only_baseline`, `only_candidate`, `unscored_tasks` (tasks).
+    unscored), `synthetic` (the same of the synthetic tasks alone, empty where there is none), `mcnemar_p`, `metrics`
+    (rows of the table), `ratios`, `slices`, `charts`, `changed` (broken tasks, then fixed),
+    `changed_more` (how many are not listed), `only_baseline`, `only_candidate`, `unscored_tasks` (tasks).
     """
     rows = comparison["tasks"]
     turned = [*_of("broken", rows), *reversed(_of("fixed", rows))]
     tasks = _tasks(candidate, baseline, comparison)
-    changed = [_change(row, tasks[row["task_id"]]) for row in turned[:LISTED] if row["task_id"] in tasks]
+    changed = [
+        _change(candidate.project, row, tasks[row["task_id"]]) for row in turned[:LISTED] if row["task_id"] in tasks
+    ]
     seen = pairs(candidate, baseline, [change["task"] for change in changed[:OPEN]])
     for change in changed:
         change["pair"] = seen.get(change["task"].pk)
@@ -62,10 +66,11 @@ def comparison_context(
             **{name: len(_of(name, rows)) for name in ("fixed", "broken", "same")},
             "unscored": len(comparison["unscored_tasks"]),
         },
+        "synthetic": _synthetic(candidate, rows),
         "mcnemar_p": comparison["mcnemar_p"],
         "metrics": metrics,
         "ratios": [_ratio(name, comparison["ratios"][name], metrics) for name in RATIOS],
-        "slices": [{**one, "label": bucket_label(one["name"])} for one in comparison["slices"]],
+        "slices": [{**one, "label": bucket_label(candidate.project, one["name"])} for one in comparison["slices"]],
         "charts": _charts(candidate, metrics, comparison, margins or {}),
         "changed": changed,
         "changed_more": len(turned) - len(changed),
@@ -74,6 +79,16 @@ def comparison_context(
             for name in ("only_baseline", "only_candidate", "unscored_tasks")
         },
     }
+
+
+def _synthetic(candidate: EvalRun, rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """How many of the compared tasks never happened, and how they changed; empty where none is synthetic."""
+    members = candidate.task_set.members.filter(task__generation__isnull=False)
+    made = {f"t-{number}" for number in members.values_list("task__number", flat=True)}
+    own = [row for row in rows if row["task_id"] in made]
+    if not own:
+        return {}
+    return {"tasks": len(own), "of": len(rows), **{name: len(_of(name, own)) for name in ("fixed", "broken", "same")}}
 
 
 def changed_task(candidate: EvalRun, baseline: EvalRun, task: Task) -> dict[str, Any]:
@@ -99,11 +114,11 @@ def _tasks(candidate: EvalRun, baseline: EvalRun, comparison: Mapping[str, Any])
     return {str(task): task for task in found}
 
 
-def _change(row: Mapping[str, Any], task: Task) -> dict[str, Any]:
+def _change(project: Project, row: Mapping[str, Any], task: Task) -> dict[str, Any]:
     return {
         **row,
         "task": task,
-        "bucket": bucket_label(task.bucket),
+        "bucket": bucket_label(project, task.bucket),
         "difference": row["candidate"] - row["baseline"],
     }
 
@@ -153,7 +168,10 @@ def _charts(
                 "Success by bucket",
                 f"buckets-{candidate.pk}",
                 [
-                    {"name": f"{bucket_label(s['name'])} ({s['difference']['n']})", "estimate": s["difference"]}
+                    {
+                        "name": f"{bucket_label(candidate.project, s['name'])} ({s['difference']['n']})",
+                        "estimate": s["difference"],
+                    }
                     for s in comparison["slices"]
                 ],
             )

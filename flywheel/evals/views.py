@@ -5,11 +5,12 @@ from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
-from django_htmx.http import HttpResponseStopPolling
 
+from flywheel import env
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.environments import leaks, ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals import facts, show
 from flywheel.evals import matrix as matrices
@@ -19,6 +20,7 @@ from flywheel.evals.forms import EvalForm
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import StaleState, State
 from flywheel.paging import BadCursor, about, keyset
+from flywheel.polling import loaded_anew
 
 LOGGED = 200
 """Lines of the event log on the page, the newest."""
@@ -89,6 +91,7 @@ def new(request: PageRequest) -> HttpResponse:
             samples=chosen["samples"],
             seed=chosen["seed"],
             sampling=form.sampling,
+            engine=chosen["engine"],
         )
     except verbs.CannotEvaluate as error:
         form.refuse(error.field, error.problem)
@@ -102,7 +105,12 @@ def _form(request: PageRequest, form: EvalForm, status: int = 200) -> HttpRespon
     return render(
         request,
         "evals/new.html",
-        {"form": form, "versions": versions.order_by("-pk")[:SUGGESTED], "sets": sets[:SUGGESTED]},
+        {
+            "form": form,
+            "versions": versions.order_by("-pk")[:SUGGESTED],
+            "sets": sets[:SUGGESTED],
+            "vllm_url": env.vllm_url(),
+        },
         status=status,
     )
 
@@ -111,6 +119,7 @@ def _form(request: PageRequest, form: EvalForm, status: int = 200) -> HttpRespon
 @requires(Permission.VIEW)
 def run(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
+    verbs.note_look(found, request.actor)
     others = (
         EvalRun.objects.filter(project=request.project, task_set=found.task_set, split=found.split)
         .filter(state=State.SUCCEEDED)
@@ -124,9 +133,10 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         {
             **_live(found),
             "lineage": facts.lineage(found),
-            "opened": verbs.times_opened(found.task_set),
+            "openings": ledger.openings(found.task_set),
             "tiles": facts.tiles(found),
             "familiar": facts.familiar(found),
+            "origins": facts.origins(found),
             "buckets": facts.slices_chart(found, "buckets", "Success by bucket"),
             "slices": facts.slices_chart(found, "slices", "Success by wording"),
             "matrix": matrices.matrix(found, request.GET),
@@ -142,9 +152,7 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
     """What a page of a run that is not over asks for every two seconds; at the end it asks to be loaded anew."""
     found = _run(request, pk)
     if found.is_finished:
-        response = HttpResponseStopPolling()
-        response.headers["HX-Refresh"] = "true"
-        return response
+        return loaded_anew()
     return render(request, "evals/_live.html", _live(found))
 
 
@@ -194,6 +202,11 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
     context: dict[str, Any] = {"candidate_run": new_run, "baseline_run": old_run}
     try:
         context |= show.comparison_context(new_run, old_run, comparison(new_run, old_run))
+        verbs.note_look(new_run, request.actor)
+        context |= {
+            "openings": ledger.openings(new_run.task_set),
+            "learnt": leaks.of_version(new_run.version, new_run.task_set),
+        }
     except CannotCompare as error:
         context["problem"] = str(error)
     return render(request, "evals/compare.html", context)
@@ -204,6 +217,7 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
 def changed(request: PageRequest, candidate: int, baseline: int, number: int) -> HttpResponse:
     """The rollouts of one task, side by side."""
     new_run, old_run = _run(request, candidate), _run(request, baseline)
+    verbs.note_look(new_run, request.actor)
     environment = new_run.task_set.environment_version.environment_id
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number
@@ -222,7 +236,6 @@ def _live(found: EvalRun) -> dict[str, Any]:
     newest = list(found.events.order_by("-id")[:LOGGED])
     return {
         "run": found,
-        "progress": facts.progress(found),
         "so_far": facts.so_far(found),
         "events": newest[::-1],
     }

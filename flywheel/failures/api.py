@@ -1,34 +1,21 @@
-"""Failures for programs: the buckets, what is proposed and decided, a decision, its undo."""
+"""Failures for programs: what is proposed and decided, a decision, its undo."""
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.buckets import BUCKETS
-from flywheel.failures import counts
+from flywheel.failures.buckets import every
 from flywheel.failures.label import LATEST, BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
 from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["failures"])
-
-
-class BucketOut(Schema):
-    key: str
-    label: str
-    description: str
-    shortcut: str
-    fix: str
-    waiting: int
-    """Trajectories for which it is the strongest proposal, not decided yet."""
-    confirmed: int
-    tasks: int
 
 
 class FailureOut(Schema):
@@ -97,29 +84,15 @@ class UndoIn(Schema):
     seen: int | None = None
 
 
-@router.get("/buckets", response=list[BucketOut], auth=Key(Scope.READ), operation_id="list_buckets")
-def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
-    """Every bucket with how much is in it."""
-    project = _key(request).project
-    found = {count.bucket.key: count for count in counts.by_bucket(project, counts.period(project, 14))[0]}
-    return [
-        {
-            **{name: getattr(bucket, name) for name in ("key", "label", "description", "shortcut", "fix")},
-            **{name: getattr(found[key], name) if key in found else 0 for name in ("waiting", "confirmed", "tasks")},
-        }
-        for key, bucket in BUCKETS.items()
-    ]
-
-
 @router.get("/failures", response=FailurePage, auth=Key(Scope.READ), operation_id="list_failures")
 def list_failures(request: HttpRequest, asked: Query[FailureQuery]) -> dict[str, Any]:
     """Decisions of people, newest first. `rejected` ones say that nothing is wrong."""
-    rows = Failure.objects.filter(project=_key(request).project).select_related("trajectory", "labelled_by")
+    rows = Failure.objects.filter(project=keyed(request).project).select_related("trajectory", "labelled_by")
     if asked.current:
         rows = rows.filter(current=True)
     if asked.bucket:
-        if asked.bucket not in BUCKETS:
-            raise HttpError(400, f"bucket: {asked.bucket!r} is unknown, one of {', '.join(BUCKETS)} is wanted")
+        if asked.bucket not in (buckets := every(keyed(request).project)):
+            raise HttpError(400, f"bucket: {asked.bucket!r} is unknown, one of {', '.join(buckets)} is wanted")
         rows = rows.filter(bucket=asked.bucket)
     if asked.decision:
         if asked.decision not in Decision.values:
@@ -154,12 +127,12 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> St
     try:
         failure = decide(
             trajectory=_trajectory(request, trace_id),
-            actor=_key(request).actor,
+            actor=keyed(request).actor,
             bucket=wanted.bucket,
             step=wanted.step,
             corrected=wanted.corrected,
             note=wanted.note,
-            through=_through(request),
+            through=keyed(request).through,
             seen=LATEST if wanted.seen is None else wanted.seen,
         )
     except BadLabel as error:
@@ -181,8 +154,8 @@ def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str,
     try:
         undo(
             trajectory=row,
-            actor=_key(request).actor,
-            through=_through(request),
+            actor=keyed(request).actor,
+            through=keyed(request).through,
             seen=LATEST if wanted.seen is None else wanted.seen,
         )
     except Superseded as error:
@@ -191,16 +164,7 @@ def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str,
 
 
 def _trajectory(request: HttpRequest, trace_id: str) -> Trajectory:
-    row = Trajectory.objects.filter(project=_key(request).project, trace_id=trace_id).first()
+    row = Trajectory.objects.filter(project=keyed(request).project, trace_id=trace_id).first()
     if row is None:
         raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
     return row
-
-
-def _through(request: HttpRequest) -> str:
-    return f"key {_key(request).key.public}"
-
-
-def _key(request: HttpRequest) -> KeyRequest:
-    """The request as `Key` has left it."""
-    return cast(KeyRequest, request)

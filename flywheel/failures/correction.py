@@ -112,15 +112,6 @@ def of_action(tools: list[dict[str, Any]], action: Mapping[str, Any] | None) -> 
     return made
 
 
-def aligned(actual: Mapping[str, Any] | None, action: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The action with its arguments in the order of the actual ones, so that a difference shows what differs."""
-    if not action or not actual or "arguments" not in action or not isinstance(actual.get("arguments"), Mapping):
-        return dict(action) if action else None
-    given, wanted = actual["arguments"], action["arguments"]
-    order = [*(name for name in given if name in wanted), *(name for name in wanted if name not in given)]
-    return {"tool": action["tool"], "arguments": {name: wanted[name] for name in order}}
-
-
 def read(tools: list[dict[str, Any]], data: Mapping[str, str]) -> Correction:
     """What the form says, with what is wrong with it.
 

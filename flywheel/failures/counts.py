@@ -5,25 +5,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from django.db.models import Case, Count, F, Max, Min, Q, QuerySet, Value, When
+from django.db.models import Count, Max, Min, QuerySet
 from django.db.models.functions import TruncDate
-from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import BUCKETS, DETECTORS, Bucket
-from flywheel.core.stats import Estimate, proportion
-from flywheel.failures.models import Decision, Failure, Proposal
+from flywheel.core.buckets import Bucket
+from flywheel.core.stats import proportion
+from flywheel.failures.buckets import every
+from flywheel.failures.models import Decision, Failure
+from flywheel.trajectories.metrics import last_day
 from flywheel.trajectories.models import Label, Source, Trajectory
 
 PERIODS = (7, 14, 30, 90)
 """Days that a page can look back."""
-
-PRESUMED = Case(
-    When(label="", then=F("proposed_bucket")),
-    When(label=Label.FAILURE, then=F("label_bucket")),
-    default=Value(""),
-)
-"""A trajectory's bucket: a person's word where there is one, else the strongest proposal."""
 
 
 @dataclass(slots=True)
@@ -52,76 +46,76 @@ def traffic(project: Project) -> QuerySet[Trajectory]:
 
 
 def period(project: Project, days: int) -> list[date]:
-    """The last `days` days up to the newest traffic: imported history is old, and its trend is still one."""
-    newest = traffic(project).aggregate(newest=Max("started_at"))["newest"]
-    end = min(newest or timezone.now(), timezone.now()).date()
+    """The last `days` days up to the newest traffic."""
+    end = last_day(project)
     return [end - timedelta(days=back) for back in range(days - 1, -1, -1)]
 
 
+def waiting(project: Project) -> QuerySet[Trajectory]:
+    """What detectors propose and nobody decided; by its own index (`trajectory_waiting`)."""
+    return traffic(project).filter(label="", proposed_bucket__gt="")
+
+
+def failed(project: Project) -> QuerySet[Trajectory]:
+    """What people called a failure; by its own index (`trajectory_failed`)."""
+    return traffic(project).filter(label=Label.FAILURE)
+
+
 def by_bucket(project: Project, days: list[date]) -> tuple[list[BucketCount], int]:
-    """Every bucket that has something, the largest first; and the traffic of the period."""
-    counts = {key: BucketCount(bucket) for key, bucket in BUCKETS.items()}
-    rows = traffic(project)
-    for key, n in _grouped(rows.filter(label="", proposed_bucket__gt=""), "proposed_bucket"):
-        if key in counts:
-            counts[key].waiting = n
+    """Every bucket that has something or that the project defined, the largest first; and the traffic of the period."""
+    counts = {key: BucketCount(bucket) for key, bucket in every(project).items()}
     failures = Failure.objects.filter(project=project, current=True).exclude(decision=Decision.REJECTED)
-    for key, n in _grouped(failures, "bucket"):
-        if key in counts:
-            counts[key].confirmed = n
-    for key, n in _grouped(project.tasks.filter(retired_at=None), "bucket"):
-        if key in counts:
-            counts[key].tasks = n
-    total = 0
+    for name, counted in (
+        ("waiting", _grouped(waiting(project), "proposed_bucket")),
+        ("confirmed", _grouped(failures, "bucket")),
+        ("tasks", _grouped(project.tasks.filter(retired_at=None), "bucket")),
+    ):
+        for key, n in counted:
+            if key in counts:
+                setattr(counts[key], name, n)
     daily: dict[str, Counter[date]] = {key: Counter() for key in counts}
-    for key, day, n in _daily(rows, days):
-        total += n
-        if key in counts:
-            daily[key][day] += n
-    for key, moment in rows.annotate(key=PRESUMED).exclude(key="").values_list("key").annotate(at=Max("started_at")):
-        if key in counts:
-            counts[key].last_seen = moment
+    for rows, column in ((waiting(project), "proposed_bucket"), (failed(project), "label_bucket")):
+        for key, moment in rows.order_by().values_list(column).annotate(last=Max("started_at")):
+            if key in counts:
+                counts[key].last_seen = max(filter(None, (moment, counts[key].last_seen)))
+        for key, day, n in _daily(rows, days, column):
+            if key in daily:
+                daily[key][day] += n
+    total = sum(n for _, n in _daily(traffic(project), days))
     for key, found in counts.items():
         found.trend = [daily[key][day] for day in days]
         found.in_period = sum(found.trend)
         found.share = found.in_period / total if total else None
-    return sorted((c for c in counts.values() if c.total), key=lambda c: (-c.total, c.bucket.shortcut)), total
+    shown = (c for c in counts.values() if c.total or (c.bucket.parent and not c.bucket.is_archived))
+    return sorted(shown, key=lambda c: -c.total), total
 
 
 def of_bucket(project: Project, bucket: Bucket, days: list[date]) -> dict[str, Any]:
     """Figures of one bucket: first and last seen, versions, the daily share."""
-    mine = traffic(project).annotate(key=PRESUMED).filter(key=bucket.key)
-    seen = mine.aggregate(first=Min("started_at"), last=Max("started_at"))
-    every: Counter[date] = Counter()
+    parts = [waiting(project).filter(proposed_bucket=bucket.key), failed(project).filter(label_bucket=bucket.key)]
+    seen = [part.aggregate(first=Min("started_at"), last=Max("started_at")) for part in parts]
     own: Counter[date] = Counter()
-    for key, day, n in _daily(traffic(project), days):
-        every[day] += n
-        own[day] += n if key == bucket.key else 0
-    versions = (
-        mine.values("agent_name", "version_label", "version__number", "version__agent__name")
-        .annotate(n=Count("pk"), last=Max("started_at"))
-        .order_by("-last")[:20]
-    )
-    return {"first": seen["first"], "last": seen["last"], "daily": own, "traffic": every, "versions": list(versions)}
+    for part in parts:
+        own.update(dict(_daily(part, days)))
+    return {
+        "first": min((each["first"] for each in seen if each["first"]), default=None),
+        "last": max((each["last"] for each in seen if each["last"]), default=None),
+        "daily": own,
+        "traffic": Counter(dict(_daily(traffic(project), days))),
+        "versions": _versions(parts),
+    }
 
 
-def detectors(project: Project) -> list[dict[str, Any]]:
-    """How often people agree with each detector, among the trajectories that they decided."""
-    rows = (
-        Proposal.objects.filter(project=project)
-        .values("detector")
-        .annotate(
-            waiting=Count("trajectory", filter=Q(trajectory__label=""), distinct=True),
-            decided=Count("trajectory", filter=~Q(trajectory__label=""), distinct=True),
-            agreed=Count(
-                "trajectory",
-                filter=Q(trajectory__label=Label.FAILURE, trajectory__label_bucket=F("bucket")),
-                distinct=True,
-            ),
-        )
-        .order_by("-waiting", "detector")
-    )
-    return [{**row, "known": DETECTORS.get(row["detector"]), "agreement": _agreement(dict(row))} for row in rows]
+def _versions(parts: list[QuerySet[Trajectory]]) -> list[dict[str, Any]]:
+    """The versions that it was seen of, the latest first."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    names = ("agent_name", "version_label", "version__number", "version__agent__name")
+    for part in parts:
+        for row in part.order_by().values(*names).annotate(n=Count("pk"), last=Max("started_at")):
+            same = found.setdefault(tuple(row[name] for name in names), {**row, "n": 0})
+            same["n"] += row["n"]
+            same["last"] = max(same["last"], row["last"])
+    return sorted(found.values(), key=lambda row: row["last"], reverse=True)[:20]
 
 
 def trend_chart(counts: list[BucketCount], days: list[date], urls: dict[str, str]) -> dict[str, Any]:
@@ -172,25 +166,16 @@ def share_chart(figures: dict[str, Any], days: list[date]) -> dict[str, Any]:
     }
 
 
-def _agreement(row: dict[str, Any]) -> Estimate:
-    return proportion(row["agreed"], row["decided"])
-
-
 def _percent(share: float | None) -> float | None:
     return None if share is None else share * 100
 
 
 def _grouped(rows: QuerySet[Any], column: str) -> list[tuple[str, int]]:
-    return list(rows.order_by().values_list(column).annotate(n=Count("pk")))
+    return list(rows.order_by().values_list(column).annotate(n=Count("*")))
 
 
-def _daily(rows: QuerySet[Trajectory], days: list[date]) -> list[tuple[str, date, int]]:
-    """(bucket or nothing, day, how many) over the period."""
+def _daily(rows: QuerySet[Trajectory], days: list[date], *columns: str) -> list[tuple[Any, ...]]:
+    """(the columns, day, how many) over the period."""
     start = datetime.combine(days[0], time.min, UTC)
-    return list(
-        rows.filter(started_at__gte=start)
-        .annotate(key=PRESUMED, day=TruncDate("started_at"))
-        .order_by()
-        .values_list("key", "day")
-        .annotate(n=Count("pk"))
-    )
+    found = rows.filter(started_at__gte=start).annotate(day=TruncDate("started_at")).order_by()
+    return list(found.values_list(*columns, "day").annotate(n=Count("*")))

@@ -5,45 +5,67 @@ still being committed while detectors read has a later `changed_at`, so that wha
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
 
-from flywheel.core.buckets import BUCKETS, Context
+from flywheel.core.buckets import Context
+from flywheel.core.buckets import Proposal as Proposed
 from flywheel.core.buckets import detect as run_detectors
-from flywheel.core.traces import Trace
-from flywheel.failures.label import tools_of
-from flywheel.failures.models import Proposal
+from flywheel.core.traces import Trace, told_twice
+from flywheel.failures import detectors, fill
+from flywheel.failures.models import DetectorSetting
+from flywheel.sql import bound
+from flywheel.trajectories import search
 from flywheel.trajectories.formats.reading import text
-from flywheel.trajectories.load import traces_of
-from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.load import Outline, glance, read_json
+from flywheel.trajectories.sums import settle
 
 log = logging.getLogger(__name__)
 
-UNREAD = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 STEPS_AT_ONCE = 5_000
 """Steps held in memory together; one trajectory with more is read alone."""
 
 
-def unread(project_id: int | None = None, limit: int = 200, after: int = 0) -> list[Trajectory]:
+def unread(project_id: int | None = None, limit: int = 200, after: int = 0) -> list[Outline]:
     """Trajectories that detectors have not read since they last grew, oldest first. Rollouts are judged, not guessed.
 
     `after` is the primary key from which on to look.
     """
-    rows = Trajectory.objects.filter(UNREAD, pk__gt=after).exclude(source=Source.ROLLOUT).order_by("pk")
-    if project_id is not None:
-        rows = rows.filter(project_id=project_id)
-    return list(rows.select_related("version")[:limit])
+    found = bound(_UNREAD, [after, project_id, project_id, limit])
+    return [
+        Outline(*[*columns, read_json(interventions), _definitions(tools), read_json(metadata)])
+        for *columns, interventions, tools, metadata in found
+    ]
 
 
-def detect(rows: Sequence[Trajectory]) -> int:
+_UNREAD = """
+SELECT kept.id, kept.project_id, kept.trace_id, kept.changed_at, kept.step_count, kept.event_count, kept.outcome,
+    kept.interventions::text, coalesce(nullif(kept.tools, '[]'), version.tools, '[]')::text, kept.metadata::text
+FROM trajectories_trajectory AS kept LEFT JOIN agents_version AS version ON version.id = kept.version_id
+WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND kept.source <> 'rollout'
+    AND kept.id > %s AND (%s::bigint IS NULL OR kept.project_id = %s)
+ORDER BY kept.id
+LIMIT %s
+"""
+
+
+@lru_cache(maxsize=64)
+def _definitions(tools: str) -> list[dict[str, Any]]:
+    """Not to be changed: an agent's trajectories have equal tools, which are read once."""
+    return [tool for tool in read_json(tools) if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+
+
+def detect(rows: Sequence[Outline]) -> int:
     """Run every detector over the trajectories and store what they propose; returns the number of proposals."""
     return sum(_detect(chunk) for chunk in _chunks(rows))
 
 
-def _chunks(rows: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
-    chunk: list[Trajectory] = []
+def _chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
+    chunk: list[Outline] = []
     steps = 0
     for row in rows:
         if chunk and steps + row.step_count > STEPS_AT_ONCE:
@@ -55,50 +77,83 @@ def _chunks(rows: Sequence[Trajectory]) -> Iterator[list[Trajectory]]:
         yield chunk
 
 
-def _detect(rows: list[Trajectory]) -> int:
-    found: list[Proposal] = []
-    traces = traces_of(rows)
-    for row in rows:
-        proposals = _read(row, traces[row.pk])
-        found += proposals
-        best = max(proposals, key=lambda proposal: proposal.score, default=None)
-        row.proposed_bucket = best.bucket if best else ""
-        row.proposed_score = best.score if best else None
-        row.detected_at = row.changed_at
+def _detect(rows: list[Outline]) -> int:
+    found: dict[int, list[Proposed]] = {}
+    said = detectors.settings({row.project_id for row in rows})
+    words: dict[int, list[str]] = {}
+    twice: dict[int, Trace] = {}
+    for row, trace in glance(rows):
+        found[row.pk] = _read(row, trace, said.get(row.project_id, {}))
+        words[row.pk] = search.vectors(trace)
+        if told_twice(trace.steps):
+            twice[row.pk] = trace
     with transaction.atomic():
         # Locked in the order in which ingest locks, so that neither waits for the other for ever.
-        alive = set(
-            Trajectory.objects.filter(pk__in=[row.pk for row in rows])
-            .order_by("trace_id")
-            .select_for_update(no_key=True)
-            .values_list("pk", flat=True)
-        )
+        alive = {pk for (pk,) in bound(_LOCK, [list(found)])}
         kept = [row for row in rows if row.pk in alive]
-        found = [proposal for proposal in found if proposal.trajectory_id in alive]
-        Proposal.objects.filter(trajectory__in=kept).delete()
-        Proposal.objects.bulk_create(found, batch_size=500)
-        Trajectory.objects.bulk_update(kept, ["proposed_bucket", "proposed_score", "detected_at"], batch_size=200)
+        count = _replace([(row, proposal) for row in kept for proposal in found[row.pk]], alive)
+        best = [max(found[row.pk], key=lambda proposal: proposal.score, default=None) for row in kept]
+        marks = bound(
+            _MARK,
+            [
+                [row.pk for row in kept],
+                [row.changed_at for row in kept],
+                [proposal.bucket if proposal else "" for proposal in best],
+                [proposal.score if proposal else None for proposal in best],
+            ],
+        )
+        search.write({pk: words[pk] for pk in alive})
+        fill.after_detection(sorted(alive))
+        settle({pk: twice[pk] for pk, is_unchanged in marks if is_unchanged and pk in twice})
+    return count
+
+
+_LOCK = "SELECT id FROM trajectories_trajectory WHERE id = ANY(%s) ORDER BY trace_id FOR NO KEY UPDATE"
+
+_MARK = """
+UPDATE trajectories_trajectory AS kept
+SET detected_at = read.changed_at, proposed_bucket = read.bucket, proposed_score = read.score
+FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::float8[]) AS read (id, changed_at, bucket, score)
+WHERE kept.id = read.id
+RETURNING kept.id, kept.changed_at = read.changed_at
+"""
+
+
+def _replace(found: list[tuple[Outline, Proposed]], alive: Collection[int]) -> int:
+    """Store these proposals in the place of all that were there of these trajectories."""
+    bound("DELETE FROM failures_proposal WHERE trajectory_id = ANY(%s)", [list(alive)])
+    if found:
+        bound(
+            _INSERT,
+            [
+                [row.project_id for row, _ in found],
+                [row.pk for row, _ in found],
+                [proposal.detector for _, proposal in found],
+                [proposal.bucket for _, proposal in found],
+                [proposal.step for _, proposal in found],
+                [proposal.score for _, proposal in found],
+                [text(proposal.evidence) for _, proposal in found],
+            ],
+        )
     return len(found)
 
 
-def _read(row: Trajectory, trace: Trace) -> list[Proposal]:
-    context = Context(tools=tools_of(row), state=row.metadata.get("state"))
+_INSERT = """
+INSERT INTO failures_proposal (project_id, trajectory_id, detector, bucket, step, score, evidence, created_at)
+SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::text[])
+"""
+
+
+def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> list[Proposed]:
+    without = [name for name, one in said.items() if not one.is_on]
+    context = Context(tools=row.tools, state=row.metadata.get("state"), without=without)
     try:
         proposals = run_detectors(trace, context)
     except Exception:
         # One trajectory that cannot be read must not keep detectors from all that came after it.
-        log.exception("detectors cannot read %s of project %s", row, row.project_id)
+        log.exception("detectors cannot read trajectory %s of project %s", row.trace_id, row.project_id)
         return []
     return [
-        Proposal(
-            project_id=row.project_id,
-            trajectory=row,
-            detector=proposal.detector,
-            bucket=proposal.bucket,
-            step=proposal.step,
-            score=proposal.score,
-            evidence=text(proposal.evidence),
-        )
+        replace(proposal, bucket=said[proposal.detector].proposes) if proposal.detector in said else proposal
         for proposal in proposals
-        if proposal.bucket in BUCKETS
     ]

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.accounts.models import User
-from flywheel.core.buckets import BUCKETS
 from flywheel.failures import correction
+from flywheel.failures.buckets import of_project
 from flywheel.failures.correction import Correction
+from flywheel.failures.give import Closed, give
 from flywheel.failures.label import BadLabel, Superseded, current_of, decide, tools_of
-from flywheel.failures.models import Failure, Proposal
-from flywheel.failures.review import own_call
+from flywheel.failures.models import Failure, Proposal, QueueItem, Review
+from flywheel.failures.take import Held, NotYours
+from flywheel.trajectories.actions import own_call
 from flywheel.trajectories.models import Trajectory
 
 CONFIRM, NOTHING_WRONG = "confirm", "nothing"
@@ -28,15 +30,15 @@ class Written:
     correction: Correction | None = None
     wants_correction: bool = False
     error: str = ""
-    overtaken: Failure | None = None
-    """Somebody's decision that came between."""
+    is_overtaken: bool = False
+    """Somebody came between; nothing is wrong with what is written."""
 
     @property
     def corrected(self) -> dict[str, Any] | None:
         return self.correction.action if self.correction and self.wants_correction else None
 
 
-def initial(trajectory: Trajectory, current: Failure | None, proposals: list[Proposal]) -> Written:
+def initial(trajectory: Trajectory, current: Failure | Review | None, proposals: list[Proposal]) -> Written:
     """The form as it opens: the decision that stands, else the strongest proposal with the agent's own call."""
     best = proposals[0] if proposals else None
     step = current.step if current else best.step if best else ""
@@ -73,34 +75,59 @@ def seen_of(data: Mapping[str, str]) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
-def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | None, Written]:
-    """Decide as the form says. Returns the decision, or None and the form with what is wrong with it."""
+def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | Review | None, Written]:
+    """Decide as the form says, on the item of a queue where it names one.
+
+    Returns the decision, or None and the form with what is wrong with it.
+    """
     written = read(trajectory, data)
     if not written.bucket and data.get("quick") != NOTHING_WRONG:
-        keys = ", ".join(f"{bucket.shortcut} {bucket.label.lower()}" for bucket in BUCKETS.values())
-        written.error = f"Choose a bucket ({keys}), or say that nothing is wrong (r)."
+        offered = of_project(trajectory.project).values()
+        keys = ", ".join(f"{bucket.shortcut} {bucket.label.lower()}".strip() for bucket in offered)
+        written.error = f"Choose a bucket ({keys}), or say that nothing is wrong (p)."
         return None, written
     if written.wants_correction and written.correction and written.correction.problems:
         written.error = f"The corrected action does not fit yet. {'; '.join(written.correction.problems)}"
         return None, written
     try:
-        failure = decide(
-            trajectory=trajectory,
-            actor=actor,
-            bucket=written.bucket,
-            step=written.step,
-            corrected=written.corrected,
-            note=written.note,
-            seen=written.seen,
-        )
+        return _decided(trajectory, actor, written, item_of(trajectory, data), bool(data.get("settle"))), written
     except BadLabel as error:
         written.error = f"{error}"
-        return None, written
     except Superseded as error:
-        written.overtaken, written.seen = error.current, error.current.pk if error.current else 0
+        written.is_overtaken, written.seen = True, error.current.pk if error.current else 0
         written.error = f"{error}. Yours is not saved; save again to put it above."
-        return None, written
-    return failure, written
+    except Held as error:
+        written.is_overtaken = True
+        written.error = (
+            f"Your reservation has run out, and {error}. Yours is not saved; what you wrote stays here, and can be "
+            "saved when the item is free again."
+        )
+    except (Closed, NotYours) as error:
+        written.is_overtaken = True
+        written.error = f"Yours is not saved: {error}. What you wrote stays here."
+    return None, written
+
+
+def _decided(
+    trajectory: Trajectory, actor: User, written: Written, item: QueueItem | None, settles: bool
+) -> Failure | Review:
+    said: dict[str, Any] = {
+        "bucket": written.bucket,
+        "step": written.step,
+        "corrected": written.corrected,
+        "note": written.note,
+        "seen": written.seen,
+    }
+    if item is None:
+        return decide(trajectory=trajectory, actor=actor, **said)
+    return give(item=item, actor=actor, settles=settles, **said)
+
+
+def item_of(trajectory: Trajectory, data: Mapping[str, str]) -> QueueItem | None:
+    """The item of a queue that the form is about."""
+    text = data.get("item", "")
+    key = int(text) if text.isdecimal() and len(text) < 19 else 0
+    return QueueItem.objects.filter(pk=key, trajectory=trajectory).select_related("queue").first() if key else None
 
 
 def opened(trajectory: Trajectory) -> tuple[Failure | None, list[Proposal], Written]:

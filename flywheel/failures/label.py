@@ -9,11 +9,12 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.models import Project, User, record
 from flywheel.core import tools as tooling
-from flywheel.core.buckets import BUCKETS
 from flywheel.core.digests import canonical
 from flywheel.core.episodes import every_text
+from flywheel.failures import life, settle
+from flywheel.failures.buckets import every, name_of, of_project
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Label, Trajectory
 
@@ -32,18 +33,15 @@ class Superseded(Exception):
     def __init__(self, current: Failure | None) -> None:
         self.current = current
         super().__init__(
-            f"{current.labelled_by} decided {describe(current)} since you opened this"
+            f"{current.labelled_by} decided {describe(current.project, current)} since you opened this"
             if current
             else "the decision that you saw was taken back since you opened this"
         )
 
 
-def describe(failure: Failure) -> str:
+def describe(project: Project, failure: Failure) -> str:
     """The decision in two or three words: `wrong tool`, `nothing wrong`."""
-    if not failure.is_failure:
-        return "nothing wrong"
-    known = BUCKETS.get(failure.bucket)
-    return known.label.lower() if known else failure.bucket
+    return name_of(project, failure.bucket) if failure.is_failure else "nothing wrong"
 
 
 def tools_of(trajectory: Trajectory) -> list[dict[str, Any]]:
@@ -81,10 +79,11 @@ def decide(
     )
     decision = decision or decision_for(row, bucket)
     note = note.strip()
-    _check(row, decision, bucket, step, corrected, note)
+    check(row, decision, bucket, step, corrected, note)
     current = current_of(row)
     wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note}
     if current and current.labelled_by_id == actor.pk and wanted == {name: getattr(current, name) for name in wanted}:
+        settle.made(current)
         return current
     if seen != LATEST and seen != (current.pk if current else 0):
         raise Superseded(current)
@@ -93,6 +92,8 @@ def decide(
         project=row.project, trajectory=row, decision=decision, labelled_by=actor, labelled_at=timezone.now(), **wanted
     )
     _mark(row, failure)
+    settle.made(failure)
+    life.recur(failure, through)
     record(
         project=row.project,
         actor=actor,
@@ -124,6 +125,7 @@ def undo(*, trajectory: Trajectory, actor: User, through: str = "", seen: int = 
         Failure.objects.filter(pk=before.pk).update(current=True)
         before.current = True
     _mark(row, before)
+    settle.undone(current, before)
     record(
         project=row.project,
         actor=actor,
@@ -149,14 +151,20 @@ def _mark(row: Trajectory, failure: Failure | None) -> None:
     """Write what the decision means on the trajectory, where lists read it."""
     row.label = "" if failure is None else Label.FAILURE if failure.is_failure else Label.PASS
     row.label_bucket = failure.bucket if failure else ""
-    row.save(update_fields=["label", "label_bucket"])
+    if failure is None:
+        row.detected_at = None  # what detectors propose may be others' by now: those with a label are not read again
+    row.save(update_fields=["label", "label_bucket", "detected_at"])
 
 
-def _check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
+def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
+    """Raise BadLabel when the decision does not fit the trajectory."""
     if decision == Decision.REJECTED and bucket:
         raise BadLabel("bucket: leave it empty when nothing is wrong")
-    if decision != Decision.REJECTED and bucket not in BUCKETS:
-        raise BadLabel(f"bucket: {bucket!r} is unknown, one of {', '.join(BUCKETS)} is wanted")
+    if decision != Decision.REJECTED and bucket not in (offered := of_project(row.project)):
+        is_kept = bool(bucket) and bucket == row.label_bucket
+        if not is_kept:
+            word = "archived" if bucket in every(row.project) else "unknown"
+            raise BadLabel(f"bucket: {bucket!r} is {word}, one of {', '.join(offered)} is wanted")
     if decision == Decision.REJECTED and corrected is not None:
         raise BadLabel("corrected: leave it empty when nothing is wrong")
     if bucket == "other" and not note:

@@ -1,4 +1,7 @@
-"""The review queue: which trajectories wait for a decision, in which order, and what comes after which."""
+"""The open queue: everything proposed that waits for a decision, in which order, and what comes after which.
+
+Nothing in it is reserved: whoever comes second learns of the first. `take.py` hands out the items of made queues.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,13 +9,15 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
-from flywheel.core.buckets import BUCKETS, DETECTORS
-from flywheel.failures.models import Failure, Proposal
+from flywheel.core.buckets import DETECTORS
+from flywheel.failures.buckets import every, name_of
+from flywheel.failures.models import Failure, Proposal, Review
+from flywheel.paging import about, beyond
 from flywheel.trajectories.models import Source, Trajectory
 
 ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "oldest first"}
@@ -35,8 +40,8 @@ class Filters:
     """Filters that mean nothing here, which are said and left out."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> "Filters":
-        known: dict[str, Iterable[str]] = {"bucket": BUCKETS, "detector": DETECTORS, "order": ORDERS}
+    def read(cls, project: Project, given: Mapping[str, str]) -> "Filters":
+        known: dict[str, Iterable[str]] = {"bucket": every(project), "detector": DETECTORS, "order": ORDERS}
         values, problems = {}, []
         for name, choices in known.items():
             value = given.get(name, "")
@@ -54,8 +59,8 @@ class Filters:
             chosen["order"] = self.order
         return urlencode({name: value for name, value in chosen.items() if value})
 
-    def describe(self) -> str:
-        parts = [BUCKETS[self.bucket].label.lower() if self.bucket else "everything proposed"]
+    def describe(self, project: Project) -> str:
+        parts = [name_of(project, self.bucket) if self.bucket else "everything proposed"]
         if self.detector:
             parts.append(f"by {self.detector}")
         if self.version:
@@ -86,24 +91,22 @@ def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> Que
     """Of the rows, those that come after the item; the item itself need not be among them any more."""
     match filters.order:
         case "newest":
-            return rows.filter(Q(started_at__lt=item.started_at) | Q(started_at=item.started_at, pk__lt=item.pk))
+            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
         case "oldest":
-            return rows.filter(Q(started_at__gt=item.started_at) | Q(started_at=item.started_at, pk__gt=item.pk))
+            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
         case _:
-            score = item.proposed_score or 0.0
-            return rows.filter(Q(proposed_score__lt=score) | Q(proposed_score=score, pk__lt=item.pk))
+            return rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "lt"))
 
 
 def before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
     """Of the rows, those that come before the item, the nearest first."""
     match filters.order:
         case "newest":
-            near = rows.filter(Q(started_at__gt=item.started_at) | Q(started_at=item.started_at, pk__gt=item.pk))
+            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
         case "oldest":
-            near = rows.filter(Q(started_at__lt=item.started_at) | Q(started_at=item.started_at, pk__lt=item.pk))
+            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
         case _:
-            score = item.proposed_score or 0.0
-            near = rows.filter(Q(proposed_score__gt=score) | Q(proposed_score=score, pk__gt=item.pk))
+            near = rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "gt"))
     return near.reverse()
 
 
@@ -116,23 +119,30 @@ def next_after(project: Project, filters: Filters, item: Trajectory) -> Trajecto
 def around(project: Project, filters: Filters, item: Trajectory | None) -> dict[str, Any]:
     """The list of items with the one in hand among them, and where it leads before and after it."""
     rows = waiting(project, filters)
+    count, is_about = about(rows)
+    counted = {"count": count, "is_about": is_about}
     if item is None:
-        return {"items": [], "previous": None, "next": None, "count": rows.count()}
+        return {"items": [], "previous": None, "next": None, **counted}
     earlier = list(before(rows, item, filters)[:BEFORE])[::-1]
     later = list(after(rows, item, filters)[:AFTER])
     return {
         "items": [*earlier, item, *later],
         "previous": earlier[-1] if earlier else None,
         "next": later[0] if later else next_after(project, filters, item),
-        "count": rows.count(),
+        **counted,
     }
 
 
 def own_decisions(project: Project, user: User) -> QuerySet[Failure]:
-    """The person's own decisions of this sitting that still count, the latest first: what undo takes back."""
+    """The person's own decisions of this sitting that still count, the latest first: what undo takes back.
+
+    What was decided on an item of a queue is undone there, with the review that it came of.
+    """
     since = timezone.now() - RECENT
+    of_an_item = Review.objects.filter(item__outcome=OuterRef("pk"))
     return (
         Failure.objects.filter(project=project, labelled_by=user, current=True, labelled_at__gte=since)
+        .exclude(Exists(of_an_item))
         .select_related("trajectory")
         .order_by("-labelled_at", "-pk")
     )

@@ -1,18 +1,9 @@
-"""What a reviewer sees of one trajectory: the window of the conversation that matters, and the agent's own call."""
+"""What a reviewer sees of one trajectory: the window of the conversation that matters."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from flywheel.core import episodes
-from flywheel.core.traces import Trace
-from flywheel.trajectories.load import step_of
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.show import WINDOW, Turn, conversation_of, window_at
-
-LAST = 30
-"""Steps at the end among which the agent's last call is looked for."""
-LONG = 20_000
-"""Characters of an agent's own text that a form is filled with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +30,6 @@ def view_of(trajectory: Trajectory, step: str) -> View:
     start = (window_at(trajectory, step) or 0) if step else 0
     turns = conversation_of(trajectory, start)
     return View(turns, start + 1, min(start + WINDOW, trajectory.step_count), trajectory.step_count)
-
-
-def own_call(trajectory: Trajectory, step: str) -> dict[str, Any] | None:
-    """What the agent did at the step, else what it did last: a call, or the text it wrote."""
-    rows = trajectory.steps.defer("raw")
-    at_step = list(rows.filter(span_id=step)) if step else []
-    for chosen in (at_step, list(rows.order_by("-position")[:LAST])[::-1]):
-        episode = episodes.read(Trace("", [step_of(row) for row in chosen]))
-        if episode.calls:
-            call = episode.calls[-1]
-            if isinstance(call.arguments, str):
-                return {"text": call.arguments[:LONG]}
-            return {"tool": call.name, "arguments": call.arguments}
-        if episode.last is not None:
-            return {"text": episode.last.text[:LONG]}
-    return None
 
 
 def _name(turn: Turn) -> str:

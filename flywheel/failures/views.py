@@ -3,76 +3,54 @@
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.buckets import BUCKETS, DETECTORS
-from flywheel.failures import correction, counts, forms, queue, review
+from flywheel.core.buckets import DETECTORS
+from flywheel.failures import correction, counts, desk, forms, life, queue, queue_desk
+from flywheel.failures.bucket_models import Priority
+from flywheel.failures.bucket_views import days_of
+from flywheel.failures.buckets import offered
 from flywheel.failures.label import Superseded, describe, tools_of, undo
-from flywheel.failures.models import Decision, Failure
+from flywheel.failures.models import Decision, Failure, Queue
+from flywheel.trajectories import actions
 from flywheel.trajectories.models import Trajectory
 
-EXAMPLES = 25
+PRIORITIES = list(Priority.values)
+"""The most urgent first."""
 
 
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    days = counts.period(request.project, _days(request))
-    found, traffic = counts.by_bucket(request.project, days)
-    urls = {key: reverse("failures:bucket", args=[request.project.slug, key]) for key in BUCKETS}
-    recent = request.project.failures.select_related("trajectory", "labelled_by")[:12]
+    project = request.project
+    days = counts.period(project, days_of(request))
+    found, traffic = counts.by_bucket(project, days)
+    lives = life.of_project(project, [count.bucket.key for count in found])
+    rows = sorted(
+        ((count, lives[count.bucket.key]) for count in found), key=lambda row: PRIORITIES.index(row[1].row.priority)
+    )
+    urls = {count.bucket.key: reverse("failures:bucket", args=[project.slug, count.bucket.key]) for count in found}
+    recent = project.failures.select_related("trajectory", "labelled_by")[:12]
     return render(
         request,
         "failures/index.html",
         {
-            "counts": found,
+            "open": [row for row in rows if not row[1].row.is_closed],
+            "closed": [row for row in rows if row[1].row.is_closed],
+            "most": max((count.total for count in found), default=0),
             "traffic": traffic,
             "days": len(days),
             "periods": counts.PERIODS,
             "waiting": sum(count.waiting for count in found),
-            "confirmed": sum(count.confirmed for count in found),
             "uncorrected": _failures(request).filter(corrected=None).count(),
             "chart": counts.trend_chart(found, days, urls) if found else None,
-            "detectors": counts.detectors(request.project),
-            "recent": [(failure, describe(failure)) for failure in recent],
-            "has_traffic": counts.traffic(request.project).exists(),
-        },
-    )
-
-
-@require_GET
-@requires(Permission.VIEW)
-def bucket(request: PageRequest, key: str) -> HttpResponse:
-    if key not in BUCKETS:
-        raise Http404
-    days = counts.period(request.project, _days(request))
-    figures = counts.of_bucket(request.project, BUCKETS[key], days)
-    confirmed = _failures(request).filter(bucket=key)
-    waiting = queue.waiting(request.project, queue.Filters(bucket=key))
-    return render(
-        request,
-        "failures/bucket.html",
-        {
-            "bucket": BUCKETS[key],
-            "figures": figures,
-            "days": len(days),
-            "periods": counts.PERIODS,
-            "in_period": sum(figures["daily"].values()),
-            "traffic": sum(figures["traffic"].values()),
-            "chart": counts.share_chart(figures, days),
-            "waiting": waiting[:EXAMPLES],
-            "waiting_count": waiting.count(),
-            "confirmed": confirmed.select_related("trajectory", "labelled_by").prefetch_related(
-                "tasks__environment", "also_tasks__environment"
-            )[:EXAMPLES],
-            "confirmed_count": confirmed.count(),
-            "tasks": request.project.tasks.filter(bucket=key).select_related("environment")[:EXAMPLES],
-            "task_count": request.project.tasks.filter(bucket=key, retired_at=None).count(),
+            "recent": [(failure, describe(project, failure)) for failure in recent],
+            "has_traffic": counts.traffic(project).exists(),
         },
     )
 
@@ -81,7 +59,7 @@ def bucket(request: PageRequest, key: str) -> HttpResponse:
 @requires(Permission.VIEW)
 def open_queue(request: PageRequest) -> HttpResponse:
     """The first item that waits, under the filters of the address."""
-    filters = queue.Filters.read(request.GET.dict())
+    filters = queue.Filters.read(request.project, request.GET.dict())
     return _page(request, filters, queue.waiting(request.project, filters).first())
 
 
@@ -89,7 +67,7 @@ def open_queue(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def open_review(request: PageRequest, trace_id: str) -> HttpResponse:
     """The same, on one trajectory."""
-    return _page(request, queue.Filters.read(request.GET.dict()), _trajectory(request, trace_id))
+    return _page(request, queue.Filters.read(request.project, request.GET.dict()), _trajectory(request, trace_id))
 
 
 @require_POST
@@ -97,7 +75,7 @@ def open_review(request: PageRequest, trace_id: str) -> HttpResponse:
 def label(request: PageRequest, trace_id: str) -> HttpResponse:
     """Save a decision and go to the next item."""
     trajectory = _trajectory(request, trace_id)
-    filters = queue.Filters.read(request.GET.dict())
+    filters = queue.Filters.read(request.project, request.GET.dict())
     failure, written = forms.save(trajectory, request.actor, request.POST.dict())
     if failure is None:
         return refused(request, filters, trajectory, written)
@@ -111,10 +89,12 @@ def label(request: PageRequest, trace_id: str) -> HttpResponse:
 def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
     """Undo the decision that counts, and show that trajectory again."""
     trajectory = _trajectory(request, trace_id)
-    filters = queue.Filters.read(request.GET.dict())
+    filters = queue.Filters.read(request.project, request.GET.dict())
     try:
         before = undo(trajectory=trajectory, actor=request.actor, seen=forms.seen_of(request.POST.dict()))
-        notice = f"Taken back. {describe(before).capitalize()} counts again." if before else "Taken back."
+        notice = (
+            f"Taken back. {describe(request.project, before).capitalize()} counts again." if before else "Taken back."
+        )
     except Superseded as error:
         notice = f"Nothing was taken back: {error}."
     if request.htmx:
@@ -129,7 +109,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
     """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
     trajectory = _trajectory(request, trace_id)
     made = correction.read(tools_of(trajectory), request.POST.dict())
-    actual = review.own_call(trajectory, request.POST.get("step", ""))
+    actual = actions.own_call(trajectory, request.POST.get("step", ""))
     return render(
         request,
         "failures/_correction.html",
@@ -138,7 +118,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
             "correction": made,
             "wanted": True,
             "actual": actual,
-            "aligned": correction.aligned(actual, made.action),
+            "aligned": actions.aligned(actual, made.action),
             "TEXT": correction.TEXT,
         },
     )
@@ -149,31 +129,26 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
 def panel(request: PageRequest, trace_id: str) -> HttpResponse:
     """What is proposed and decided about a trajectory, for its own page."""
     trajectory = _trajectory(request, trace_id)
-    return render(request, "failures/_label.html", panel_context(trajectory))
-
-
-def panel_context(trajectory: Trajectory) -> dict[str, Any]:
-    decisions = list(trajectory.failures.select_related("labelled_by"))
-    return {
-        "trajectory": trajectory,
-        "current": next((failure for failure in decisions if failure.current), None),
-        "decisions": [(failure, describe(failure)) for failure in decisions],
-        "proposals": [(proposal, BUCKETS.get(proposal.bucket)) for proposal in trajectory.proposals.all()],
-        "tasks": trajectory.tasks.select_related("environment"),
-    }
+    by_hand = Queue.objects.filter(project=request.project, archived_at=None).exclude(items__trajectory=trajectory)
+    return render(request, "failures/_label.html", desk.known(trajectory) | {"queues": by_hand})
 
 
 # The desk: the three panes of the queue
 
 
 def _page(request: PageRequest, filters: queue.Filters, item: Trajectory | None) -> HttpResponse:
-    desk = _desk(request, filters, item)
-    return render(request, "failures/_desk.html", desk) if request.htmx else _whole(request, desk)
+    shown = _desk(request, filters, item)
+    return render(request, "failures/_desk.html", shown) if request.htmx else _whole(request, shown)
 
 
-def _whole(request: PageRequest, desk: dict[str, Any], status: int = 200) -> HttpResponse:
-    choices = {"orders": queue.ORDERS, "detectors": DETECTORS, "versions": queue.versions(request.project)}
-    return render(request, "failures/queue.html", {**desk, **choices}, status=status)
+def _whole(request: PageRequest, shown: dict[str, Any], status: int = 200) -> HttpResponse:
+    choices = {
+        "orders": queue.ORDERS,
+        "proposed": offered(request.project, shown["filters"].bucket),
+        "detectors": DETECTORS,
+        "versions": queue.versions(request.project),
+    }
+    return render(request, "failures/queue.html", {**shown, **choices}, status=status)
 
 
 def _go(request: PageRequest, filters: queue.Filters, item: Trajectory | None, notice: str = "") -> HttpResponse:
@@ -191,13 +166,11 @@ def refused(
     request: PageRequest, filters: queue.Filters, trajectory: Trajectory, written: forms.Written
 ) -> HttpResponse:
     """The form again with what was written and what is wrong with it; nothing else on the page moves."""
-    desk = _desk(request, filters, trajectory, written)
-    if not request.htmx:
-        return _whole(request, desk, status=422)
-    response = render(request, "failures/_decision.html", desk, status=422)
-    response["HX-Retarget"] = "#decision-pane"
-    response["HX-Reswap"] = "outerHTML"
-    return response
+    entry = forms.item_of(trajectory, request.POST.dict())
+    if entry is not None:
+        return queue_desk.refused(request, entry, written)
+    shown = _desk(request, filters, trajectory, written)
+    return desk.pane_again(request, shown) if request.htmx else _whole(request, shown, status=422)
 
 
 def _desk(
@@ -211,30 +184,25 @@ def _desk(
     last = queue.own_decisions(request.project, request.actor).first()
     shown: dict[str, Any] = {
         "filters": filters,
-        "buckets": BUCKETS.values(),
+        "described": filters.describe(request.project),
         "item": item,
         "list": queue.around(request.project, filters, item),
         "pace": queue.pace(request.project, request.actor),
         "last": last,
-        "last_words": describe(last) if last else "",
+        "last_words": describe(request.project, last) if last else "",
         "notice": notice,
         "TEXT": correction.TEXT,
     }
     if item is None:
         return shown
     _, proposals, fresh = forms.opened(item)
-    written = written or fresh
-    actual = review.own_call(item, written.step)
+    address = reverse("failures:label", args=[request.project.slug, item.trace_id])
     return shown | {
-        **panel_context(item),
-        "trajectory": item,
-        "written": written,
-        "view": review.view_of(item, written.step),
-        "best": BUCKETS.get(proposals[0].bucket) if proposals else None,
-        "actual": actual,
-        "aligned": correction.aligned(actual, written.correction.action if written.correction else None),
-        "correction": written.correction,
-        "wanted": written.wants_correction,
+        **desk.known(item),
+        **desk.reading(item, written or fresh, proposals),
+        "decide_url": f"{address}?{filters.query}",
+        "draft": item.trace_id,
+        "makes_tasks": True,
     }
 
 
@@ -254,8 +222,3 @@ def _trajectory(request: PageRequest, trace_id: str) -> Trajectory:
 
 def _failures(request: PageRequest) -> Any:
     return Failure.objects.filter(project=request.project, current=True).exclude(decision=Decision.REJECTED)
-
-
-def _days(request: PageRequest) -> int:
-    given = request.GET.get("days", "")
-    return int(given) if given.isdecimal() and int(given) in counts.PERIODS else 14

@@ -1,21 +1,24 @@
 """Candidates and promotions for programs: what a click does, a script can do."""
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
 from flywheel.paging import BadCursor, keyset
+from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.propose import CannotPropose, propose
+from flywheel.promotions.suite_api import ToldOut
+from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["promotions"])
 
@@ -112,7 +115,11 @@ class PromotionOut(Schema):
     proposed_by: str | None
     approved_by: str
     against_the_gate: bool
+    suites: list[ToldOut]
+    """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
     reason: str
+    unserved: str
+    """Of a rollback that was just made: why no server answers with it, empty where one does."""
     created_at: datetime
 
     @staticmethod
@@ -143,20 +150,20 @@ class PromotionPage(Schema):
 
 @router.get("/candidates", response=CandidatePage, auth=Key(Scope.READ), operation_id="list_candidates")
 def list_candidates(request: HttpRequest, page: Query[ListQuery]) -> Any:
-    return _page(_candidates(cast(KeyRequest, request)), page)
+    return _page(_candidates(keyed(request)), page)
 
 
 @router.post("/candidates", response=CandidateWithReport, auth=Key(Scope.TRAIN), operation_id="propose_candidate")
 def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
     """Put a version forward: two finished evals of one task set, the candidate's and the baseline's."""
-    asked = cast(KeyRequest, request)
+    asked = keyed(request)
     runs = EvalRun.objects.filter(project=asked.project)
     try:
         row = propose(
             version_eval=get_object_or_404(runs, pk=body.candidate_eval),
             baseline_eval=get_object_or_404(runs, pk=body.baseline_eval),
             actor=asked.actor,
-            through=f"key {asked.key.public}",
+            through=asked.through,
         )
     except CannotPropose as error:
         raise HttpError(422, str(error)) from error
@@ -165,7 +172,7 @@ def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
 
 @router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ), operation_id="get_candidate")
 def get_candidate(request: HttpRequest, pk: int) -> Any:
-    return get_object_or_404(_candidates(cast(KeyRequest, request)), pk=pk)
+    return get_object_or_404(_candidates(keyed(request)), pk=pk)
 
 
 @router.post(
@@ -173,7 +180,7 @@ def get_candidate(request: HttpRequest, pk: int) -> Any:
 )
 def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
     """Approve and promote. 409 when the live version moved since `generation`, 422 when the move is refused."""
-    asked = cast(KeyRequest, request)
+    asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     try:
         return promote(
@@ -182,7 +189,7 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
             reason=body.reason,
             generation=body.generation,
             override=body.override,
-            through=f"key {asked.key.public}",
+            through=asked.through,
         )
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
@@ -190,10 +197,10 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
 
 @router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE), operation_id="reject_candidate")
 def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
-    asked = cast(KeyRequest, request)
+    asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     try:
-        reject(candidate=row, actor=asked.actor, reason=body.reason, through=f"key {asked.key.public}")
+        reject(candidate=row, actor=asked.actor, reason=body.reason, through=asked.through)
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
     return _candidates(asked).get(pk=pk)
@@ -201,7 +208,7 @@ def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
 
 @router.get("/promotions", response=PromotionPage, auth=Key(Scope.READ), operation_id="list_promotions")
 def list_promotions(request: HttpRequest, page: Query[ListQuery]) -> Any:
-    rows = Promotion.objects.filter(agent__project=cast(KeyRequest, request).project).select_related(
+    rows = Promotion.objects.filter(agent__project=keyed(request).project).select_related(
         "agent", "before__agent", "after__agent", "proposed_by", "approved_by"
     )
     return _page(rows, page)
@@ -209,8 +216,9 @@ def list_promotions(request: HttpRequest, page: Query[ListQuery]) -> Any:
 
 @router.post("/agents/{name}/roll-back", response=PromotionOut, auth=Key(Scope.APPROVE), operation_id="roll_back")
 def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
-    """Make an earlier live version live again. 409 when the live version moved since `generation`."""
-    asked = cast(KeyRequest, request)
+    """Make an earlier live version live again. 409 when the live version moved since `generation`. A server that does
+    not answer does not stop it: `unserved` says so."""
+    asked = keyed(request)
     agent = get_object_or_404(Agent, project=asked.project, name=name)
     to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
     try:
@@ -220,7 +228,7 @@ def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
             actor=asked.actor,
             reason=body.reason,
             generation=body.generation,
-            through=f"key {asked.key.public}",
+            through=asked.through,
         )
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
@@ -242,3 +250,24 @@ def _page(rows: Any, query: ListQuery) -> dict[str, Any]:
 
 def _status(error: CannotPromote) -> int:
     return 409 if isinstance(error, MovedMeanwhile) else 422
+
+
+class OriginOut(Schema):
+    kind: str
+    label: str
+    url: str
+    """Of its page."""
+    detail: str
+
+
+class LineageOut(Schema):
+    came_from: list[OriginOut]
+    made_of_it: list[OriginOut]
+    """At most 20 of each kind, the newest first."""
+
+
+@router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ), operation_id="get_lineage")
+def get_lineage(request: HttpRequest, trace_id: str) -> Lineage:
+    """Where a trajectory came from, and what was made of it: queues, tasks, evals, datasets, runs, versions."""
+    rows = Trajectory.objects.filter(project=keyed(request).project)
+    return lineage_of(get_object_or_404(rows.select_related("project", "version__agent"), trace_id=trace_id))

@@ -14,7 +14,7 @@ class DecisionForm(forms.Form):
     reason = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 2, "maxlength": 2000}), max_length=2000, help_text="It is kept for ever."
     )
-    override = forms.BooleanField(required=False, label="Promote against the gate; the promotion is marked as such")
+    override = forms.BooleanField(required=False, label="Promote even against the gate; then it is marked as such")
 
 
 class RollBackForm(forms.Form):

@@ -94,8 +94,12 @@ class Promotion(models.Model):
     proposed_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     approved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     against_the_gate = models.BooleanField(default=False)
+    suites = models.JSONField(default=list, blank=True)
+    """What the agent's regression suites said when it was approved, `suites.told`."""
     reason = models.TextField()
     created_at = models.DateTimeField(default=timezone.now)
+    unserved = ""
+    """Why no server answers with it, told to whoever just made the move; the audit log keeps it."""
 
     class Meta:
         ordering: ClassVar[list[str]] = ["-id"]

@@ -14,15 +14,18 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.models import Permission, Project
+from flywheel.accounts.models import Permission, Project, User
 from flywheel.agents.models import Agent, Version
-from flywheel.core.buckets import BUCKETS
 from flywheel.core.stats import Estimate, clustered_rate, proportion
 from flywheel.environments.models import Task
+from flywheel.evals.models import RewardAudit
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.suites import LiveResult, live_results
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.models import Label, Outcome, Source, Trajectory
+from flywheel.trajectories import comments
+from flywheel.trajectories.buckets import every
+from flywheel.trajectories.models import Label, Outcome, Quarantined, Source, Trajectory
 
 PERIODS = {"1": "day", "7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}
 CLUSTERED_UP_TO = 20_000
@@ -38,6 +41,7 @@ class Live:
     version: Version | None
     since: Promotion | None
     success: Estimate | None
+    suites: list[LiveResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,15 @@ class Waiting:
     """Something that waits for a person."""
 
     count: int
-    what: str
+    one: str
+    many: str
     who: str
     url: str
     is_yours: bool
+
+    @property
+    def what(self) -> str:
+        return self.one if self.count == 1 else self.many
 
 
 @require_GET
@@ -65,22 +74,22 @@ def index(request: PageRequest) -> HttpResponse:
         "live": live(request.project, since),
         "success_chart": success_chart(request.project, produced),
         "buckets": buckets(request.project, produced),
-        "waiting": waiting(request.project, request.permissions),
+        "waiting": waiting(request.project, request.permissions, request.actor),
         "wheel": wheel(request.project, produced),
-        "traces_url": request.build_absolute_uri(reverse("ingest:traces")),
     }
     return render(request, "overview/index.html", context)
 
 
 def live(project: Project, since: datetime) -> list[Live]:
-    """Every agent's live version with its success in production; None where no outcome was reported."""
+    """Every agent, live ones first, and the success of its live version in production; None where none was reported."""
     found = []
-    for agent in Agent.objects.filter(project=project).select_related("live__agent").order_by("name"):
+    agents = Agent.objects.filter(project=project).select_related("live__agent").order_by("name")
+    results = live_results(agents)
+    for agent in sorted(agents, key=lambda each: each.live is None):
         move = agent.promotions.order_by("-generation").first()
         rows = Trajectory.objects.filter(project=project, version=agent.live, started_at__gte=since)
-        found.append(
-            Live(agent, agent.live, move, success_of(rows.exclude(source=Source.ROLLOUT)) if agent.live else None)
-        )
+        success = success_of(rows.exclude(source=Source.ROLLOUT)) if agent.live else None
+        found.append(Live(agent, agent.live, move, success, results[agent.pk]))
     return found
 
 
@@ -139,27 +148,29 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
 
 
 def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
-    """Open failures by bucket: confirmed by people, and proposed and still waiting."""
+    """Failures by bucket, of those that nobody closed: confirmed by people, and proposed and still waiting."""
     confirmed = _by(produced.filter(label=Label.FAILURE), "label_bucket")
     proposed = _by(produced.filter(label="", proposed_bucket__gt=""), "proposed_bucket")
     total = produced.count()
     trend = _trend(produced)
+    known = every(project)
+    closed = {row.bucket for row in project.bucket_lives.all() if row.is_closed}
     rows: list[dict[str, Any]] = [
         {
             "key": key,
-            "label": BUCKETS[key].label if key in BUCKETS else key,
+            "label": known[key].label if key in known else key,
             "confirmed": confirmed.get(key, 0),
             "proposed": proposed.get(key, 0),
             "share": (confirmed.get(key, 0) + proposed.get(key, 0)) / total if total else None,
             "trend": trend.get(key, []),
         }
-        for key in confirmed.keys() | proposed.keys()
+        for key in (confirmed.keys() | proposed.keys()) - closed
     ]
     most = max((row["confirmed"] + row["proposed"] for row in rows), default=0)
     return sorted(({**row, "most": most} for row in rows), key=lambda row: -(row["confirmed"] + row["proposed"]))
 
 
-def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
+def waiting(project: Project, permissions: Iterable[str], user: User) -> list[Waiting]:
     """What waits for whom; nothing that waits for nobody."""
     slug = project.slug
     rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
@@ -167,7 +178,16 @@ def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
     failed = TrainingRun.objects.filter(project=project, state=State.FAILED).count()
     all_of_it = [
         Waiting(
+            comments.unread_count(project, user),
+            "comment that calls you",
+            "comments that call you",
+            "you",
+            reverse("trajectories:mentions", args=[slug]),
+            True,
+        ),
+        Waiting(
             rows.filter(label="", proposed_bucket__gt="").count(),
+            "proposal to review",
             "proposals to review",
             "reviewers",
             reverse("failures:queue", args=[slug]),
@@ -175,6 +195,7 @@ def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
         ),
         Waiting(
             rows.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
+            "failure without a task",
             "failures without a task",
             "builders",
             reverse("environments:index", args=[slug]),
@@ -182,13 +203,31 @@ def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
         ),
         Waiting(
             unproved,
+            "task whose proof is not green",
             "tasks whose proof is not green",
             "builders",
             reverse("environments:index", args=[slug]),
             Permission.BUILD in permissions,
         ),
         Waiting(
+            RewardAudit.objects.filter(project=project, finished_at=None).count(),
+            "reward audit to finish",
+            "reward audits to finish",
+            "reviewers",
+            reverse("evals:reward_audits", args=[slug]),
+            Permission.REVIEW in permissions,
+        ),
+        Waiting(
+            Quarantined.objects.filter(project=project, state=Quarantined.State.OPEN).count(),
+            "span or line in quarantine",
+            "spans and lines in quarantine",
+            "builders",
+            reverse("trajectories:quarantine", args=[slug]),
+            Permission.BUILD in permissions,
+        ),
+        Waiting(
             failed,
+            "training run that failed",
             "training runs that failed",
             "trainers",
             reverse("training:index", args=[slug]),
@@ -196,6 +235,7 @@ def waiting(project: Project, permissions: Iterable[str]) -> list[Waiting]:
         ),
         Waiting(
             Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
+            "candidate to decide",
             "candidates to decide",
             "approvers",
             reverse("promotions:index", args=[slug]),

@@ -4,13 +4,25 @@ A move is a compare-and-set on `Agent.generation` and one append-only `Promotion
 never approve their own work: who launched may not approve, here and as a constraint of the database.
 """
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 from django.db import transaction
 from django.db.models import F
 
 from flywheel.accounts.models import User, record
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
+from flywheel.evals import served
+from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Promotion
+
+PROMOTE_S = 30.0
+"""The longest that a server may take to be ready for what goes live."""
+ROLLBACK_S = 10.0
+"""The same of the way back, which then goes without it."""
+MOVED = "the live version changed while you decided; look at the page again"
 
 
 class CannotPromote(ValueError):
@@ -21,44 +33,40 @@ class MovedMeanwhile(CannotPromote):
     """Somebody else moved the live version since this page was loaded."""
 
 
-@transaction.atomic
 def promote(
     *, candidate: Candidate, actor: User, reason: str, generation: int, override: bool = False, through: str = ""
 ) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
-    `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible needs
+    `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, or that has
+    not passed every regression suite of its agent (one that was retired since it was made is not passed), needs
     `override`, and is marked for ever. Raises CannotPromote.
     """
-    row = Candidate.objects.select_for_update(of=("self",)).select_related("agent", "version").get(pk=candidate.pk)
-    if row.state != Candidate.State.WAITING:
-        raise CannotPromote(f"this candidate is {row.state} already")
-    if not reason.strip():
-        raise CannotPromote("reason: say why; it is kept with the promotion")
-    if actor.pk in {row.proposed_by_id, row.version.created_by_id}:
-        raise CannotPromote("you launched what made this candidate; another approver must decide")
-    against = row.verdict != Candidate.Verdict.ELIGIBLE
-    if against and not override:
-        raise CannotPromote(f"the gate says {Candidate.Verdict(row.verdict).label}; promote against it only on purpose")
-    if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
-        raise CannotPromote("the evidence or the version is not what was evaluated; evaluate again")
-    if row.agent.live_id != row.baseline_id:
-        raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
-    promotion = _move(
-        agent=row.agent,
-        generation=generation,
-        kind=Promotion.Kind.PROMOTE,
-        after=row.version,
-        candidate=row,
-        proposed_by=row.proposed_by,
-        approved_by=actor,
-        against_the_gate=against,
-        reason=reason,
-        through=through,
-    )
-    row.state = Candidate.State.PROMOTED
-    row.save(update_fields=["state"])
-    row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
+    rows = Candidate.objects.select_related("agent", "version", "baseline")
+    check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
+    check(rows.get(pk=candidate.pk))  # what is refused anyway asks no server
+    handed = served.hand_over(candidate.version, within_s=PROMOTE_S)  # nobody waits for a server with the agent's lock
+    with transaction.atomic():
+        Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
+        row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
+        stands, against = check(row)
+        promotion = _move(
+            agent=row.agent,
+            generation=generation,
+            kind=Promotion.Kind.PROMOTE,
+            after=row.version,
+            handed=handed,
+            candidate=row,
+            proposed_by=row.proposed_by,
+            approved_by=actor,
+            against_the_gate=bool(against),
+            told=[stand.told() for stand in stands],
+            reason=reason,
+            through=through,
+        )
+        row.state = Candidate.State.PROMOTED
+        row.save(update_fields=["state"])
+        row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
     return promotion
 
 
@@ -82,11 +90,11 @@ def reject(*, candidate: Candidate, actor: User, reason: str, through: str = "")
     )
 
 
-@transaction.atomic
 def roll_back(*, agent: Agent, to: Version, actor: User, reason: str, generation: int, through: str = "") -> Promotion:
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
-    One approver is enough, so that an emergency ends quickly. Raises CannotPromote.
+    One approver is enough, so that an emergency ends quickly: a server that does not answer delays it by ROLLBACK_S and
+    does not stop it; the promotion's `unserved` then says why. Raises CannotPromote.
     """
     if not reason.strip():
         raise CannotPromote("reason: say why; it is kept with the rollback")
@@ -94,33 +102,71 @@ def roll_back(*, agent: Agent, to: Version, actor: User, reason: str, generation
         raise CannotPromote(f"{to} was never live")
     if agent.live_id == to.pk:
         raise CannotPromote(f"{to} is live already")
-    promotion = _move(
-        agent=agent,
-        generation=generation,
-        kind=Promotion.Kind.ROLLBACK,
-        after=to,
-        approved_by=actor,
-        reason=reason,
-        through=through,
-    )
-    agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
+    handed = served.hand_over(to, within_s=ROLLBACK_S)
+    with transaction.atomic():
+        promotion = _move(
+            agent=agent,
+            generation=generation,
+            kind=Promotion.Kind.ROLLBACK,
+            after=to,
+            handed=handed,
+            approved_by=actor,
+            reason=reason,
+            through=through,
+        )
+        agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
     return promotion
 
 
-@transaction.atomic
 def make_first(*, agent: Agent, version: Version, actor: User, reason: str, through: str = "") -> Promotion:
     """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
     if agent.live_id is not None:
         raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
-    return _move(
-        agent=agent,
-        generation=agent.generation,
-        kind=Promotion.Kind.FIRST,
-        after=version,
-        approved_by=actor,
-        reason=reason,
-        through=through,
-    )
+    handed = served.hand_over(version, within_s=PROMOTE_S)
+    with transaction.atomic():
+        return _move(
+            agent=agent,
+            generation=agent.generation,
+            kind=Promotion.Kind.FIRST,
+            after=version,
+            handed=handed,
+            approved_by=actor,
+            reason=reason,
+            through=through,
+        )
+
+
+def _check(
+    row: Candidate, *, actor: User, reason: str, generation: int, override: bool
+) -> tuple[list[suites.Standing], list[str]]:
+    """How it stands at its suites, and why the gate does not let it through. Raises CannotPromote where it cannot be
+    approved, by this actor or so."""
+    if row.state != Candidate.State.WAITING:
+        raise CannotPromote(f"this candidate is {row.state} already")
+    if not reason.strip():
+        raise CannotPromote("reason: say why; it is kept with the promotion")
+    if actor.pk in {row.proposed_by_id, row.version.created_by_id}:
+        raise CannotPromote("you launched what made this candidate; another approver must decide")
+    stands = suites.standings_of(row)
+    against = _against(row, stands)
+    if against and not override:
+        raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
+    if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
+        raise CannotPromote("the evidence or the version is not what was evaluated; evaluate again")
+    if row.agent.live_id != row.baseline_id:
+        raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
+    if row.agent.generation != generation:
+        raise MovedMeanwhile(MOVED)
+    return stands, against
+
+
+def _against(row: Candidate, stands: Sequence[suites.Standing]) -> list[str]:
+    """Why the gate does not let it through; empty when it does."""
+    against = []
+    if row.verdict != Candidate.Verdict.ELIGIBLE:
+        against.append(f"the gate says {Candidate.Verdict(row.verdict).label}")
+    open_ = [stand for stand in stands if not stand.is_passed]
+    return against + [f"suite {stand.suite} is {stand.label} ({stand.words})" for stand in open_]
 
 
 def _move(
@@ -129,17 +175,27 @@ def _move(
     generation: int,
     kind: Promotion.Kind,
     after: Version,
+    handed: tuple[str, str],
     approved_by: User,
     reason: str,
     through: str,
     candidate: Candidate | None = None,
     proposed_by: User | None = None,
     against_the_gate: bool = False,
+    told: Sequence[dict[str, Any]] = (),
 ) -> Promotion:
-    before = Agent.objects.get(pk=agent.pk).live
-    won = Agent.objects.filter(pk=agent.pk, generation=generation).update(live=after, generation=F("generation") + 1)
+    present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
+    before, (name, problem) = present.live, handed
+    unserved = ""
+    if problem and present.served:
+        if kind != Promotion.Kind.ROLLBACK:
+            raise CannotPromote(f"the gateway answers with {present.served} now, and could not with this: {problem}")
+        unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
+    won = Agent.objects.filter(pk=agent.pk, generation=generation).update(
+        live=after, served=name, generation=F("generation") + 1
+    )
     if not won:
-        raise MovedMeanwhile("the live version changed while you decided; look at the page again")
+        raise MovedMeanwhile(MOVED)
     promotion = Promotion.objects.create(
         agent=agent,
         kind=kind,
@@ -150,8 +206,10 @@ def _move(
         proposed_by=proposed_by,
         approved_by=approved_by,
         against_the_gate=against_the_gate,
+        suites=list(told),
         reason=reason,
     )
+    promotion.unserved = unserved
     agent.live, agent.generation = after, generation + 1
     record(
         project=agent.project,
@@ -162,5 +220,7 @@ def _move(
         through=through,
         before=str(before) if before else None,
         against_the_gate=against_the_gate,
+        suites={suite["suite"]: suite["state"] for suite in told},
+        unserved=unserved,
     )
     return promotion

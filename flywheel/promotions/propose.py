@@ -6,17 +6,19 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.models import User, record
-from flywheel.core.compare import compare
+from flywheel.core.compare import compare, difference
 from flywheel.core.digests import digest
 from flywheel.core.gate import Evidence, decide
 from flywheel.core.gate import Policy as Rules
-from flywheel.environments.models import Split
+from flywheel.core.metrics import Row
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import rows_of
+from flywheel.evals.run import bucket_of, rows_of
 from flywheel.jobs import State
+from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.policy import current_policy
-from flywheel.training.models import TrainingRun
+from flywheel.training import contamination, reward
+from flywheel.training.models import ContaminationCheck, TrainingRun
 
 
 class CannotPropose(ValueError):
@@ -34,9 +36,9 @@ def propose_for(evaluation: EvalRun) -> Candidate | None:
 def propose(
     *, version_eval: EvalRun, baseline_eval: EvalRun, actor: User, run: TrainingRun | None = None, through: str = ""
 ) -> Candidate:
-    """Write the report and the gate's verdict down. The same two evals under the same policy make one candidate.
+    """Write the report and the gate's verdict down, and have both versions run the agent's regression suites.
 
-    Raises CannotPropose.
+    The same two evals under the same policy make one candidate. Raises CannotPropose.
     """
     if version_eval.state != State.SUCCEEDED or baseline_eval.state != State.SUCCEEDED:
         raise CannotPropose("both evals must have succeeded")
@@ -45,7 +47,7 @@ def propose(
     if version_eval.version_id == baseline_eval.version_id:
         raise CannotPropose("the two evals are of the same version")
     policy = current_policy(version_eval.project, actor)
-    report = report_of(version_eval, baseline_eval, policy, run)
+    report = report_of(version_eval, baseline_eval, policy)
     with transaction.atomic():
         candidate, made = Candidate.objects.get_or_create(
             version_eval=version_eval,
@@ -73,51 +75,55 @@ def propose(
                 version=str(candidate.version),
                 verdict=candidate.verdict,
             )
+    if candidate.state == Candidate.State.WAITING:
+        suites.start_for(candidate=candidate, actor=actor, through=through)
     return candidate
 
 
-def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy, run: TrainingRun | None) -> dict[str, Any]:
+def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> dict[str, Any]:
     """Comparison and decision as JSON: a pure function of stored results, so that it can be made again and compared."""
     before, after = rows_of(baseline_eval), rows_of(version_eval)
-    members = version_eval.task_set.members.filter(split=version_eval.split).select_related("task")
-    bucket_of = {str(member.task): member.task.bucket or "guards a success" for member in members}
+    learnt = contamination.datasets_of(version_eval.version)
+    checks = [contamination.checked(dataset, version_eval.task_set) for dataset in learnt]
+    buckets = bucket_of(version_eval)
     evidence = Evidence(
         baseline=before,
         candidate=after,
         taskset_digests=(baseline_eval.task_set.digest, version_eval.task_set.digest),
         verifier_digests=(baseline_eval.verifier_digest, version_eval.verifier_digest),
         sampling=(_settings(baseline_eval), _settings(version_eval)),
-        train_overlap=_overlap(version_eval, run),
+        train_overlap=[name.rpartition("/")[2] for check in checks for name in check.report["blocked"]],
         artefact_digests=(version_eval.version.digest, digest(version_eval.version.content())),
-        cells=len(bucket_of) * version_eval.samples,
-        slice_of=bucket_of,
+        cells=len(buckets) * version_eval.samples,
+        slice_of=buckets,
     )
     decision = decide(Rules.from_dict(policy.rules), evidence)
     return {
-        "comparison": asdict(compare(before, after, slice_of=bucket_of)),
+        "comparison": asdict(compare(before, after, slice_of=buckets)),
         "familiarity": _familiarity(baseline_eval, version_eval),
+        "contamination": _contamination(checks, before, after),
+        "rewards": reward.of_version(version_eval.version),
         "decision": asdict(decision),
     }
 
 
 def _settings(run: EvalRun) -> dict[str, Any]:
-    return {**run.sampling, "samples": run.samples, "seed": run.seed, "split": run.split}
+    return {**run.sampling, "samples": run.samples, "seed": run.seed, "split": run.split, "engine": run.engine}
 
 
-def _overlap(evaluation: EvalRun, run: TrainingRun | None) -> list[str]:
-    """Held-out tasks whose cluster or prompt training tasks also have. By construction none; checked anyway."""
-    if run is None:
-        return []
-    members = list(run.dataset.task_set.members.select_related("task"))
-    trained = [member.task for member in members if member.split == Split.TRAIN]
-    clusters = {task.cluster for task in trained}
-    prompts = {" ".join(task.prompt.lower().split()) for task in trained}
-    held_out = evaluation.task_set.members.filter(split=Split.HELD_OUT).select_related("task")
-    return [
-        str(member.task)
-        for member in held_out
-        if member.task.cluster in clusters or " ".join(member.task.prompt.lower().split()) in prompts
-    ]
+def _contamination(checks: list[ContaminationCheck], before: list[Row], after: list[Row]) -> dict[str, Any]:
+    """What the candidate learnt from, beside the held-out tasks, and its gain without every task of which that has
+    anything: None where no task or all of them are flagged."""
+    flagged = {name.rpartition("/")[2] for check in checks for name in check.report["flagged"]}
+    arms = [[row for row in rows if row.task_id not in flagged] for rows in (before, after)]
+    return {
+        "datasets": [
+            {"dataset": str(check.dataset), "verdict": check.verdict, "counts": check.report["counts"]}
+            for check in checks
+        ],
+        "flagged": len(flagged),
+        "without": asdict(difference("success", *arms)) if flagged and all(arms) else None,
+    }
 
 
 def _familiarity(baseline: EvalRun, candidate: EvalRun) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from django.urls import reverse
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.core.gate import Policy as Rules
+from flywheel.environments.ledger import openings
 from flywheel.evals.show import comparison_context
+from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Promotion
 
 DEFAULT_RULES: dict[str, Any] = Rules().to_dict()
@@ -62,7 +64,24 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
             (name, row.report["familiarity"]["baseline"].get(name), estimate)
             for name, estimate in row.report["familiarity"]["candidate"].items()
         ],
+        "learnt": row.report.get("contamination", {"datasets": [], "flagged": 0, "without": None}),
+        "rewards": row.report.get("rewards", []),
+        "openings": openings(row.version_eval.task_set),
+        **_standings(row),
         "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
+    }
+
+
+def _standings(row: Candidate) -> dict[str, Any]:
+    """How it stands at the agent's regression suites: now while it waits, as it was decided where it was promoted."""
+    promotion = Promotion.objects.filter(candidate=row).first()
+    stands = suites.standings_of(row) if promotion is None else []
+    kept = [{**told, "label": suites.STATES[told["state"]]} for told in promotion.suites] if promotion else []
+    return {
+        **suites.context(
+            stands, row.version_eval_id, row.baseline_eval_id, is_open=row.state == Candidate.State.WAITING
+        ),
+        "kept": kept,
     }
 
 

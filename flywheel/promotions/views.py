@@ -11,6 +11,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
 from flywheel.paging import keyset
+from flywheel.promotions import lineage as origins
 from flywheel.promotions import show
 from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.promotions.models import Candidate, Promotion
@@ -19,6 +20,7 @@ from flywheel.promotions.promote import CannotPromote, make_first, promote, reje
 from flywheel.promotions.promote import roll_back as roll_back_to
 from flywheel.promotions.propose import CannotPropose
 from flywheel.promotions.propose import propose as propose_candidate
+from flywheel.trajectories.models import Trajectory
 
 LOG_SHOWN = 50
 
@@ -99,7 +101,7 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
         return redirect("promotions:index", request.project.slug)
     to = get_object_or_404(Version, agent=row, number=form.cleaned_data["version"])
     try:
-        roll_back_to(
+        move = roll_back_to(
             agent=row,
             to=to,
             actor=request.actor,
@@ -110,6 +112,8 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
         messages.error(request, f"Nothing was rolled back: {error}.")
     else:
         messages.success(request, f"{to} is live again.")
+        if move.unserved:
+            messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")
     return redirect("promotions:index", request.project.slug)
 
 
@@ -198,3 +202,12 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
         {**context, "candidate": row, "form": form, "barred": barred, "promotion": promotion},
         status=status,
     )
+
+
+@require_GET
+@requires(Permission.VIEW)
+def lineage(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Fragment of a trajectory's page: where it came from, and what was made of it."""
+    rows = Trajectory.objects.filter(project=request.project).select_related("project", "version__agent")
+    found = origins.lineage_of(get_object_or_404(rows, trace_id=trace_id))
+    return render(request, "promotions/_lineage_of.html", {"lineage": found})

@@ -8,7 +8,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -19,6 +19,9 @@ from django.template.context import RequestContext
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+
+from flywheel.core.buckets import Bucket, name_of
+from flywheel.core.verifiers import CAUSES
 
 register = template.Library()
 
@@ -274,13 +277,27 @@ def state(value: Any, label: str = "") -> SafeString:
 
 
 @register.filter
+def bucket_name(key: str, known: Mapping[str, Bucket]) -> str:
+    """A bucket's key in running text: `wrong tool`. `known_buckets`, the project's, is on every page."""
+    return name_of(key, known)
+
+
+@register.filter
+def cause_words(cause: str) -> str:
+    """Why there is no score, in our words: `timeout` → timed out."""
+    return CAUSES.get(cause, cause)
+
+
+@register.filter
 def safe_text(value: Any) -> str:
     """Hostile text made visible and harmless: no terminal colours, no hidden or direction-changing characters.
 
     Returns plain text on purpose: autoescape does the rest.
     """
-    text = _ANSI.sub("", "" if value is None else str(value))
-    return "".join(_visible(character) for character in text)
+    text = "" if value is None else str(value)
+    if (text.isascii() and text.isprintable()) or not _UNSEEN.search(text):  # nearly always, and much quicker
+        return text
+    return _ANSI.sub("", text).translate(_VISIBLE)
 
 
 @register.filter
@@ -289,7 +306,7 @@ def pretty(value: Any) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return safe_text(value)
         if isinstance(value, str):
             return safe_text(value)
@@ -435,7 +452,7 @@ _STATES = {
     "promoted": ("base", "●"),
     **dict.fromkeys(("failed", "error", "red", "regressed", "broken", "lost", "rejected"), _BAD),
     **dict.fromkeys(("not_shown", "reopened", "quarantined", "stale", "cancelling", "warning", "invalid"), _WARN),
-    **dict.fromkeys(("running", "claimed", "in_progress", "waiting", "pending", "in_review"), _BUSY),
+    **dict.fromkeys(("running", "claimed", "in_progress", "waiting", "pending", "in_review", "fixing"), _BUSY),
     "open": ("warn", "○"),
     **dict.fromkeys(("queued", "new", "draft", "cancelled", "closed", "muted", "retired", "proposed"), _OFF),
     "train": ("", "□"),
@@ -469,13 +486,25 @@ _HIDDEN = {
 }
 
 
-def _visible(character: str) -> str:
-    point = ord(character)
-    if point in _HIDDEN:
-        return f"⟨U+{point:04X}⟩"
-    if (point < 0x20 and character not in "\n\t\r") or 0x7F <= point < 0xA0:
-        return chr(0x2400 + point) if point < 0x20 else f"⟨U+{point:04X}⟩"
-    return character
+_VISIBLE = {point: f"⟨U+{point:04X}⟩" for point in (*_HIDDEN, *range(0x7F, 0xA0))} | {
+    point: chr(0x2400 + point) for point in range(0x20) if chr(point) not in "\n\t\r"
+}
+"""What stands in the place of a character that is not seen."""
+
+
+def _any_of(points: Iterable[int]) -> re.Pattern[str]:
+    """A class of characters, written as ranges: one by one, those beyond 0xFFFF would each be compared."""
+    ranges: list[list[int]] = []
+    for point in sorted(points):
+        if ranges and ranges[-1][1] == point - 1:
+            ranges[-1][1] = point
+        else:
+            ranges.append([point, point])
+    return re.compile(f"[{''.join(f'{re.escape(chr(low))}-{re.escape(chr(high))}' for low, high in ranges)}]")
+
+
+_UNSEEN = _any_of(_VISIBLE)
+"""The characters of which there is something to do. Each of `_ANSI` begins with one."""
 
 
 def _number(value: Any) -> float | None:

@@ -5,20 +5,22 @@ import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.environments import leaks
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.refs import find_task_set
 from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
+from flywheel.training import contamination, reward
 from flywheel.training import dataset as datasets
 from flywheel.training import launch as verbs
 from flywheel.training.models import Dataset, Point, Recommendation, TrainingRun
@@ -88,6 +90,8 @@ class RunIn(Schema):
     seed: int = 1
     override_reason: str = ""
     """Why not the fix that is recommended; wanted then."""
+    leave_out: list[int] = []
+    """Numbers of train tasks that are not learnt from; for a dataset that is built."""
 
 
 class RungOut(Schema):
@@ -140,6 +144,57 @@ class DatasetOut(Schema):
         return row.created_by.username
 
 
+class FindingOut(Schema):
+    level: str
+    held_out: str
+    train: str
+    times: int
+    """Training tasks that show it."""
+    shared: str
+    asked: str
+    trained: str
+    likeness: float | None
+
+
+class ContaminationOut(Schema):
+    dataset: str
+    task_set: str
+    verdict: str
+    """`clean`, `warned` (what was found does not block) or `contaminated`."""
+    opened: int
+    """How often the held-out part was measured."""
+    counts: dict[str, int]
+    """Held-out tasks by level; `task`, `source` and `content` block."""
+    blocked: list[str]
+    flagged: list[str]
+    findings: list[FindingOut]
+    """The first 50 of each level."""
+
+    @staticmethod
+    def resolve_dataset(row: leaks.Beside) -> str:
+        return str(row.dataset)
+
+    @staticmethod
+    def resolve_task_set(row: leaks.Beside) -> str:
+        return str(row.task_set)
+
+    @staticmethod
+    def resolve_opened(row: leaks.Beside) -> int:
+        return row.openings.times
+
+    @staticmethod
+    def resolve_counts(row: leaks.Beside) -> dict[str, int]:
+        return dict(row.report["counts"])
+
+    @staticmethod
+    def resolve_blocked(row: leaks.Beside) -> list[str]:
+        return list(row.report["blocked"])
+
+    @staticmethod
+    def resolve_flagged(row: leaks.Beside) -> list[str]:
+        return list(row.report["flagged"])
+
+
 class RunOut(Schema):
     id: int
     base: str
@@ -151,6 +206,8 @@ class RunOut(Schema):
     seed: int
     spec_digest: str
     override_reason: str
+    reward: dict[str, Any]
+    """Whether it learns from a reward, the audit of that, and who overrode it and why."""
     state: str
     cancelling: bool = Field(alias="is_cancelling")
     step: int = Field(alias="done")
@@ -178,6 +235,10 @@ class RunOut(Schema):
     @staticmethod
     def resolve_dataset(row: TrainingRun) -> str:
         return str(row.dataset)
+
+    @staticmethod
+    def resolve_reward(row: TrainingRun) -> dict[str, Any]:
+        return reward.kept(row)
 
     @staticmethod
     def resolve_produced(row: TrainingRun) -> str | None:
@@ -236,7 +297,7 @@ class Events(Schema):
 @router.get("/recommendations", response=Recommendations, auth=Key(Scope.READ), operation_id="list_recommendations")
 def list_recommendations(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
     """What the fix ladder said, newest first."""
-    rows = Recommendation.objects.filter(project=_key(request).project)
+    rows = Recommendation.objects.filter(project=keyed(request).project)
     return _page(rows.select_related("version__agent", "task_set"), asked)
 
 
@@ -250,7 +311,7 @@ def recommend_fix(request: HttpRequest, asked: RecommendationQuery) -> Recommend
 @router.get("/datasets", response=Datasets, auth=Key(Scope.READ), operation_id="list_datasets")
 def list_datasets(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
     """Newest first."""
-    rows = Dataset.objects.filter(project=_key(request).project)
+    rows = Dataset.objects.filter(project=keyed(request).project)
     return _page(rows.select_related("task_set", "created_by"), asked)
 
 
@@ -263,9 +324,9 @@ def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
             name=asked.name,
             kind=asked.kind,
             task_set=task_set,
-            actor=_key(request).actor,
+            actor=keyed(request).actor,
             rollouts=_rollouts(request, asked.rollouts),
-            through=_through(request),
+            through=keyed(request).through,
         )
     except datasets.CannotBuild as error:
         raise HttpError(422, str(error)) from None
@@ -291,6 +352,39 @@ def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Quer
     return {"items": items, "next": following if following < found.rows else None}
 
 
+@router.get(
+    "/datasets/{name}/{version}/contamination",
+    response=list[ContaminationOut],
+    auth=Key(Scope.READ),
+    operation_id="list_dataset_contamination",
+)
+def list_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
+    """The dataset beside every held-out part of the project; those that are too large to check now are left out."""
+    return leaks.beside(contamination.shown(_dataset(request, name, version)))
+
+
+@router.post(
+    "/datasets/{name}/{version}/contamination",
+    response=list[ContaminationOut],
+    auth=Key(Scope.TRAIN),
+    operation_id="check_dataset_contamination",
+)
+def check_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
+    """The same, with all that was not checked yet, however long it takes."""
+    return leaks.beside(contamination.check_all(_dataset(request, name, version)))
+
+
+@router.get(
+    "/task-sets/{name}/{int:version}/contamination",
+    response=list[ContaminationOut],
+    auth=Key(Scope.READ),
+    operation_id="list_task_set_contamination",
+)
+def list_task_set_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
+    """The newest datasets that were checked beside the held-out part of this set."""
+    return leaks.of_task_set(_task_set(request, f"{name}@{version}"), LIST_MAX)
+
+
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN), operation_id="launch_run")
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
@@ -301,14 +395,15 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
             base=base,
             algorithm=asked.algorithm,
             task_set=task_set,
-            actor=_key(request).actor,
+            actor=keyed(request).actor,
             dataset=_dataset_ref(request, asked.dataset),
             rollouts=_rollouts(request, asked.rollouts),
             settings=asked.settings,
             tuning=asked.tuning,
             seed=asked.seed,
+            leave_out=asked.leave_out,
             override_reason=asked.override_reason,
-            through=_through(request),
+            through=keyed(request).through,
         )
     except (verbs.CannotLaunch, datasets.CannotBuild) as error:
         raise HttpError(422, str(error)) from None
@@ -332,7 +427,7 @@ def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Ask for an end; a checkpoint is saved first, so it takes a moment."""
     run = _run(request, run_id)
     try:
-        verbs.cancel(run=run, actor=_key(request).actor, through=_through(request))
+        verbs.cancel(run=run, actor=keyed(request).actor, through=keyed(request).through)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _run(request, run_id)
@@ -343,7 +438,7 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Let a failed or cancelled run go on from its newest checkpoint."""
     run = _run(request, run_id)
     try:
-        verbs.resume(run=run, actor=_key(request).actor, through=_through(request))
+        verbs.resume(run=run, actor=keyed(request).actor, through=keyed(request).through)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _run(request, run_id)
@@ -366,15 +461,6 @@ def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]
     return {"items": items, "next": items[-1].pk if more else None}
 
 
-def _key(request: HttpRequest) -> KeyRequest:
-    """The request as `Key` has left it."""
-    return cast(KeyRequest, request)
-
-
-def _through(request: HttpRequest) -> str:
-    return f"key {_key(request).key.public}"
-
-
 def _page(rows: Any, asked: ListQuery) -> dict[str, Any]:
     try:
         page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
@@ -385,14 +471,14 @@ def _page(rows: Any, asked: ListQuery) -> dict[str, Any]:
 
 def _version(request: HttpRequest, ref: str, name: str) -> Any:
     try:
-        return find_version(_key(request).project, ref)
+        return find_version(keyed(request).project, ref)
     except UnknownReference as error:
         raise HttpError(422, f"{name}: {error}") from None
 
 
 def _task_set(request: HttpRequest, ref: str) -> TaskSet:
     try:
-        return find_task_set(_key(request).project, ref)
+        return find_task_set(keyed(request).project, ref)
     except UnknownReference as error:
         raise HttpError(422, f"task_set: {error}") from None
 
@@ -400,14 +486,14 @@ def _task_set(request: HttpRequest, ref: str) -> TaskSet:
 def _rollouts(request: HttpRequest, number: int | None) -> EvalRun | None:
     if number is None:
         return None
-    found = EvalRun.objects.filter(project=_key(request).project, pk=number).first()
+    found = EvalRun.objects.filter(project=keyed(request).project, pk=number).first()
     if found is None:
         raise HttpError(422, f"rollouts: there is no eval {number}")
     return found
 
 
 def _dataset(request: HttpRequest, name: str, version: int) -> Dataset:
-    rows = Dataset.objects.filter(project=_key(request).project).select_related("task_set", "created_by")
+    rows = Dataset.objects.filter(project=keyed(request).project).select_related("task_set", "created_by")
     found = rows.filter(name=name, version=version).first()
     if found is None:
         raise HttpError(404, f"there is no dataset {name[:100]}@{version}")
@@ -433,8 +519,14 @@ def _rows(found: Dataset, start: int, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _runs(request: HttpRequest) -> Any:
-    return TrainingRun.objects.filter(project=_key(request).project).select_related(
-        "base__agent", "task_set", "dataset", "produced__agent", "created_by"
+    return TrainingRun.objects.filter(project=keyed(request).project).select_related(
+        "base__agent",
+        "task_set",
+        "dataset",
+        "produced__agent",
+        "created_by",
+        "reward_audit",
+        "audit_override__created_by",
     )
 
 

@@ -9,8 +9,10 @@ from members of the train split only, and the set is checked for clusters and pr
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from typing import IO, Any, cast
 
 from django.core.files.base import ContentFile
@@ -20,28 +22,29 @@ from django.db.models import Max
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.core import digests, envs
+from flywheel.core.contamination import alike, item_of_row, key_of_row
+from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message
 from flywheel.environments.make import CannotMake, check_name, core_task, refuse_overlap
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
+from flywheel.training import contamination
 from flywheel.training.models import Dataset
 from flywheel.trajectories.load import traces_of
 
 MAX_PER_TASK = 4
 """Rows that one task may give beside its corrected answer, so that an easy task does not drown the others."""
 
-Attempts = dict[int, list[tuple[bool, Message]]]
-"""Scored attempts per task, as (passed, last agent message)."""
+ALIKE_KEPT = 20
+"""Pairs of near-duplicates that a dataset remembers."""
+
+Attempts = dict[int, list[tuple[bool, list[Message]]]]
+"""Scored attempts per task, as (passed, the whole conversation)."""
 
 
-class CannotBuild(ValueError):
+class CannotBuild(FieldError):
     """There is nothing to build from, or it cannot be kept; `field` says where, the message what to do first."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +55,88 @@ class Draft:
     task_set: TaskSet
     rows: list[dict[str, Any]]
     recipe: dict[str, Any]
-    """What they come from: `{"tasks", "from_failures", "from_rollouts", "eval_run"}`, counted in tasks and rows."""
+    """What they come from: `{"tasks", "from_failures", "from_rollouts", "eval_run"}`, counted in tasks and rows, and
+    the `duplicates` that were left out."""
 
     @property
     def content(self) -> bytes:
         return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in self.rows).encode()
 
 
-def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None) -> Draft:
+def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leave_out: Collection[int] = ()) -> Draft:
     """The rows of a kind that a task set gives now. Raises CannotBuild.
 
     `rollouts` is a finished eval run on the train split of the same set, whose passing (and for pairs failing) attempts
-    are used beside the corrected answers.
+    are used beside the corrected answers; `leave_out`, numbers of tasks that give no row.
     """
     if kind not in MAKERS:
         raise CannotBuild("kind", f"{kind!r} is unknown, one of {', '.join(MAKERS)} is wanted")
     if rollouts is not None:
         _check_rollouts(rollouts, task_set)
-    members = list(task_set.members.select_related("task__source", "task__failure").order_by("task__number"))
-    try:
-        refuse_overlap([member.task for member in members])
-    except CannotMake as error:
-        raise CannotBuild("task_set", str(error)) from error
-    tasks = [member.task for member in members if member.split == Split.TRAIN]
+    every = train_tasks(task_set)
+    tasks = [task for task in every if task.number not in leave_out]
     version = task_set.environment_version
     env = envs.build(version.environment.kind, version.config, version.verifier)
-    rows = list(MAKERS[kind](env, tasks, _attempts(rollouts)))
+    made = list(MAKERS[kind](env, tasks, _attempts(rollouts)))
+    kept: dict[str, dict[str, Any]] = {}
+    for row in made:
+        kept.setdefault(key_of_row(row), row)
+    rows = list(kept.values())
     if not rows:
         raise CannotBuild(
             "task_set",
             f"{task_set} gives no {Dataset.Kind(kind).label}: label failures, or evaluate on its train tasks",
         )
-    return Draft(kind, task_set, rows, _recipe(tasks, rows, rollouts))
+    recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)}
+    return Draft(kind, task_set, rows, recipe | ({"left_out": left} if (left := len(every) - len(tasks)) else {}))
+
+
+def kept(dataset: Dataset) -> Draft:
+    """What a dataset is made of, as it would be built now. Raises CannotBuild when the storage has lost it."""
+    try:
+        with open_rows(dataset) as file:
+            rows = [json.loads(line) for line in file]
+    except FileNotFoundError:
+        raise CannotBuild("dataset", f"the storage has lost the rows of {dataset}") from None
+    return Draft(dataset.kind, dataset.task_set, rows, dataset.recipe)
+
+
+def train_tasks(task_set: TaskSet) -> list[Task]:
+    """The tasks of the set that may be learnt from. Raises CannotBuild where one of them also stands held out."""
+    members = list(task_set.members.select_related("task__source", "task__failure").order_by("task__number"))
+    try:
+        refuse_overlap([member.task for member in members])
+    except CannotMake as error:
+        raise CannotBuild("task_set", str(error)) from error
+    return [member.task for member in members if member.split == Split.TRAIN]
 
 
 def build(
-    *, name: str, kind: str, task_set: TaskSet, actor: User, rollouts: EvalRun | None = None, through: str = ""
+    *,
+    name: str,
+    kind: str,
+    task_set: TaskSet,
+    actor: User,
+    rollouts: EvalRun | None = None,
+    leave_out: Collection[int] = (),
+    through: str = "",
 ) -> Dataset:
-    """Build a dataset of a kind, or return the existing one with the same rows. Raises CannotBuild."""
+    """Build a dataset of a kind, or return the existing one with the same rows. Raises CannotBuild.
+
+    It is checked against every held-out set of the project there and then.
+    """
+    check_dataset_name(name)
+    dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor, through)
+    contamination.check_all(dataset)
+    return dataset
+
+
+def check_dataset_name(name: str) -> None:
+    """Raise CannotBuild for a name that cannot stand in an address."""
     try:
         check_name(name)
     except CannotMake as error:
         raise CannotBuild("name", str(error).removeprefix("name: ")) from error
-    return _keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts), actor, through)
 
 
 def open_rows(dataset: Dataset) -> IO[bytes]:
@@ -111,47 +153,98 @@ def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
 
 def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
-        pure = core_task(task)
-        right = [
-            _kept_success(task) or env.gold(pure),
-            *(answer for passed, answer in attempts.get(task.pk, []) if passed),
-        ]
-        for number, answer in enumerate(_distinct(right)[: MAX_PER_TASK + 1]):
+        passed = [reopened(env, task, messages) for passed, messages in attempts.get(task.pk, []) if passed]
+        for number, episode in enumerate(_distinct([_right(env, task), *passed])[: MAX_PER_TASK + 1]):
+            yield from demonstrations(task, episode, "rollout" if number else _origin(task))
+
+
+def demonstrations(task: Task, episode: list[Message], origin: str) -> Iterator[dict[str, Any]]:
+    """A row for each thing that the agent says in a right episode, with all that came before as its prompt."""
+    for place, message in enumerate(episode):
+        if message.role == "assistant":
             yield {
-                "task_id": str(task),
-                "cluster": task.cluster,
-                "origin": "rollout" if number else "corrected" if task.bucket else "success",
-                "prompt": [message.to_openai() for message in env.reset(pure, 0)],
-                "completion": [answer.to_openai()],
+                **about(task, origin),
+                "prompt": [before.to_openai() for before in episode[:place]],
+                "completion": [message.to_openai()],
             }
 
 
-def _kept_success(task: Task) -> Message | None:
-    """What the agent said when it was right, word for word, for a task that guards a success."""
-    recorded = task.proof.get("recorded")
-    return Message.from_json(recorded) if recorded and not task.bucket and task.is_proved else None
+def preference(task: Task, right: list[Message], wrong: list[Message], origin: str) -> dict[str, Any] | None:
+    """A row of what to say and what not to at the first point at which a wrong episode leaves the right one; None where
+    it says nothing else, or nothing at all."""
+    place = _parting(right, wrong)
+    if not place:
+        return None
+    return {
+        **about(task, origin),
+        "prompt": [message.to_openai() for message in right[:place]],
+        "chosen": [right[place].to_openai()],
+        "rejected": [wrong[place].to_openai()],
+    }
+
+
+def about(task: Task, origin: str) -> dict[str, Any]:
+    """Where a row comes from. What was learnt from a synthetic task says so for ever."""
+    row = {"task_id": str(task), "cluster": task.cluster, "origin": origin}
+    return {**row, "synthetic": True} if task.is_synthetic else row
+
+
+def _origin(task: Task) -> str:
+    if task.generation_id:
+        return "generated"
+    return "corrected" if task.bucket else "success" if _guards_a_success(task) else "imported"
+
+
+def _guards_a_success(task: Task) -> bool:
+    """Whether somebody was right at it; nobody has tried one that was generated or imported."""
+    return not task.bucket and not task.generation_id and task.proof.get("is_failure", False) is False
+
+
+def _right(env: envs.Environment, task: Task) -> list[Message]:
+    """The episode of one who does everything right: for a task that guards a success what was said then, word for word,
+    else what the target asks for."""
+    pure, recorded = core_task(task), task.proof.get("recorded")
+    if recorded and task.is_proved and _guards_a_success(task):
+        return envs.episode(env, pure, lambda _: Message.from_json(recorded))
+    return _solved(env, task)
+
+
+def reopened(env: envs.Environment, task: Task, messages: list[Message]) -> list[Message]:
+    """An attempt as it would open today; what opened it then may have been another prompt's."""
+    opening = env.reset(core_task(task), 0)
+    said = next((place for place, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    return [*opening, *messages[said:]]
 
 
 def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+    """A right and a wrong thing to say at the same point: the first at which a wrong episode leaves the right one."""
     recorded = traces_of([task.source for task in tasks if task.source and task.bucket])
     for task in tasks:
-        pure = core_task(task)
-        right = env.gold(pure)
+        right = _solved(env, task)
         trace = recorded.get(task.source_id or 0)
         answer = trace.final() if trace else None
-        wrong = [(answer, "failure")] if answer else []
-        wrong += [(answer, "rollout") for passed, answer in attempts.get(task.pk, []) if not passed]
-        origins = {_said(answer): origin for answer, origin in reversed(wrong)}
-        different = [answer for answer in _distinct([answer for answer, _ in wrong]) if _said(answer) != _said(right)]
-        for answer in [answer for answer in different if answer.content][: MAX_PER_TASK + 1]:
-            yield {
-                "task_id": str(task),
-                "cluster": task.cluster,
-                "origin": origins[_said(answer)],
-                "prompt": [message.to_openai() for message in env.reset(pure, 0)],
-                "chosen": [right.to_openai()],
-                "rejected": [answer.to_openai()],
-            }
+        opening = env.reset(core_task(task), 0)
+        wrong = [([*opening, answer], "failure")] if answer else []
+        wrong += [(reopened(env, task, said), "rollout") for passed, said in attempts.get(task.pk, []) if not passed]
+        origins = {_said(episode): origin for episode, origin in reversed(wrong)}
+        different = _distinct([episode for episode, _ in wrong])
+        rows = (preference(task, right, episode, origins[_said(episode)]) for episode in different)
+        yield from islice(filter(None, rows), MAX_PER_TASK + 1)
+
+
+def _solved(env: envs.Environment, task: Task) -> list[Message]:
+    pure = core_task(task)
+    return envs.episode(env, pure, partial(env.solve, pure))
+
+
+def _parting(right: list[Message], wrong: list[Message]) -> int:
+    """Where the wrong one first says something else than the right one; 0 where it says nothing that could be shown."""
+    for place, (wanted, said) in enumerate(zip(right, wrong, strict=False)):
+        if wanted.role != "assistant" or said.role != "assistant":
+            continue
+        if _said([wanted]) != _said([said]):
+            return place if said.content or said.tool_calls else 0
+    return 0
 
 
 def _tasks(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
@@ -163,32 +256,33 @@ MAKERS = {"sft": _demonstrations, "pairs": _pairs, "tasks": _tasks}
 
 
 def _attempts(rollouts: EvalRun | None) -> Attempts:
-    """Unscored attempts teach nothing and are left out."""
+    """Unscored attempts teach nothing, and what somebody dropped nobody shall learn from: both are left out."""
     if rollouts is None:
         return {}
-    results = list(rollouts.results.exclude(success=None).select_related("trajectory").order_by("task_id", "sample"))
+    scored = rollouts.results.exclude(success=None).filter(dropped=None)
+    results = list(scored.select_related("trajectory").order_by("task_id", "sample"))
     traces = traces_of([result.trajectory for result in results if result.trajectory])
     found: Attempts = {}
     for result in results:
         trace = traces.get(result.trajectory_id or 0)
-        answer = trace.final() if trace else None
-        if answer is not None:
-            found.setdefault(result.task_id, []).append((bool(result.success), answer))
+        said = trace.conversation() if trace else []
+        if any(message.role == "assistant" for message in said):
+            found.setdefault(result.task_id, []).append((bool(result.success), said))
     return found
 
 
-def _distinct(answers: list[Message]) -> list[Message]:
-    """Each answer once, where it came first."""
-    found: dict[str, Message] = {}
-    for answer in answers:
-        found.setdefault(_said(answer), answer)
+def _distinct(episodes: list[list[Message]]) -> list[list[Message]]:
+    """Each episode once, where it came first."""
+    found: dict[str, list[Message]] = {}
+    for episode in episodes:
+        found.setdefault(_said(episode), episode)
     return list(found.values())
 
 
-def _said(answer: Message) -> str:
-    """What makes two answers one: their words and calls. The ids that an engine gave its calls do not count."""
-    calls = [[call.name, call.arguments] for call in answer.tool_calls]
-    return digests.canonical([answer.content, calls]).decode()
+def _said(messages: list[Message]) -> str:
+    """What makes two episodes one: the agent's words and calls. The ids that an engine gave its calls do not count."""
+    spoken = [message for message in messages if message.role == "assistant"]
+    return digests.canonical([[m.content, [[c.name, c.arguments] for c in m.tool_calls]] for m in spoken]).decode()
 
 
 def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | None) -> dict[str, Any]:
@@ -196,12 +290,14 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
         "tasks": len(tasks),
         "from_failures": sum(bool(task.bucket) for task in tasks),
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
+        "synthetic": sum(row.get("synthetic", False) for row in rows),
         "eval_run": rollouts.pk if rollouts else None,
     }
 
 
 @transaction.atomic
-def _keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
+def keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
+    """The dataset of these rows under the name: the one that there is, or its next version. Raises CannotBuild."""
     content = made.content
     digest = hashlib.sha256(content).hexdigest()
     project = Project.objects.select_for_update(no_key=True).get(pk=made.task_set.project_id)
@@ -218,7 +314,7 @@ def _keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
         task_set=made.task_set,
         digest=digest,
         rows=len(made.rows),
-        recipe=made.recipe,
+        recipe=made.recipe | {"alike": _alike(made)},
         file=file,
         created_by=actor,
     )
@@ -232,6 +328,12 @@ def _keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
         kind=made.kind,
     )
     return dataset
+
+
+def _alike(made: Draft) -> dict[str, Any]:
+    """How many requests of the rows are nearly another's, and the pairs that are most alike."""
+    pairs = alike([item_of_row(row) for row in made.rows])
+    return {"requests": len(pairs), "pairs": [asdict(pair) for pair in pairs[:ALIKE_KEPT]]}
 
 
 def _store(file: str, content: bytes, digest: str) -> None:

@@ -19,14 +19,17 @@ from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.refs import find_task_set
+from flywheel.evals.solved import unlearnable
 from flywheel.templatetags.flywheel import count
 from flywheel.training.launch import LORA, CannotLaunch, check_settings, check_tuning, default_settings
-from flywheel.training.models import Recommendation, TrainingRun
+from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.recommend import lightest
 
 PREFIX = "set."
 ALGORITHM_OF = {"sft": "sft", "dpo": "dpo", "rlvr": "grpo"}
 """The algorithm that is offered for a recommended fix."""
+LEARNS_BY = {"sft": "sft", "pairs": "dpo", "tasks": "grpo"}
+"""The algorithm that is offered for a kind of dataset."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,11 @@ class LaunchForm:
     base: Version | None = None
     task_set_ref: str = ""
     task_set: TaskSet | None = None
+    dataset: Dataset | None = None
+    """One that is kept, instead of one that is built of the set."""
     rollouts: EvalRun | None = None
+    leave_out: EvalRun | None = None
+    """The eval whose nearly always or never solved tasks shall not be practised."""
     algorithm: str = ""
     mode: str = "full"
     rank: str = str(LORA["rank"])
@@ -102,7 +109,9 @@ class LaunchForm:
                 form.task_set_ref = str(form.task_set)
             except UnknownReference as error:
                 form.errors["task_set"] = str(error)
-        form.rollouts = _rollouts(form, data.get("rollouts", ""))
+        form.dataset = _dataset(form)
+        form.rollouts = _eval(form, "rollouts")
+        form.leave_out = _eval(form, "leave_out")
         form.mode = data.get("mode", "full")
         for name in ("rank", "alpha", "seed", "reason", "passed_on"):
             setattr(form, name, data.get(name, getattr(form, name)))
@@ -111,13 +120,21 @@ class LaunchForm:
     def choose(self, recommendation: Recommendation | None) -> None:
         """Take the algorithm that was chosen, else the recommended one, and read its settings."""
         first = lightest(recommendation) if recommendation else None
-        self.algorithm = self.data.get("algorithm", "") or ALGORITHM_OF.get(first["fix"] if first else "", "sft")
+        lightest_one = ALGORITHM_OF.get(first["fix"] if first else "", "sft")
+        of_dataset = LEARNS_BY[self.dataset.kind] if self.dataset else ""
+        self.algorithm = self.data.get("algorithm", "") or of_dataset or lightest_one
         if self.algorithm not in recipes.ALGORITHMS:
             known = ", ".join(recipes.ALGORITHMS)
             self.errors["algorithm"] = f"{self.algorithm!r} is unknown, one of {known} is wanted"
             self.algorithm = "sft"
+        if self.dataset is not None and self.dataset.kind != self.known.data:
+            self.dataset = None  # another algorithm was chosen, which cannot learn from it
+        if self.dataset is not None:
+            self.rollouts = self.leave_out = None  # it has its rows already
         if self.known.data == "tasks":
             self.rollouts = None  # it practises the tasks themselves
+        else:
+            self.leave_out = None  # what is imitated need not be solved now and then
         defaults = default_settings(self.algorithm, self.base, self.mode)
         before = self._defaults_before()
         for name, default in defaults.items():
@@ -144,6 +161,11 @@ class LaunchForm:
         return bool(self.passed_on or "passed_on" in self.errors or any(f.error or f.is_changed for f in self.others))
 
     @property
+    def left_out(self) -> list[int]:
+        """Numbers of the tasks that shall not be practised."""
+        return [task.number for task in unlearnable(self.leave_out)] if self.leave_out else []
+
+    @property
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(self.key)
 
@@ -168,7 +190,13 @@ class LaunchForm:
                 check_settings(self.known, self.base, tuning, given)
             except CannotLaunch as error:
                 self.refuse(error.field, error.problem)
-        return {"settings": given, "tuning": tuning, "seed": seed, "override_reason": self.reason}
+        return {
+            "settings": given,
+            "tuning": tuning,
+            "seed": seed,
+            "override_reason": self.reason,
+            "leave_out": self.left_out,
+        }
 
     def refuse(self, where: str, problem: str) -> None:
         """Show at its field what a verb refused."""
@@ -230,6 +258,7 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         "algorithm": run.algorithm,
         "seed": str(run.seed),
         "reason": run.override_reason,
+        "dataset": str(run.dataset) if run.dataset.recipe.get("card") or run.dataset.mix else "",
         "rollouts": str(run.dataset.recipe.get("eval_run") or ""),
         **{name: str(value) for name, value in run.tuning.items()},
         **{PREFIX + name: write(value) for name, value in run.settings.items() if name in SETTINGS},
@@ -293,17 +322,33 @@ def _first_base(project: Project) -> Version | None:
 
 
 def _first_set(project: Project, base: Version | None) -> TaskSet | None:
-    """The newest task set of the agent's environments, else the newest of all."""
-    sets = TaskSet.objects.filter(project=project).order_by("-pk")
-    own = sets.filter(environment_version__environment__agent=base.agent_id).first() if base else None
-    return own or sets.first()
+    """The usual one of the agent's environments, else of the project."""
+    sets = TaskSet.objects.filter(project=project)
+    own = sets.filter(environment_version__environment__agent=base.agent_id).usual() if base else None
+    return own or sets.usual()
 
 
-def _rollouts(form: LaunchForm, text: str) -> EvalRun | None:
+def _dataset(form: LaunchForm) -> Dataset | None:
+    ref = form.data.get("dataset", "")
+    if not ref or not form.task_set:
+        return None
+    name, _, version = ref.partition("@")
+    found = Dataset.objects.filter(project=form.project, name=name, version=_whole(version) or 0).first()
+    if found is None or found.task_set_id != form.task_set.pk:
+        form.errors["dataset"] = f"there is no dataset {ref[:100]} of {form.task_set}"
+        return None
+    return found
+
+
+def _eval(form: LaunchForm, name: str) -> EvalRun | None:
+    text = form.data.get(name, "")
     if not text or not form.task_set:
         return None
     number = _whole(text)
-    found = EvalRun.objects.filter(project=form.project, pk=number or 0).first()
+    rows = EvalRun.objects.filter(project=form.project).select_related("task_set__environment_version")
+    found = rows.filter(pk=number or 0).first()
     if found is None:
-        form.errors["rollouts"] = f"there is no eval {text[:20]!r} in this project"
+        form.errors[name] = f"there is no eval {text[:20]!r} in this project"
+    elif found.task_set.environment_version.environment_id != form.task_set.environment_version.environment_id:
+        form.errors[name], found = f"{found} is about another environment than {form.task_set}", None
     return found

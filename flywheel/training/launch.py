@@ -1,6 +1,7 @@
 """Launch a training run: check everything a person chose, freeze it, queue it. Stop it, and let it go on."""
 
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from django.db import transaction
@@ -9,8 +10,12 @@ from flywheel.accounts.models import User, record
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
+from flywheel.core.errors import FieldError
+from flywheel.core.verifiers import rubric
+from flywheel.environments import suites
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
+from flywheel.training import contamination, reward
 from flywheel.training import dataset as datasets
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.recommend import FIX_OF, baseline_of, lightest, recommendation_for
@@ -20,13 +25,8 @@ MAX_RANK = 512
 LORA = {"rank": 8, "alpha": 16}
 
 
-class CannotLaunch(ValueError):
+class CannotLaunch(FieldError):
     """The run cannot be launched; `field` says where, the message what would be right."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
 
 
 def launch(
@@ -38,6 +38,7 @@ def launch(
     actor: User,
     dataset: Dataset | None = None,
     rollouts: EvalRun | None = None,
+    leave_out: Collection[int] = (),
     settings: dict[str, Any] | None = None,
     tuning: dict[str, Any] | None = None,
     seed: int = 1,
@@ -49,8 +50,11 @@ def launch(
 
     Without a dataset the fitting one is built from the set's corrected failures and, when `rollouts` names a finished
     eval run on its train split, from those attempts. The fix ladder is asked, unless what it said before is given;
-    whoever does something else than it recommends must say why. Raises CannotLaunch, and training.dataset.CannotBuild
-    when there is nothing to train on.
+    whoever does something else than it recommends must say why. Data that has a held-out task of the set is refused;
+    nobody can override that. What learns from a reward is refused until its audit is green or overridden (`reward.py`).
+    `leave_out` are numbers of train tasks that the built dataset shall not have.
+
+    Raises CannotLaunch, and training.dataset.CannotBuild when there is nothing to train on.
     """
     if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=key).first():
         return launched, False
@@ -62,6 +66,8 @@ def launch(
         raise CannotLaunch("seed", f"{seed!r} is not a whole number from 0 to {MAX_SEED}")
     recommendation = recommendation or recommendation_for(base, task_set)
     reason = _check_override(algorithm, base, task_set, recommendation, override_reason)
+    if dataset is not None and leave_out:
+        raise CannotLaunch("leave_out", f"{dataset} has its rows already; tasks are left out of one that is built")
     if dataset is None:
         dataset = datasets.build(
             name=f"{task_set.name}-{known.data}"[:100],
@@ -69,6 +75,7 @@ def launch(
             task_set=task_set,
             actor=actor,
             rollouts=rollouts,
+            leave_out=leave_out,
             through=through,
         )
     if dataset.kind != known.data or dataset.task_set_id != task_set.pk:
@@ -77,6 +84,9 @@ def launch(
             f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {known.label} wants "
             f"{Dataset.Kind(known.data).label} of {task_set}",
         )
+    _refuse_contamination(base, dataset, task_set)
+    _refuse_judges(algorithm, dataset)
+    audited = _check_reward(algorithm, base, dataset)
     content = {
         "base": base.digest,
         "algorithm": algorithm,
@@ -103,6 +113,7 @@ def launch(
             recommendation=recommendation,
             override_reason=reason,
             total=chosen["steps"],
+            **audited,
         )
         if made:
             record(
@@ -201,6 +212,39 @@ def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
 def untrainable(base: Version) -> str:
     """Why a version cannot be trained; empty when it can."""
     return "" if base.weights else f"{base} has no weights here; only a version with its own weights can be trained"
+
+
+def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
+    """Raise CannotLaunch when the data, or what the base learnt from, has anything of the held-out tasks; when the data
+    has anything of a regression suite of the base's agent."""
+    for field, each in (("dataset", dataset), *(("base", earlier) for earlier in contamination.datasets_of(base))):
+        if problem := contamination.refusal(contamination.checked(each, task_set), task_set):
+            raise CannotLaunch(field, f"{problem}; the data is {each}")
+    for suite in suites.present(base.agent):
+        if problem := contamination.suite_refusal(contamination.checked(dataset, suite.task_set), suite):
+            raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
+
+
+def _refuse_judges(algorithm: str, dataset: Dataset) -> None:
+    """Raise CannotLaunch for a reward that a trainer could not ask for: it holds no key and reaches no server."""
+    for task_set in dataset.task_sets if algorithm in recipes.REINFORCED else ():
+        if "judge" in rubric.needs(task_set.environment_version.verifier):
+            raise CannotLaunch(
+                "algorithm",
+                f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "
+                "reaches no server; train SFT or DPO on rollouts that it judged, or make a version without the judge",
+            )
+
+
+def _check_reward(algorithm: str, base: Version, dataset: Dataset) -> dict[str, Any]:
+    """The audit and the override that let it learn from its reward, to be kept with it. Raises CannotLaunch."""
+    found = reward.standing_of(algorithm, base, dataset)
+    if found is None:
+        return {}
+    _, holds = found
+    if not holds.allows:
+        raise CannotLaunch("reward", f"{reward.LOCKED}: {holds.words}; audit it, or have an approver override")
+    return {"reward_audit": holds.audit, "audit_override": holds.override}
 
 
 def _check_override(

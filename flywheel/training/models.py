@@ -1,6 +1,6 @@
 """How it changes: datasets, recommendations, training runs and what they measured on the way."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Q
@@ -10,8 +10,12 @@ from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.environments.models import TaskSet
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.jobs import Job, JobEvent, State
+from flywheel.training.check_models import ContaminationCheck
+from flywheel.training.rollout_models import Dropped
+
+__all__ = ["ContaminationCheck", "Dataset", "Dropped", "Point", "Recommendation", "TrainingEvent", "TrainingRun"]
 
 
 class Dataset(models.Model):
@@ -32,7 +36,7 @@ class Dataset(models.Model):
     """SHA-256 of the JSONL file."""
     rows = models.PositiveIntegerField()
     recipe = models.JSONField(default=dict)
-    """What it was built from: `{"corrected": n, "passing_rollouts": n, "eval_run": id, …}`"""
+    """What it was built from: `{"tasks": n, "from_failures": n, "eval_run": id, "duplicates": n, …}`"""
     file = models.CharField(max_length=300)
     """Name in Django's storage."""
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
@@ -46,6 +50,24 @@ class Dataset(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def mix(self) -> list[dict[str, Any]]:
+        """Of a mix, its parts as `mix.py` writes them; empty for a dataset of one environment."""
+        found: list[dict[str, Any]] = self.recipe.get("mix", [])
+        return found
+
+    @property
+    def task_sets(self) -> list[TaskSet]:
+        """The sets whose train splits its rows come from, its own first."""
+        keys = [part["task_set"] for part in self.mix]
+        others = TaskSet.objects.select_related("environment_version__environment").in_bulk(keys)
+        return [self.task_set, *(others[key] for key in keys if key != self.task_set_id)]
+
+    @property
+    def is_chosen_by_reward(self) -> bool:
+        """Whether scores of a verifier decided which rows are in it: then it teaches what that verifier likes."""
+        return bool(self.recipe.get("chosen_by_reward", self.recipe.get("from_rollouts")))
 
 
 class Recommendation(models.Model):
@@ -89,6 +111,14 @@ class TrainingRun(Job):
     )
     override_reason = models.TextField(blank=True)
     """Why not what was recommended; required then."""
+    reward_audit = models.ForeignKey(
+        RewardAudit, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
+    )
+    """The newest finished audit of the reward that it learns from; None where it learns from none (`reward.py`)."""
+    audit_override = models.ForeignKey(
+        AuditOverride, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
+    )
+    """What let it be launched although that audit was not green."""
     events_read = models.PositiveBigIntegerField(default=0)
     """Bytes of `events.jsonl` that are in the database."""
     checkpoint_step = models.PositiveIntegerField(null=True, blank=True)

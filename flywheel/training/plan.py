@@ -1,6 +1,6 @@
 """Before you launch: what the data is, what the held-out set can show, how long it will take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
@@ -9,15 +9,18 @@ from typing import Any
 from django.db.models import Count, Max, Min, Q
 
 from flywheel.agents.models import Version
+from flywheel.core.contamination import Report
 from flywheel.core.fixes import LEARNABLE
 from flywheel.core.metrics import Row, clusters_of, task_samples
 from flywheel.core.stats import Variance, minimum_detectable, variance_components
+from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import rows_of
 from flywheel.jobs import State
-from flywheel.training.dataset import CannotBuild, Draft, draft
-from flywheel.training.models import Point, TrainingRun
+from flywheel.training import contamination
+from flywheel.training.dataset import CannotBuild, Draft, draft, kept
+from flywheel.training.models import Dataset, Point, TrainingRun
 
 EARLIER = 5
 """Earlier runs that a duration is estimated from."""
@@ -36,6 +39,12 @@ class Data:
     """Why there are no rows."""
     guards: int
     """Train tasks that were made of successes."""
+    leaks: Report | None
+    """What the rows have of the held-out tasks; None without rows, or with too many to look while a page waits."""
+    elsewhere: list[tuple[TaskSet, Report]]
+    """Other held-out sets that the rows block: a version that learnt from them cannot be compared there."""
+    blocked: str
+    """Why these rows may not be trained on with this set."""
     warning: str
     """What a person should know of the baseline before they train on this."""
 
@@ -47,15 +56,27 @@ class Duration:
     """Earlier ones that it is estimated from."""
 
 
-def data_of(task_set: TaskSet, kind: str, rollouts: EvalRun | None, baseline: EvalRun | None) -> Data:
+def data_of(
+    task_set: TaskSet,
+    kind: str,
+    rollouts: EvalRun | None,
+    baseline: EvalRun | None,
+    leave_out: Collection[int] = (),
+    dataset: Dataset | None = None,
+) -> Data:
     """What a run of this kind would learn from and be measured by."""
     members = list(task_set.members.values_list("split", "task__cluster"))
     clusters = {split: {cluster for found, cluster in members if found == split} for split in Split.values}
     made, problem = None, ""
     try:
-        made = draft(kind=kind, task_set=task_set, rollouts=rollouts)
+        if dataset is not None:
+            made = kept(dataset)
+        else:
+            made = draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out)
     except CannotBuild as error:
         problem = error.problem
+    found = contamination.preview(made.rows, task_set) if made else None
+    leaks = found[task_set] if found else None
     return Data(
         train=sum(split == Split.TRAIN for split, _ in members),
         held_out=sum(split == Split.HELD_OUT for split, _ in members),
@@ -64,8 +85,18 @@ def data_of(task_set: TaskSet, kind: str, rollouts: EvalRun | None, baseline: Ev
         draft=made,
         problem=problem,
         guards=made.recipe["tasks"] - made.recipe["from_failures"] if made else 0,
+        leaks=leaks,
+        elsewhere=[(each, report) for each, report in (found or {}).items() if each != task_set and report.blocked],
+        blocked=contamination.refusal(leaks, task_set) or _guarded(found, baseline) if found and leaks else "",
         warning=_out_of_range(baseline, kind),
     )
+
+
+def _guarded(found: Mapping[TaskSet, Report], baseline: EvalRun | None) -> str:
+    """What the data has of a regression suite of the agent that learns from it."""
+    guards = suites.present(baseline.version.agent) if baseline else ()
+    said = [contamination.suite_refusal(found[suite.task_set], suite) for suite in guards]
+    return next(filter(None, said), "")
 
 
 def success_of(run: EvalRun | None) -> dict[str, Any] | None:

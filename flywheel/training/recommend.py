@@ -1,9 +1,11 @@
 """Ask the fix ladder: gather what is known of a version and keep what the ladder said of it."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.fixes import Evidence, Fix, recommend
@@ -12,6 +14,7 @@ from flywheel.core.stats import Estimate
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import rows_of
+from flywheel.failures.buckets import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.jobs import State
 from flywheel.training.models import Recommendation, TrainingRun
@@ -61,7 +64,7 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
     metrics = baseline.summary.get("metrics", {}) if baseline else {}
     rows = rows_of(baseline) if baseline else []
     return Evidence(
-        buckets=buckets_of(version, task_set),
+        buckets=families(task_set.project, buckets_of(version, task_set)),
         pass_at_1=_estimate(metrics.get("success")),
         pass_at_k=pass_at_k(rows, baseline.samples) if baseline and rows else None,
         k=baseline.samples if baseline else 0,
@@ -80,6 +83,14 @@ def buckets_of(version: Version, task_set: TaskSet) -> dict[str, int]:
         .exclude(decision=Decision.REJECTED)
         .values_list("bucket", flat=True)
     )
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def families(project: Project, buckets: Mapping[str, int]) -> dict[str, int]:
+    """The same failures by built-in bucket, which is what the rules of the ladder know."""
+    counted: Counter[str] = Counter()
+    for key, count in buckets.items():
+        counted[family(project, key)] += count
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 

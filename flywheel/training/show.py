@@ -11,11 +11,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
-from flywheel.environments.models import Task
+from flywheel.environments.models import Split, Task
+from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
 from flywheel.training.charts import Steps
 from flywheel.training.dataset import open_rows
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
+from flywheel.training.recommend import baseline_of
 
 SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""
@@ -127,13 +129,27 @@ def fingerprint(run: TrainingRun) -> str:
     """Changes whenever there is something new to show."""
     last = run.events.order_by("-id").values_list("id", flat=True).first() or 0
     came = (run.evaluation.state if run.evaluation else "", run.candidates.count())
-    return f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}-{came[0]}-{came[1]}"
+    beside = "".join(f"-{each.state}" for each, _ in others(run))
+    now = f"{run.state}-{run.done}-{run.events_read}-{last}-{run.attempt}-{int(run.is_cancelling)}"
+    return f"{now}-{came[0]}-{came[1]}{beside}"
+
+
+def others(run: TrainingRun) -> list[tuple[EvalRun, EvalRun | None]]:
+    """Of a mix: the produced version's evals on its other environments, each with the base's where there is one."""
+    if run.produced is None or not run.dataset.mix:
+        return []
+    sets = run.dataset.task_sets[1:]
+    found = EvalRun.objects.filter(version=run.produced, task_set__in=sets, split=Split.HELD_OUT)
+    newest = found.select_related("task_set").order_by("task_set_id", "-pk").distinct("task_set_id")
+    return [(each, baseline_of(run.base, each.task_set)) for each in newest]
 
 
 def is_settled(run: TrainingRun) -> bool:
-    """Whether nothing more will come: the run is over, its evaluation too, and the gate has spoken."""
+    """Whether nothing more will come: the run is over, its evaluations too, and the gate has spoken."""
     if not run.is_finished or run.evaluation is None:
         return run.is_finished
+    if not all(each.is_finished for each, _ in others(run)):
+        return False
     if not run.evaluation.is_finished or run.evaluation.finished_at is None:
         return run.evaluation.is_finished
     return timezone.now() - run.evaluation.finished_at > CANDIDATE_WITHIN or run.candidates.exists()
@@ -212,6 +228,7 @@ ADVICE: Mapping[str, str] = {
     "adapter": _AGAIN,
     "model": "When the model's files are right again, Resume; else launch another run.",
     "verifier": "Put the verifier or the tasks right, freeze a new task set, and launch on that.",
+    "reward_audit": "Audit the reward again, or have an approver override it, then Resume.",
     "nan": "Resume would meet the same again: launch another run with a lower learning rate.",
     "disk_full": "Make room, then Resume.",
     "out_of_memory": "Launch another run with a smaller micro_batch_size or max_completion_length.",

@@ -14,14 +14,15 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments import leaks, ledger
+from flywheel.environments.models import Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import StaleState, State
 from flywheel.paging import BadCursor, Page, about, keyset
-from flywheel.training import charts, dataset, forms, launch, plan, show
+from flywheel.training import charts, contamination, dataset, forms, launch, mix, plan, reward, show
 from flywheel.training.models import Dataset, Point, Recommendation, TrainingRun
 from flywheel.training.recommend import baseline_of, buckets_of, lightest, recommendation_for
-from flywheel.trajectories.models import name_of_bucket
+from flywheel.trajectories.buckets import name_of
 
 PAGE = 50
 OFFERED = 50
@@ -119,6 +120,7 @@ def _launch(request: PageRequest, form: forms.LaunchForm, recommendation: Recomm
             base=form.base,
             algorithm=form.algorithm,
             task_set=form.task_set,
+            dataset=form.dataset,
             rollouts=form.rollouts,
             actor=request.actor,
             recommendation=recommendation,
@@ -150,9 +152,12 @@ def _launch_context(
         return context
     baseline = baseline_of(base, task_set)
     smallest, assumed = plan.detectable(baseline) if baseline else (None, "")
+    data = plan.data_of(task_set, form.known.data, form.rollouts, baseline, form.left_out, form.dataset)
+    recipe = data.draft.recipe if data.draft else {}
+    judged, holds = reward.standing_of(form.algorithm, base, Dataset(task_set=task_set, recipe=recipe)) or (None, None)
     return context | {
         "buckets": [
-            {"key": key, "label": name_of_bucket(key), "count": count}
+            {"key": key, "label": name_of(request.project, key), "count": count}
             for key, count in buckets_of(base, task_set).items()
         ],
         "ladder": recommendation.ladder,
@@ -161,7 +166,12 @@ def _launch_context(
         "untrainable": launch.untrainable(base),
         "baseline": baseline,
         "success": plan.success_of(baseline),
-        "data": plan.data_of(task_set, form.known.data, form.rollouts, baseline),
+        "data": data,
+        "judged": judged,
+        "standing": holds,
+        "solved": reward.solved(form.algorithm, base, task_set, form.leave_out),
+        "openings": ledger.openings(task_set),
+        "datasets": Dataset.objects.filter(task_set=task_set, kind=form.known.data)[:OFFERED],
         "rollout_runs": _rollout_runs(task_set, form.rollouts),
         "smallest": None if smallest is None else smallest * 100,
         "assumed": assumed,
@@ -174,10 +184,14 @@ def _launch_context(
 @requires(Permission.VIEW)
 def run(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
+    if found.points.filter(kind=Point.Kind.SAMPLES).exists():
+        for task_set in found.dataset.task_sets:
+            ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=found, actor=request.actor)
     defaults = {
         "settings": show.settings_rows(found),
         "algorithm": ALGORITHMS[found.algorithm],
         "overridden": launch.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
+        "reward": reward.kept(found),
     }
     return render(request, "training/run.html", {**_live(found), **defaults})
 
@@ -200,6 +214,7 @@ def _live(found: TrainingRun) -> dict[str, Any]:
     steps, stride = charts.step_points(found)
     return {
         "run": found,
+        "others": show.others(found),
         "lineage": show.lineage(found),
         "progress": show.progress(found),
         "fingerprint": show.fingerprint(found),
@@ -247,8 +262,10 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         "rows": rows,
         "problem": problem,
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
+        "beside": leaks.beside(contamination.shown(found)),
         "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:PAGE],
         "lineage": show.dataset_lineage(found),
+        "mix": mix.parts_of(found),
     }
     return render(request, "training/dataset.html", context)
 
@@ -292,6 +309,8 @@ def _run(request: PageRequest, pk: int) -> TrainingRun:
         "evaluation",
         "recommendation",
         "created_by",
+        "reward_audit",
+        "audit_override__created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)
 
@@ -331,7 +350,9 @@ def _chosen(form: forms.LaunchForm) -> str:
         "base": form.base_ref,
         "task_set": form.task_set_ref,
         "algorithm": form.algorithm,
+        "dataset": str(form.dataset) if form.dataset else "",
         "rollouts": str(form.rollouts.pk) if form.rollouts else "",
+        "leave_out": str(form.leave_out.pk) if form.leave_out else "",
     }
     return urlencode({name: value for name, value in kept.items() if value})
 

@@ -1,21 +1,23 @@
 """Trajectories for programs: list, one with its steps, import, and the ledger of what arrived."""
 
+from dataclasses import fields
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
 from django.db.models import Prefetch
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
-from flywheel.accounts.access import Key, KeyRequest
+from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.paging import BadCursor, keyset
-from flywheel.trajectories import query
+from flywheel.trajectories import export, query, show
+from flywheel.trajectories.delete import delete
 from flywheel.trajectories.formats import FormatError
-from flywheel.trajectories.importing import import_lines
-from flywheel.trajectories.models import Batch, Step, Trajectory
+from flywheel.trajectories.importing import TooLarge, import_file, kept_aside
+from flywheel.trajectories.load import complete, step_of
+from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 
 router = Router(tags=["trajectories"])
 
@@ -31,6 +33,15 @@ class ListQuery(Schema):
 class SearchQuery(ListQuery):
     q: str = ""
     """The filter bar's language."""
+
+
+class ExportQuery(Schema):
+    format: str = "atif"
+    """`atif`, `otlp`, `openai`, `openai-bare` for messages and tools alone, or `csv` for spreadsheets."""
+    q: str = ""
+    """The filter bar's language."""
+    id: list[str] = []
+    """Trace ids, instead of `q`."""
 
 
 class StepsQuery(Schema):
@@ -60,6 +71,8 @@ class TrajectoryOut(Schema):
     tokens_out: int | None
     cost_usd: float | None
     outcome: str | None
+    feedback_count: int
+    """Feedback that holds now."""
     tags: list[str]
     proposed_bucket: str
     proposed_score: float | None
@@ -73,6 +86,22 @@ class TrajectoryOut(Schema):
     @staticmethod
     def resolve_version(row: Trajectory) -> int | None:
         return row.version.number if row.version else None
+
+
+class FeedbackOut(Schema):
+    span_id: str
+    """Of the step that it is about; empty for the whole trajectory."""
+    key: str
+    value: bool | int | float | str | None
+    score: float | None
+    """The number, also where the value is a label."""
+    comment: str
+    source: str
+    by: str
+    at: datetime
+    received_at: datetime
+    current: bool
+    """Whether it holds: the newest of its giver about this."""
 
 
 class TrajectoryPage(Schema):
@@ -102,6 +131,8 @@ class StepOut(Schema):
     tokens_out: int | None
     tokens_cached: int | None
     cost_usd: float | None
+    sampling: dict[str, Any]
+    """What training needs to score exactly what was sampled: token ids, log-probabilities, masks, parameters."""
     raw: dict[str, Any]
 
 
@@ -109,13 +140,20 @@ class TrajectoryWithSteps(TrajectoryOut):
     tools: list[dict[str, Any]]
     interventions: list[dict[str, Any]]
     metadata: dict[str, Any]
+    feedback: list[FeedbackOut]
+    """What holds now, newest first, at most 100."""
     steps: list[StepOut]
     next_step: int | None
     """`start` of the next page of steps, or null."""
 
     @staticmethod
-    def resolve_steps(row: Any) -> list[Step]:
-        return list(row.window)
+    def resolve_feedback(row: Any) -> list[Feedback]:
+        return show.feedback_of(row)
+
+    @staticmethod
+    def resolve_steps(row: Any) -> list[dict[str, Any]]:
+        complete(row.window, [row])
+        return [{"position": step.position, **_step(step)} for step in row.window]
 
     @staticmethod
     def resolve_next_step(row: Any) -> int | None:
@@ -131,12 +169,19 @@ class Problem(Schema):
 class ImportOut(Schema):
     trajectories: int
     formats: dict[str, int]
+    """What was detected, and how many of each."""
+    notes: int
+    """Scores and comments, which became feedback."""
     received: int
     inserted: int
     updated: int
     duplicate: int
     rejected: int
     problems: list[Problem]
+
+
+class DeletedOut(Schema):
+    steps: int
 
 
 class BatchOut(Schema):
@@ -164,8 +209,20 @@ def list_trajectories(request: HttpRequest, asked: Query[SearchQuery]) -> dict[s
     found = query.parse(asked.q)
     if found.problems:
         raise HttpError(400, " ".join(found.problems))
-    rows = found.apply(Trajectory.objects.filter(project=_key(request).project)).select_related("agent", "version")
-    return _page(rows.defer("said", "metadata", "tools", "interventions"), asked, ("started_at", "id"))
+    project = keyed(request).project
+    every = Trajectory.objects.filter(project=project)
+    rows = every.select_related("agent", "version").defer("said", "metadata", "tools", "interventions")
+    return _page(found.apply(every, project.pk), asked, ("started_at", "id"), rows.in_bulk)
+
+
+@router.get("/trajectories/export", auth=Key(Scope.READ), operation_id="export_trajectories", response={200: Any})
+def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
+    """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
+    Imported again, it gives the same trajectories."""
+    try:
+        return export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
+    except export.BadSelection as error:
+        raise HttpError(400, str(error)) from None
 
 
 @router.get(
@@ -177,45 +234,58 @@ def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]
     rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
         Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
     )
-    row = rows.filter(project=_key(request).project, trace_id=trace_id).first()
+    row = rows.filter(project=keyed(request).project, trace_id=trace_id).first()
     if row is None:
         raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
     return row
 
 
+@router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN), operation_id="delete_trajectory")
+def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> dict[str, int]:
+    """Delete it for good, with everything that holds what it said. Tasks, datasets and scores made of it stay."""
+    asked = keyed(request)
+    row = Trajectory.objects.filter(project=asked.project, trace_id=trace_id).first()
+    if row is None:
+        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000], through=asked.through)}
+
+
 @router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")
-def import_trajectories(request: HttpRequest, format: str = "auto") -> dict[str, Any]:
-    """JSON Lines as the body. Good lines are kept; the answer names the others."""
+def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str = "") -> dict[str, Any]:
+    """A file as the body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Good parts are kept; the answer names
+    the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`."""
+    asked = keyed(request)
     try:
-        lines = request.body.splitlines(keepends=True)
-    except RequestDataTooBig:
-        raise HttpError(413, "the body is too large; send the file in parts") from None
-    try:
-        report = import_lines(_key(request).project, lines, format=format, key=_key(request).key)
+        with kept_aside(request) as file:
+            report = import_file(asked.project, file, format=format, mapping=mapping or None, key=asked.key)
+    except TooLarge as error:
+        raise HttpError(413, str(error)) from None
     except FormatError as error:
         raise HttpError(400, str(error)) from None
     return {
         "trajectories": report.trajectories,
         "formats": report.formats,
+        "notes": report.notes,
         **report.steps,
-        "problems": report.problems,
+        "problems": [{"at": item.at, "reason": item.reason} for item in report.problems],
     }
 
 
 @router.get("/batches", response=BatchPage, auth=Key(Scope.READ), operation_id="list_batches")
 def list_batches(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
     """The ledger: what each request or import came to, newest first."""
-    return _page(Batch.objects.filter(project=_key(request).project), asked, ("id",))
+    return _page(Batch.objects.filter(project=keyed(request).project), asked, ("id",))
 
 
-def _key(request: HttpRequest) -> KeyRequest:
-    """The request as `Key` has left it."""
-    return cast(KeyRequest, request)
+def _step(row: Step) -> dict[str, Any]:
+    step = step_of(row)
+    said = {name: [message.to_json() for message in getattr(step, name)] for name in ("input", "output")}
+    return {item.name: getattr(step, item.name) for item in fields(step)} | said
 
 
-def _page(rows: Any, asked: ListQuery, keys: tuple[str, ...]) -> dict[str, Any]:
+def _page(rows: Any, asked: ListQuery, keys: tuple[str, ...], read: Any = None) -> dict[str, Any]:
     try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=keys)
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=keys, read=read)
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
     return {"items": page.items, "next": page.next_cursor or None}

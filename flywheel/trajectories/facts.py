@@ -5,20 +5,23 @@ span) in `Trajectory.said`, and merging takes the least or the greatest key, so 
 parts that arrived:
 
 - agent, session, user, environment, title: said first holds; a root span comes before a child that started with it.
-- outcome and each metadata key: said last holds.
+- outcome: said last holds, and what a person says before what a machine says.
+- each metadata key: said last holds.
 - tools, tool names, tags, interventions: the union, sorted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from flywheel.core.digests import canonical
-from flywheel.core.tools import parse_call
-from flywheel.core.traces import Message, Step, Trace
-from flywheel.trajectories.formats.reading import plain, text
+from flywheel.trajectories.arrivals import Said
+from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.models import Trajectory
 
-FIRST = ("agent", "session_id", "user_id", "environment", "title")
+FIRST = ("agent", "session_id", "user_id", "environment")
+JUDGED = "judged"
+"""In `Trajectory.said`: the outcome by a person's word."""
 COLUMNS = {"agent": "agent_name"}
 WIDTHS = {"agent": 200, "session_id": 200, "user_id": 200, "environment": 100, "title": 300}
 COMPARED = (
@@ -37,113 +40,124 @@ COMPARED = (
     "metadata",
 )
 """Columns that this module writes."""
-
-Key = list[Any]
-"""`[time, is a child, span id]`, which orders statements."""
-
-LATEST = "9999"
-"""After every time, for a part without one."""
+_FIRST = attrgetter("first")
 
 
-def merge(row: Trajectory, parts: Iterable[Trace]) -> bool:
-    """Add what `parts` say to the row's columns. Returns whether anything changed."""
-    before = {name: getattr(row, name) for name in COMPARED}
+def merge(row: Trajectory, parts: Sequence[Said], *, later_holds: bool = False) -> bool:
+    """Add what `parts` say to the row's columns. Returns whether anything changed.
+
+    With `later_holds`, another outcome of the same step holds because it came later: a person has corrected a file.
+    """
+    before = [getattr(row, name) for name in COMPARED]
     row.said = {name: dict(value) if isinstance(value, dict) else value for name, value in row.said.items()}
-    for part in parts:
-        _merge_part(row, part)
+    forward = sorted(parts, key=_FIRST)
+    _merge_first(row, forward)
+    _merge_title(row, forward)
+    _merge_last(row, forward)
+    _merge_outcome(row, parts, later_holds)
+    _merge_unions(row, parts)
+    said = row.said
     for name in FIRST:
-        setattr(row, COLUMNS.get(name, name), row.said.get(name, [None, ""])[1])
+        setattr(row, COLUMNS.get(name, name), said[name][1] if name in said else "")
     row.agent_name = row.agent_name or _service(row)
     row.version_label = _version(row)
-    row.outcome = row.said.get("outcome", [None, None])[1]
-    return any(before[name] != getattr(row, name) for name in COMPARED)
+    ends = said.get(JUDGED) or said.get("outcome")
+    row.outcome = ends[1] if ends else None
+    return before != [getattr(row, name) for name in COMPARED]
 
 
-def _merge_part(row: Trajectory, part: Trace) -> None:
-    first, last = _keys(part.steps)
+def _merge_first(row: Trajectory, forward: Sequence[Said]) -> None:
     for name in FIRST:
-        value = title(part.steps) if name == "title" else getattr(part, name)
-        if value:
-            _keep(row.said, name, first, text(value)[: WIDTHS[name]], wants_first=True)
-    if part.version:
-        versions = row.said.setdefault("versions", {})
-        _keep(versions, part.agent[:200], first, part.version[:100], wants_first=True)
-    if part.outcome:
-        _keep(row.said, "outcome", last, part.outcome, wants_first=False)
-    if part.metadata:
-        row.metadata = _metadata(row, plain(part.metadata), first)
-    row.tags = sorted({*row.tags, *(tag[:100] for tag in part.tags if tag)})
-    row.tool_names = sorted({*row.tool_names, *called(part.steps)})
-    row.tools = _union([*row.tools, *part.tools], lambda tool: str(tool.get("name", "")))
-    interventions = [*row.interventions, *(item.to_json() for item in part.interventions)]
-    row.interventions = _union(interventions, lambda item: canonical([item["at"], item["step"], item]).decode())
+        for part in forward:
+            if value := getattr(part, name):
+                _keep_first(row.said, name, part, value[: WIDTHS[name]])
+                break
+    for part in forward:
+        if part.version:
+            versions = row.said.setdefault("versions", {})
+            _keep_first(versions, part.agent[:200], part, part.version[:100])
 
 
-def _keep(said: dict[str, Any], name: str, key: Key, value: Any, *, wants_first: bool) -> None:
-    """Keep the statement with the least (greatest) key; where keys tie, the content decides, not the arrival."""
+def _merge_title(row: Trajectory, forward: Sequence[Said]) -> None:
+    known = row.said.get("title")
+    for part in forward:
+        if known is not None and list(part.first) > known[0]:
+            break
+        found = part.title() if callable(part.title) else part.title
+        if found:
+            _keep_first(row.said, "title", part, text(found)[: WIDTHS["title"]])
+            break
+    row.title = row.said["title"][1] if "title" in row.said else ""
+
+
+def _merge_last(row: Trajectory, forward: Sequence[Said]) -> None:
+    keys: dict[str, list[Any]] = row.said.get("metadata", {})
+    metadata = dict(row.metadata)
+    merged = None
+    for part in reversed(forward):
+        if part.metadata is merged:
+            continue  # the spans of a resource share what it says, and one that holds over this one has said it
+        merged, first = part.metadata, list(part.first)
+        for name, value in part.metadata.items():
+            key = keys.get(name)
+            if (
+                key is None
+                or first > key
+                or (first == key and value != metadata[name] and canonical(value) > canonical(metadata[name]))
+            ):
+                keys[name], metadata[name] = first, value
+    if keys:
+        row.said["metadata"], row.metadata = keys, metadata
+
+
+def _merge_outcome(row: Trajectory, parts: Iterable[Said], later_holds: bool) -> None:
+    for part in parts:
+        if part.outcome:
+            name = JUDGED if part.is_person else "outcome"
+            known = row.said.get(name)
+            statement = [list(part.last), part.outcome]
+            if known is None or statement > known or (later_holds and statement[0] == known[0]):
+                row.said[name] = statement
+
+
+def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
+    tags, tool_names = set(row.tags), set(row.tool_names)
+    interventions = list(row.interventions)
+    tools: list[dict[str, Any]] = []
+    for part in parts:
+        if part.tags:
+            tags.update(tag[:100] for tag in part.tags if tag)
+        if part.tool_names:
+            tool_names |= part.tool_names
+        if part.interventions:
+            interventions += [item.to_json() for item in part.interventions]
+        if part.tools and part.tools is not tools:
+            tools = part.tools
+            row.tools = _union([*row.tools, *tools], lambda tool: str(tool.get("name", "")))
+    # What a person said of a tag (`bulk.py`) holds over what parts say.
+    for tag, holds in row.said.get("by_hand", {}).items():
+        tags = tags | {tag} if holds else tags - {tag}
+    row.tags, row.tool_names = sorted(tags), sorted(tool_names)
+    if interventions:
+        row.interventions = _union(interventions, lambda item: canonical([item["at"], item["step"], item]).decode())
+
+
+def _keep_first(said: dict[str, Any], name: str, part: Said, value: Any) -> None:
+    """Keep the statement with the least key; where keys tie, the content decides, not the arrival."""
+    statement = [list(part.first), value]
     known = said.get(name)
-    if known is None or ([key, canonical(value)] < [known[0], canonical(known[1])]) == wants_first:
-        said[name] = [key, value]
+    if known is None or statement < known:
+        said[name] = statement
 
 
-def _metadata(row: Trajectory, said: dict[str, Any], key: Key) -> dict[str, Any]:
-    keys = row.said.setdefault("metadata", {})
-    merged = dict(row.metadata)
-    for name, value in said.items():
-        if name not in keys or [key, canonical(value)] > [keys[name], canonical(merged.get(name))]:
-            keys[name], merged[name] = key, value
-    return merged
-
-
-def _union(items: list[dict[str, Any]], identity: Any) -> list[dict[str, Any]]:
+def _union(items: list[dict[str, Any]], identity: Callable[[dict[str, Any]], str]) -> list[dict[str, Any]]:
     """Each item once, sorted by identity; of two with one identity, the greater content."""
     best: dict[str, dict[str, Any]] = {}
     for item in items:
         name = identity(item)
-        if name not in best or canonical(item) > canonical(best[name]):
+        if name not in best or (item != best[name] and canonical(item) > canonical(best[name])):
             best[name] = item
     return [best[name] for name in sorted(best)]
-
-
-def _keys(steps: list[Step]) -> tuple[Key, Key]:
-    """Keys of the first and of the last thing that the part says."""
-    if not steps:
-        return [LATEST, True, ""], ["", True, ""]
-    opening = min([_time(step.started_at) or LATEST, bool(step.parent_id), step.span_id] for step in steps)
-    closing = max([_time(step.ended_at or step.started_at), not step.parent_id, step.span_id] for step in steps)
-    return opening, closing
-
-
-def _time(moment: Any) -> str:
-    return moment.isoformat(timespec="microseconds") if moment else ""
-
-
-def title(steps: Iterable[Step]) -> str:
-    """The first line of the first thing that the user said."""
-    for step in steps:
-        for message in (*step.input, *step.output):
-            if message.role == "user" and message.content.strip():
-                return message.content.strip().splitlines()[0].strip()
-    return ""
-
-
-def called(steps: Iterable[Step]) -> set[str]:
-    """Names of the tools that were executed or asked for, also in a call written as text."""
-    names: set[str] = set()
-    for step in steps:
-        names.add(step.tool_name)
-        if step.kind in ("assistant", "agent"):
-            names |= {name for message in step.output for name in _asked(message)}
-    # A call written as text may spell out what PostgreSQL refuses: `\u0000` in JSON is a NUL once it is read.
-    return {text(name)[:200] for name in names if name}
-
-
-def _asked(message: Message) -> Iterable[str]:
-    if message.tool_calls:
-        return [call.name for call in message.tool_calls]
-    if message.content.lstrip().startswith('{"tool"') and (call := parse_call(message).call):
-        return [call.name]
-    return []
 
 
 def _service(row: Trajectory) -> str:

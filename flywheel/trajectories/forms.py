@@ -1,15 +1,23 @@
 from django import forms
 
-from flywheel.trajectories.formats import FORMATS
+from flywheel.trajectories.formats import FORMATS, TABLE
+from flywheel.trajectories.importing import MAX_BYTES
+
+KINDS = ".jsonl,.ndjson,.json,.eval,.parquet,.csv,.tsv,.gz"
 
 
 class ImportForm(forms.Form):
     file = forms.FileField(
-        label="File", help_text="JSON Lines: one trajectory a line.", widget=forms.FileInput(attrs={"accept": ".jsonl"})
+        label="File",
+        help_text="JSON Lines, JSON, an Inspect .eval archive, Parquet or CSV, also compressed with gzip; at most "
+        f"{MAX_BYTES // 1024**2} MiB.",
+        widget=forms.FileInput(attrs={"accept": KINDS}),
     )
     format = forms.ChoiceField(
+        help_text="A table whose columns are not known is shown first, so that you say what they mean.",
         choices=[
-            ("auto", "Detect for each line"),
+            ("auto", "Detect"),
             *((name, f"{entry.label}: {entry.description}") for name, entry in FORMATS.items()),
-        ]
+            (TABLE, "A table: choose its columns"),
+        ],
     )

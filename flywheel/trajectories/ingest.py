@@ -18,24 +18,34 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.conf import settings
-from django.db import DataError
+from django.db import DataError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from gunicorn.http.errors import ParseException
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from flywheel.accounts.access import Declared, KeyRequest, key_required
-from flywheel.accounts.models import Scope
+from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.trajectories import attempts
+from flywheel.trajectories.events import store_logs
 from flywheel.trajectories.formats import FormatError, otlp
-from flywheel.trajectories.models import Source
-from flywheel.trajectories.store import store
+from flywheel.trajectories.formats import logs as otlp_logs
+from flywheel.trajectories.ledger import Problem, Sent
+from flywheel.trajectories.models import Batch, Source
+from flywheel.trajectories.pressure import Busy, door, let_go, retry_after, watch
+from flywheel.trajectories.store import store, turns
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 5
 CHUNK = 64 * 1024
-GRPC_CODES = {400: 3, 401: 16, 403: 7, 405: 12, 411: 3, 413: 8, 415: 3, 503: 14}
+MEMBERS = 1000
+"""Parts of one gzip body; some senders compress each piece on its own."""
+GRPC_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 411: 3, 413: 8, 415: 3, 503: 14}
 MEDIA_TYPES = (otlp.PROTOBUF, "application/protobuf", otlp.JSON)
 REASONS_TOLD = 5
 
@@ -50,6 +60,8 @@ class Refused(Exception):
 
 def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
     """A `google.rpc.Status` in the request's encoding."""
+    if status not in (405, 503):
+        attempts.note(status, message, request.headers)
     code = GRPC_CODES[status]
     if _media_type(request) in MEDIA_TYPES[:2]:
         text = message.encode()
@@ -60,7 +72,7 @@ def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
     if status == 401:
         response["WWW-Authenticate"] = "Bearer"
     if status == 503:
-        response["Retry-After"] = str(RETRY_AFTER_S)
+        response["Retry-After"] = str(retry_after())
     return response
 
 
@@ -70,7 +82,7 @@ def _receiver(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
 
     @csrf_exempt
     @functools.wraps(admitted)
-    def receive(request: HttpRequest) -> HttpResponse:
+    def answer(request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
             response = refuse(request, 405, "OTLP is sent by POST")
             response["Allow"] = "POST"
@@ -81,50 +93,99 @@ def _receiver(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
             return refuse(request, refused.status, str(refused))
         except DataError as error:
             log.exception("the database cannot hold what %s was sent", request.path)
-            return refuse(request, 400, f"the database cannot hold this: {error}")
-        except Exception:
+            response = refuse(request, 400, f"the database cannot hold this: {error}")
+        except Busy:
+            return refuse(request, 503, "too many requests at once; send it again")
+        except Exception as error:
             # Also an error of ours: the client then sends again, and may meet a repaired server.
             log.exception("%s could not be stored", request.path)
-            return refuse(request, 503, "not stored; send it again")
+            if not isinstance(error, OperationalError):
+                attempts.note(503, f"it could not be stored: {type(error).__name__}", request.headers)
+            response = refuse(request, 503, "not stored; send it again")
+        let_go()  # an error of the database and its frames hold each other, and all that was sent
+        return response
 
-    return receive  # type: ignore[return-value]
+    return answer  # type: ignore[return-value]
 
 
 @_receiver
 def traces(request: KeyRequest) -> HttpResponse:
     """Store spans. Also those of a partly bad request: good siblings are kept, and the answer counts the others."""
-    body = read_body(request)
-    try:
-        batch = otlp.parts(body, _media_type(request))
-    except FormatError as error:
-        raise Refused(400, str(error)) from None
-    store(
-        request.project,
-        batch.traces,
-        source=Source.PRODUCTION,
-        format="otlp",
-        sha256=hashlib.sha256(body).hexdigest(),
-        key=request.key,
-        problems=[{"at": f"span {item.index}", "reason": item.reason} for item in batch.rejected],
-    )
+    sent, body = read_body(request)
+    return _answer(request, receive(request.project, request.key, sent, body))
+
+
+def receive(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportTraceServiceResponse:
+    """Store the spans of a request, whichever way it came, and say so. Raises Refused, Busy."""
+    with door.carry(len(body)), door.admit():
+        batch = take(project, key, sent, body)
     answer = ExportTraceServiceResponse()
     if batch.rejected or batch.warnings:
-        answer.partial_success.rejected_spans = len(batch.rejected)
-        answer.partial_success.error_message = _told(batch)
-    return _answer(request, answer)
+        answer.partial_success.rejected_spans = batch.rejected
+        answer.partial_success.error_message = told(batch)
+    return answer
+
+
+def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
+    """Store the spans of a request; `body` is decompressed. Raises Refused."""
+    with turns.coming():
+        try:
+            decoded = otlp.decode(body, sent.media_type)
+        except FormatError as error:
+            raise Refused(400, str(error)) from None
+        return store(
+            project,
+            decoded.spans,
+            source=Source.PRODUCTION,
+            format="otlp",
+            sha256=hashlib.sha256(body).hexdigest(),
+            key=key,
+            problems=[Problem(f"span {item.index}", item.reason, item.content) for item in decoded.rejected],
+            sent=sent,
+            shared=True,
+        )
 
 
 @_receiver
-def accepted(request: KeyRequest) -> HttpResponse:
-    """Logs and metrics: taken, so that an exporter of all three signals does not complain, and not kept."""
-    read_body(request)
-    return _answer(request, ExportTraceServiceResponse())
+def logs(request: KeyRequest) -> HttpResponse:
+    """Keep the log records that carry the content of spans, and take the others without keeping them."""
+    sent, body = read_body(request)
+    return _answer(request, receive_logs(request.project, request.key, sent, body))
 
 
-def read_body(request: HttpRequest) -> bytes:
-    """The decompressed body, at most `INGEST_MAX_BYTES` before and after decompression. Raises Refused."""
+def receive_logs(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportLogsServiceResponse:
+    """As `receive`, for logs."""
+    with door.carry(len(body)), door.admit():
+        try:
+            decoded = otlp_logs.decode(body, sent.media_type)
+        except FormatError as error:
+            raise Refused(400, str(error)) from None
+        batch = store_logs(project, decoded, sha256=hashlib.sha256(body).hexdigest(), key=key)
+    answer = ExportLogsServiceResponse()
+    if batch is not None and (batch.rejected or batch.warnings):
+        answer.partial_success.rejected_log_records = batch.rejected
+        answer.partial_success.error_message = told(batch)
+    return answer
+
+
+@_receiver
+def metrics(request: KeyRequest) -> HttpResponse:
+    """Metrics are taken, so that an exporter of all three signals does not complain, and not kept."""
+    sent, body = read_body(request)
+    return _answer(request, receive_metrics(request.project, request.key, sent, body))
+
+
+def receive_metrics(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportMetricsServiceResponse:
+    """As `receive`, for metrics."""
+    return ExportMetricsServiceResponse()
+
+
+def read_body(request: HttpRequest) -> tuple[Sent, bytes]:
+    """What was sent, and its body decompressed; each at most `INGEST_MAX_BYTES`. Raises Refused."""
+    _give_back()
     if _media_type(request) not in MEDIA_TYPES:
-        raise Refused(415, f"Content-Type must be {otlp.PROTOBUF} or {otlp.JSON}")
+        given = repr(_media_type(request)[:60]) if request.content_type else "missing"
+        raise Refused(415, f"Content-Type is {given} and must be {otlp.PROTOBUF} or {otlp.JSON}")
     encoding = request.headers.get("Content-Encoding", "").strip().lower() or "identity"
     if encoding not in ("identity", "gzip", "deflate"):
         raise Refused(415, f"Content-Encoding {encoding[:40]!r} is not known: none, gzip and deflate are")
@@ -138,9 +199,18 @@ def read_body(request: HttpRequest) -> bytes:
         body += chunk
         if len(body) > limit:
             raise _too_large()
+    if watch.has_cut(request.META.get("gunicorn.socket")):
+        raise Refused(503, "the body came too slowly; send it again")
     if len(body) < length:
         raise Refused(400, f"the body ended after {len(body)} of {length} bytes")
-    return bytes(body) if encoding == "identity" else _decompress(bytes(body), encoding, limit)
+    sent = Sent(_media_type(request), "" if encoding == "identity" else encoding, bytes(body))
+    return sent, sent.body if encoding == "identity" else decompress(sent.body, encoding, limit)
+
+
+def _give_back() -> None:
+    """Return the connection that the key was read on: one held by a request that waits is one that pages lack."""
+    if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
+        connection.close()
 
 
 def _chunks(request: HttpRequest) -> Iterator[bytes]:
@@ -153,24 +223,32 @@ def _chunks(request: HttpRequest) -> Iterator[bytes]:
     try:
         while chunk := stream.read(CHUNK):
             yield chunk
-    except UnreadablePostError:
-        raise Refused(400, "the body ended before its length") from None
+    except (UnreadablePostError, OSError, ParseException):
+        if watch.has_cut(request.META.get("gunicorn.socket")):
+            raise Refused(503, "the body came too slowly; send it again") from None
+        raise Refused(400, "the body ended before its end") from None
 
 
-def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     """Never makes more than `limit` bytes, however far a body would expand."""
     # Some senders of "deflate" leave the zlib header out.
     bits = 31 if encoding == "gzip" else 15 if body[:1] and body[0] & 0x0F == 8 else -15
-    plain = bytearray()
+    plain, at, members = bytearray(), 0, 0
     try:
-        while body:
+        while at < len(body):
+            members += 1
+            if members > MEMBERS:
+                raise Refused(400, f"the {encoding} body has more than {MEMBERS} parts")
             member = zlib.decompressobj(bits)
-            plain += member.decompress(body, limit + 1 - len(plain))
-            if len(plain) > limit:
-                raise _too_large()
-            if not member.eof:
-                raise Refused(400, f"the {encoding} body is cut off")
-            body = member.unused_data
+            while not member.eof:
+                # In pieces, since each part gives back a copy of all that follows it in its piece.
+                piece = body[at : at + CHUNK]
+                if not piece:
+                    raise Refused(400, f"the {encoding} body is cut off")
+                plain += member.decompress(piece, limit + 1 - len(plain))
+                if len(plain) > limit:
+                    raise _too_large()
+                at += len(piece) - len(member.unused_data) - len(member.unconsumed_tail)
     except zlib.error as error:
         raise Refused(400, f"the body is not valid {encoding}: {error}") from None
     return bytes(plain)
@@ -180,14 +258,14 @@ def _too_large() -> Refused:
     return Refused(413, f"more than {settings.INGEST_MAX_BYTES // 1024 // 1024} MiB; send smaller batches")
 
 
-def _told(batch: otlp.Batch) -> str:
-    reasons = [f"span {item.index}: {item.reason}" for item in batch.rejected[:REASONS_TOLD]]
-    if more := len(batch.rejected) - len(reasons):
+def told(batch: Batch) -> str:
+    reasons = [f"{item['at']}: {item['reason']}" for item in batch.problems[:REASONS_TOLD]]
+    if more := batch.rejected - len(reasons):
         reasons.append(f"and {more} more")
     return "; ".join(reasons + batch.warnings[:REASONS_TOLD])[:2000]
 
 
-def _answer(request: HttpRequest, message: ExportTraceServiceResponse) -> HttpResponse:
+def _answer(request: HttpRequest, message: Message) -> HttpResponse:
     if _media_type(request) == otlp.JSON:
         return HttpResponse(json.dumps(MessageToDict(message)), content_type=otlp.JSON)
     return HttpResponse(message.SerializeToString(), content_type=otlp.PROTOBUF)

@@ -1,37 +1,39 @@
-"""A trajectory as a person reads it: turns of a conversation, and the list of steps with their times.
+"""A trajectory as a conversation: turns, a window of steps at a time, so that one of any length opens at once.
 
-Both come a window of steps at a time, so that a trajectory of any length opens at once.
 `templates/trajectories/_conversation.html` shows turns, on every page that shows a trajectory.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from flywheel.core import traces
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Conversation, Message
-from flywheel.trajectories.load import step_of
-from flywheel.trajectories.models import Step, Trajectory
+from flywheel.sql import bound
+from flywheel.standing import Standing
+from flywheel.trajectories import tree
+from flywheel.trajectories.folds import Run, fold
+from flywheel.trajectories.load import complete, step_of
+from flywheel.trajectories.models import Feedback, Step, Trajectory
+from flywheel.trajectories.outline import label
 
 WINDOW = 200
-"""Steps in one window."""
-DEPTHS = 6
-"""Levels of indentation that the list shows."""
+"""Steps in one window of the review desk."""
+SCREEN = 40
+"""Steps in one window of the trajectory's own page, which loads the next as one scrolls."""
+FIRST = 4
+"""Steps at the beginning, which are read with every window: they hold the prompts that later calls repeat."""
+FEEDBACK_SHOWN = 100
+TEXT_SHOWN = 20_000
+"""Characters of one message; the whole of it is a file."""
+REPEATED = 200
+"""Characters from which on a message that was shown before is one line. A system prompt always is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    name: str
-    value: Any
-
-    @property
-    def is_block(self) -> bool:
-        """Needs lines of its own."""
-        return isinstance(self.value, dict | list) or (isinstance(self.value, str) and "\n" in self.value)
-
-
-@dataclass(slots=True)
+@dataclass
 class Turn:
     """One message, call, observation or intervention."""
 
@@ -39,6 +41,8 @@ class Turn:
     """`system`, `user`, `assistant`, `call`, `observation`, `intervention`, `error`"""
     trace_id: str
     span_id: str
+    position: int = -1
+    """Its step's; -1 for what belongs to none."""
     text: str = ""
     name: str = ""
     """The tool's, or what the intervention was."""
@@ -48,101 +52,174 @@ class Turn:
     reasoning: str = ""
     step: Step | None = None
     """On the turn that stands for its step: with times, tokens, cost, finish reason, error."""
-
-    @property
-    def fields(self) -> list[Argument]:
-        """Of a call, when its arguments are an object."""
-        given = self.arguments if isinstance(self.arguments, dict) else {}
-        return [Argument(name, value) for name, value in given.items()]
+    index: int = 0
+    """Its place among the turns of its step."""
+    same_as: "Turn | None" = None
+    """An earlier turn that says the very same."""
+    opens: Run | None = None
+    """On the first turn of a run of calls."""
+    closes: bool = False
+    """On the last one."""
+    is_whole: bool = False
+    """Whether what is long is shown all the same."""
+    as_text: bool = False
+    """Whether JSON is shown as it was written."""
 
     @property
     def is_broken(self) -> bool:
         """A call whose arguments are no object."""
         return self.kind == "call" and isinstance(self.arguments, str)
 
+    @property
+    def content(self) -> Any:
+        """What it says: a call's arguments, or text."""
+        return self.text if self.arguments is None else self.arguments
 
-@dataclass(slots=True)
-class Line:
-    """A step in the list, with its bar in the window's time."""
+    @property
+    def has_tree(self) -> bool:
+        return self.kind in ("call", "observation") and bool(tree.held_by(self.content))
 
-    step: Step
-    label: str
-    depth: int
-    start: float
-    length: float
-    total: float
+    @cached_property
+    def tree(self) -> tree.Tree | None:
+        """What a call or a result holds, where that is JSON."""
+        if self.as_text or not self.has_tree:
+            return None
+        return tree.tree_of(self.content, tree.WHOLE if self.is_whole else tree.BRIEF)
+
+    @property
+    def shown(self) -> str:
+        """The text, or its beginning."""
+        return self._beginning(self.text)
+
+    @property
+    def shown_reasoning(self) -> str:
+        return self._beginning(self.reasoning)
+
+    @property
+    def written(self) -> Any:
+        """Arguments as text, or their beginning."""
+        return self._beginning(self.arguments) if isinstance(self.arguments, str) else self.arguments
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only the beginning of some part is shown."""
+        if self.tree is not None:
+            return self.tree.is_cut
+        texts = (self.text, self.reasoning, self.arguments if isinstance(self.arguments, str) else "")
+        return any(len(text) > self._shown for text in texts)
+
+    @property
+    def _shown(self) -> int:
+        return tree.WHOLE.text if self.is_whole else TEXT_SHOWN
+
+    def _beginning(self, text: str) -> str:
+        return text if len(text) <= self._shown else f"{text[: self._shown]}…"
 
 
 def conversation_of(trajectory: Trajectory, start: int = 0, limit: int = WINDOW) -> list[Turn]:
     """The turns of the steps from position `start` on, each message once however often history was repeated."""
     rows = _window(trajectory, start, limit)
-    reader = _Reader(trajectory, has_model_calls=_has_model_calls(trajectory, rows))
+    reader = _Reader(
+        trajectory, has_model_calls=_has_model_calls(trajectory, rows), twice=_told_twice(trajectory, rows)
+    )
     for row in _before(trajectory, start):
         reader.read(row)
     turns = [turn for row in rows for turn in reader.read(row)]
+    fold(turns)
     if start + limit >= trajectory.step_count:
-        turns += _interventions(trajectory, "")
+        turns += _interventions(trajectory, "", -1)
     return turns
 
 
-def lines_of(trajectory: Trajectory, start: int = 0, limit: int = WINDOW) -> list[Line]:
-    """The steps from position `start` on, as the list beside the conversation shows them."""
-    rows = _window(trajectory, start, limit)
-    depths = _depths(trajectory, rows)
-    starts = [row.started_at for row in rows if row.started_at]
-    ends = [row.ended_at for row in rows if row.ended_at]
-    origin = min(starts, default=None)
-    total = (max(ends) - origin).total_seconds() * 1000 if origin and ends else 0.0
-    return [
-        Line(
-            row,
-            _label(row),
-            depths[row.span_id],
-            (row.started_at - origin).total_seconds() * 1000 if row.started_at and origin else 0.0,
-            row.duration_ms or 0.0,
-            total,
-        )
-        for row in rows
-    ]
+def turn_of(trajectory: Trajectory, position: int, index: int, *, own: bool = False) -> Turn | None:
+    """One turn of the step at a position; with `own` of its `own_turns`."""
+    if own:
+        row = trajectory.steps.filter(position=position).first()
+        turns = own_turns(trajectory, row) if row else []
+    else:
+        turns = [turn for turn in conversation_of(trajectory, position, 1) if turn.position == position]
+    found = next((turn for turn in turns if turn.index == index), None)
+    if found is not None:
+        found.opens, found.closes = None, False
+    return found
 
 
-def window_at(trajectory: Trajectory, span_id: str) -> int | None:
+def own_turns(trajectory: Trajectory, row: Step) -> list[Turn]:
+    """What a step did, without what it was told: what it wrote and called, or what it was called with and answered."""
+    complete([row], [trajectory])
+    step = step_of(row)
+    step.input = []
+    turns = _Reader(trajectory, has_model_calls=False, twice=()).own(row, step)
+    for index, turn in enumerate(turns):
+        turn.index, turn.is_whole = index, True
+    return turns
+
+
+_FEEDBACK = Standing(
+    lambda project, trace_id, current: Feedback.objects.filter(
+        project=project, trace_id=trace_id, current=current
+    ).order_by("-at", "-id")[:FEEDBACK_SHOWN]
+)
+
+
+def feedback_of(trajectory: Trajectory, *, current: bool = True) -> list[Feedback]:
+    """What holds now, or what the same givers said before, newest first."""
+    return _FEEDBACK(trajectory.project_id, trajectory.trace_id, current) if trajectory.feedback_count else []
+
+
+def window_at(trajectory: Trajectory, span_id: str, size: int = WINDOW) -> int | None:
     """Where the window begins that holds this step; None when there is no such step."""
     position = trajectory.steps.filter(span_id=span_id).values_list("position", flat=True).first()
-    return None if position is None else position // WINDOW * WINDOW
+    return None if position is None else position // size * size
 
 
 class _Reader:
     """Reads steps in order and answers the turns that each brings."""
 
-    def __init__(self, trajectory: Trajectory, *, has_model_calls: bool) -> None:
+    def __init__(self, trajectory: Trajectory, *, has_model_calls: bool, twice: Collection[str]) -> None:
         self.trajectory = trajectory
         self.has_model_calls = has_model_calls
+        self.twice = twice
+        """Model calls above a model call that tells of the same."""
         self.talk = Conversation()
         self.asked: dict[str, str] = {}
         """Calls that were shown: id → tool."""
         self.unanswered: Counter[str] = Counter()
         """Calls that were shown and whose tool has not run yet, by tool."""
+        self.shown: dict[str, Turn] = {}
+        """Texts that were shown, with the turn that did."""
 
     def read(self, row: Step) -> list[Turn]:
-        turns = self._said(row)
+        repeats = (row.kind == "agent" and self.has_model_calls) or row.span_id in self.twice
+        turns = [] if repeats else self.own(row, step_of(row))  # it only repeats what its model calls say
         if row.status == "error" and not any(turn.step for turn in turns):
-            turns.append(self._turn(row, "error", text=row.error, name=_label(row), step=row))
-        return turns + _interventions(self.trajectory, row.span_id)
+            name = label(row.kind, row.name, row.tool_name)
+            turns.append(self._turn(row, "error", text=row.error, name=name, step=row))
+        turns += _interventions(self.trajectory, row.span_id, row.position)
+        for index, turn in enumerate(turns):
+            turn.index = index
+            self._compare(turn)
+        return turns
 
-    def _said(self, row: Step) -> list[Turn]:
-        if row.kind == "agent" and self.has_model_calls:
-            return []  # it only repeats what its model calls say
+    def _compare(self, turn: Turn) -> None:
+        """Note who said this before."""
+        said = turn.kind in ("user", "assistant", "observation") and not turn.reasoning and len(turn.text) >= REPEATED
+        if said or (turn.kind == "system" and turn.text):
+            before = self.shown.setdefault(turn.text, turn)
+            turn.same_as = None if before is turn else before
+
+    def own(self, row: Step, step: traces.Step) -> list[Turn]:
+        """What a step adds to the conversation."""
         if row.kind == "retrieval":
-            return [self._call(row), self._turn(row, "observation", text=_text(row.result), name=row.name, step=row)]
-        step = step_of(row)
+            result = self._turn(row, "observation", text=_text(step.result), name=row.name, step=row)
+            return [self._call(row, step), result]
         added = self.talk.add(step)
         own = len(step.output) or int(row.kind == "tool" and bool(added))
         given, answered = added[: len(added) - own], added[len(added) - own :]
         turns = [turn for message in given for turn in self._message(row, message)]
         answers = [turn for message in answered for turn in self._message(row, message)]
         if row.kind == "tool":
-            answers = self._executed(row, answers)
+            answers = self._executed(row, step, answers)
         if answers:
             answers[-1 if row.kind == "tool" else 0].step = row
         return turns + answers
@@ -166,72 +243,87 @@ class _Reader:
             turns.append(self._turn(row, "call", name=call.name, arguments=call.arguments))
         return turns
 
-    def _executed(self, row: Step, turns: list[Turn]) -> list[Turn]:
+    def _executed(self, row: Step, step: traces.Step, turns: list[Turn]) -> list[Turn]:
         """The execution of a tool; the call is shown too when no model was seen to ask for it."""
         for turn in turns:
             turn.name = turn.name or row.tool_name
         if (row.tool_call_id and row.tool_call_id in self.asked) or self.unanswered[row.tool_name] > 0:
             self.unanswered[row.tool_name] -= 1
             return turns
-        return [self._call(row), *turns]
+        return [self._call(row, step), *turns]
 
-    def _call(self, row: Step) -> Turn:
-        return self._turn(row, "call", name=row.tool_name or row.name, arguments=row.arguments)
+    def _call(self, row: Step, step: traces.Step) -> Turn:
+        return self._turn(row, "call", name=step.tool_name or row.name, arguments=step.arguments)
 
     def _turn(self, row: Step, kind: str, **fields: Any) -> Turn:
-        return Turn(kind, self.trajectory.trace_id, row.span_id, **fields)
+        return Turn(kind, self.trajectory.trace_id, row.span_id, row.position, **fields)
 
 
-def _interventions(trajectory: Trajectory, span_id: str) -> list[Turn]:
+def _interventions(trajectory: Trajectory, span_id: str, position: int) -> list[Turn]:
     return [
-        Turn("intervention", trajectory.trace_id, span_id, text=item["note"], name=item["kind"], by=item["by"])
+        Turn("intervention", trajectory.trace_id, span_id, position, item["note"], item["kind"], item["by"])
         for item in trajectory.interventions
         if item["step"] == span_id
     ]
 
 
 def _window(trajectory: Trajectory, start: int, limit: int) -> list[Step]:
-    rows = trajectory.steps.defer("raw").filter(position__gte=start, position__lt=start + limit)
-    return list(rows.order_by("position"))
+    return _completed(trajectory, _WINDOW(trajectory.pk, start, start + limit))
+
+
+def _completed(trajectory: Trajectory, rows: list[Step]) -> list[Step]:
+    for row in rows:
+        row.trajectory = trajectory
+    complete(rows, [trajectory])
+    return rows
+
+
+_WINDOW = Standing(
+    lambda trajectory, start, end: Step.objects.filter(
+        trajectory=trajectory, position__gte=start, position__lt=end
+    ).order_by("position")
+)
 
 
 def _before(trajectory: Trajectory, start: int) -> list[Step]:
-    """What a window's model calls repeat as history: the last model call before it, and what followed."""
+    """What a window's model calls repeat: the first steps, and the last model call before it with what followed."""
     if not start:
         return []
-    earlier = trajectory.steps.filter(position__lt=start).order_by("-position")
-    last = earlier.filter(kind="assistant").exclude(input=[]).values_list("position", flat=True)[:1].first()
-    since = start - WINDOW if last is None else max(last, start - WINDOW)
-    return list(earlier.defer("raw").filter(position__gte=since).order_by("position"))
+    last = _LAST.first(trajectory.pk, start)
+    since = max(0, start - WINDOW, last.position if last else 0)
+    # Each place by its number: of a range PostgreSQL thinks that half of the trajectory lies in it, and calls workers.
+    # Not a standing question: planned for any trajectory, it is planned for a short one.
+    places = {*range(min(FIRST, start)), *range(since, start)}
+    rows = Step.objects.filter(trajectory=trajectory, position__in=sorted(places)).order_by("position")
+    return _completed(trajectory, list(rows))
+
+
+_LAST = Standing(
+    lambda trajectory, end: (
+        Step.objects.filter(trajectory=trajectory, position__lt=end, kind="assistant")
+        .order_by("-position")
+        .only("position")[:1]
+    )
+)
 
 
 def _has_model_calls(trajectory: Trajectory, rows: Sequence[Step]) -> bool:
     return any(row.kind == "assistant" for row in rows) or trajectory.steps.filter(kind="assistant").exists()
 
 
-def _depths(trajectory: Trajectory, rows: Sequence[Step]) -> dict[str, int]:
-    """How deep each step lies, as far as the list shows it; parents outside the window are looked up level by level."""
-    parents = {row.span_id: row.parent_id for row in rows}
-    for _ in range(DEPTHS):
-        missing = {parent for parent in parents.values() if parent and parent not in parents}
-        if not missing:
-            break
-        found = dict(trajectory.steps.filter(span_id__in=missing).values_list("span_id", "parent_id"))
-        parents |= {parent: found.get(parent, "") for parent in missing}
-    depths = {}
-    for row in rows:
-        depth, parent = 0, row.parent_id
-        while parent and parent in parents and depth < DEPTHS - 1:
-            depth, parent = depth + 1, parents[parent]
-        depths[row.span_id] = depth
-    return depths
+def _told_twice(trajectory: Trajectory, rows: Sequence[Step]) -> set[str]:
+    """As `core.traces.told_twice`, of the model calls in this window; the inner one begins soon after."""
+    calls = [row.span_id for row in rows if row.kind == "assistant"]
+    if not calls:
+        return set()
+    until = rows[-1].position + WINDOW
+    return {parent for (parent,) in bound(_ASKED_BY, [trajectory.pk, rows[0].position, until, calls])}
 
 
-def _label(row: Step) -> str:
-    """What the step is called in the list."""
-    if row.kind == "tool":
-        return row.tool_name or row.name or "tool"
-    return row.name or {"assistant": "answer", "system": "system prompt"}.get(row.kind, row.kind)
+_ASKED_BY = """
+SELECT DISTINCT parent_id FROM trajectories_step
+WHERE trajectory_id = %s AND position >= %s AND position < %s AND kind = 'assistant' AND parent_id = ANY(%s)
+"""
 
 
 def _text(value: Any) -> str:

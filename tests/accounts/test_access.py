@@ -3,6 +3,7 @@
 A new URL joins the table below with its permission; a new kind of object in a URL joins `world`.
 """
 
+import io
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,8 +20,15 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
 from flywheel.api import api
-from flywheel.evals.models import EvalRun
+from flywheel.environments.models import Generation, Proving, Trial
+from flywheel.environments.play import start as start_play
+from flywheel.environments.suites import put as put_suite
+from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
+from flywheel.failures.buckets import Wanted, define
+from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
+from flywheel.trajectories import bulk, comments, saved, uploads
+from flywheel.trajectories.models import Batch, Import, Quarantined
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import agent, candidate, evaluated
 from tests.test_jobs import training_run
@@ -31,57 +39,139 @@ PAGES = {
     ANYONE: "accounts:login accounts:logout healthz readyz",
     SIGNED_IN: "home accounts:profile",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
+    "key:gateway": "gateway:chat_completions gateway:models",
     Permission.VIEW: """
         overview:index
         agents:index agents:agent agents:version
-        trajectories:index trajectories:facets trajectories:detail trajectories:conversation trajectories:steps
-        trajectories:step
+        trajectories:index trajectories:facets trajectories:export
+        trajectories:detail trajectories:conversation trajectories:steps
+        trajectories:step trajectories:turn trajectories:search trajectories:totals
+        trajectories:download trajectories:connect trajectories:connect_live trajectories:preview
+        trajectories:choose_columns trajectories:save_view trajectories:delete_view trajectories:open_with
+        trajectories:bulk_actions trajectories:start_bulk trajectories:bulk trajectories:bulk_live
+        trajectories:cancel_bulk trajectories:resume_bulk trajectories:bulk_file
+        trajectories:metrics trajectories:metrics_figures
+        trajectories:comments trajectories:read_comments trajectories:mentions trajectories:read_mentions
         failures:index failures:bucket failures:queue failures:review failures:panel
+        failures:queues failures:queue_detail failures:queue_agreement failures:desk failures:item
+        failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours
+        failures:detectors failures:detector failures:agreement
         environments:index environments:environment environments:task environments:task_set environments:make
+        environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
+        evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people
+        evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
-        training:live
-        promotions:index promotions:candidate
+        training:live training:rollouts
+        promotions:index promotions:candidate promotions:lineage promotions:suites promotions:suites_beside
     """,
-    Permission.REVIEW: "failures:label failures:undo failures:correction",
+    Permission.REVIEW: """
+        evals:judge_output evals:undo_judgement evals:finish_reward_audit
+        trajectories:say trajectories:edit_comment trajectories:delete_comment trajectories:people
+        failures:label failures:undo failures:correction failures:add_to_queue
+        failures:take failures:decide failures:decline failures:skip failures:requeue failures:hold failures:take_back
+        failures:reopen
+        failures:steer_bucket failures:close_bucket failures:reopen_bucket
+        failures:start_clustering failures:cancel_clustering failures:resume_clustering failures:delete_clustering
+        failures:merge_clusters failures:name_cluster failures:move_members failures:take_apart failures:send_cluster
+        failures:label_cluster
+    """,
     Permission.BUILD: """
-        agents:new agents:new_version trajectories:import
+        agents:new agents:new_version failures:new_queue failures:edit_queue failures:archive_queue
+        failures:define_bucket failures:edit_bucket failures:archive_bucket
+        trajectories:import trajectories:map trajectories:map_preview trajectories:discard
+        trajectories:import_job trajectories:import_live trajectories:cancel_import trajectories:resume_import
+        trajectories:quarantine trajectories:quarantined trajectories:quarantined_raw trajectories:replay
+        trajectories:dismiss trajectories:replay_group trajectories:dismiss_group trajectories:reread
+        trajectories:start_reread
+        environments:sandbox
         environments:create environments:make_task environments:make_version environments:make_all environments:freeze
-        environments:retire
-        evals:new evals:cancel evals:resume
+        environments:export environments:import_tasks environments:look_at_tasks environments:discard_tasks
+        environments:generate environments:cancel_generation environments:resume_generation environments:retire
+        environments:play_any environments:start_play environments:say environments:ask environments:take_back
+        environments:stop_play environments:vary
+        environments:verifier environments:trial environments:prove environments:stop_trial environments:stop_proving
+        promotions:put_suite promotions:retire_suite promotions:run_suite
+        evals:new evals:cancel evals:resume evals:start_rescore evals:begin_reward_audit
     """,
-    Permission.TRAIN: "training:launch training:cancel training:resume promotions:propose",
-    Permission.APPROVE: "promotions:approve promotions:reject promotions:roll_back promotions:first",
+    Permission.TRAIN: """
+        training:launch training:mix training:cancel training:resume promotions:propose
+        promotions:run_suites
+        training:collect training:write_dataset training:drop_rollout training:take_rollout_back
+    """,
+    Permission.APPROVE: """
+        promotions:approve promotions:reject promotions:roll_back promotions:first evals:override_reward_audit
+    """,
     Permission.ADMIN: """
-        promotions:policy
+        promotions:policy trajectories:connect_key
+        trajectories:delete trajectories:redaction_dry_run settings:retention settings:retention_preview
         settings:index settings:add_member settings:set_roles settings:keys settings:make_key settings:revoke_key
-        settings:audit
+        failures:switch_detector failures:point_detector
+        settings:gateway settings:redaction settings:try_redaction settings:audit
     """,
 }
 CALLS = {
-    Scope.INGEST: "import_trajectories",
+    Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
         list_agents get_agent list_versions get_version
-        list_trajectories get_trajectory list_batches
-        list_buckets list_failures get_labels
-        list_environments get_environment list_tasks get_task list_task_sets get_task_set
-        list_evals get_eval list_eval_results compare_evals
+        list_trajectories get_trajectory export_trajectories list_feedback list_batches
+        get_trajectory_outline search_trajectory get_trajectory_totals
+        get_metrics
+        list_views export_many list_bulk_actions get_bulk_action get_bulk_file
+        list_comments list_mentions get_facets
+        list_buckets get_bucket list_failures get_labels
+        list_detectors get_detector get_agreement
+        list_queues get_queue list_queue_items get_queue_item get_queue_agreement
+        list_clusterings get_clustering list_clusters get_cluster list_cluster_members find_similar
+        list_rollouts list_entities
+        list_environments get_environment get_generation get_play get_play_state
+        list_tasks get_task list_task_sets get_task_set
+        list_task_set_openings list_task_set_contamination list_dataset_contamination
+        list_verifier_parts get_proofs
+        list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement
+        list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
         list_recommendations list_datasets get_dataset list_dataset_rows
         list_runs get_run list_run_points list_run_events
-        list_candidates get_candidate list_promotions
+        list_candidates get_candidate list_promotions get_lineage
+        list_suites get_suites_of_live list_candidate_suites
     """,
-    Scope.REVIEW: "label_trajectory undo_label",
+    Scope.REVIEW: """
+        judge_audited_output undo_audit_judgement finish_reward_audit
+        save_view delete_view tag_trajectories queue_trajectories cancel_bulk_action resume_bulk_action read_mentions
+        comment edit_comment delete_comment
+        label_trajectory undo_label add_to_queue take_queue_item hold_queue_item release_queue_item review_queue_item
+        decline_queue_item undo_queue_review reopen_queue_item
+        steer_bucket close_bucket reopen_bucket
+        cluster_failures cancel_clustering resume_clustering delete_clustering merge_clusters name_cluster
+        move_cluster_members take_cluster_apart label_cluster
+    """,
     Scope.BUILD: """
-        create_agent create_version
-        create_environment make_environment_version make_task make_all_tasks retire_task freeze_task_set
-        create_eval cancel_eval resume_eval
+        export_environment import_tasks
+        create_agent create_version make_queue change_queue define_bucket change_bucket
+        list_quarantined get_quarantined replay_quarantined dismiss_quarantined
+        create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
+        make_variants
+        freeze_task_set generate_tasks cancel_generation play make_move ask_for_move take_move_back stop_play
+        try_verifier get_trial cancel_trial prove_tasks cancel_proofs
+        create_eval cancel_eval resume_eval rescore_eval begin_reward_audit
+        list_sandboxes
+        put_suite retire_suite run_suite
     """,
-    Scope.TRAIN: "recommend_fix build_dataset launch_run cancel_run resume_run propose_candidate",
-    Scope.APPROVE: "approve_candidate reject_candidate roll_back",
-    Scope.ADMIN: "list_members set_member_roles list_keys make_key revoke_key list_audit_entries",
+    Scope.TRAIN: """
+        collect_rollouts write_dataset drop_rollout take_rollout_back
+        recommend_fix build_dataset mix_datasets check_dataset_contamination launch_run cancel_run resume_run
+        propose_candidate run_candidate_suites
+    """,
+    Scope.APPROVE: "approve_candidate reject_candidate roll_back override_reward_audit",
+    Scope.ADMIN: """
+        set_detector
+        list_members set_member_roles list_keys make_key revoke_key list_audit_entries
+        delete_trajectory delete_trajectories get_retention set_retention
+    """,
 }
-GLOBAL = {("failures", "key")}
-"""Words in a URL that name no project's object: a bucket is one of the core's."""
+
+GLOBAL = {("failures", "detector")}
+"""Words in a URL that name no project's object: a detector is one of the core's."""
 
 
 @dataclass(frozen=True)
@@ -246,17 +336,39 @@ class World:
         return {name: self.values[page.room, name] for name in page.parameters if name != "project"}
 
 
+def rollout(run: EvalRun) -> Result:
+    """One that may be trained on."""
+    collected = EvalRun.objects.create(
+        project=run.project,
+        created_by=run.created_by,
+        version=run.version,
+        task_set=run.task_set,
+        split="train",
+        state="succeeded",
+        samples=1,
+        verifier_digest=run.verifier_digest,
+    )
+    task = run.task_set.tasks.order_by("number")[0]
+    return Result.objects.create(run=collected, task=task, sample=0, seed=0, score=1.0, success=True)
+
+
 @pytest.fixture
 def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     everyone = User.objects.create_user(username="everyone")
     for role in Role:
         Membership.objects.create(user=everyone, project=cast.project, role=role)
     trajectory = build.trajectory(proposed_bucket="wrong_tool", proposed_score=0.9)
+    bucket = define(project=cast.project, actor=everyone, wanted=Wanted("Refund promised", "other"))
     run = candidate.version_eval
     task = run.task_set.members.filter(split="held-out").first() or run.task_set.members.first()
     assert task is not None
     training = training_run(build)
+    learnt = rollout(run)
     api_key, _ = ApiKey.make(cast.project, "test", ["read"], cast.admin)
+    batch = Batch.objects.create(
+        project=cast.project, format="otlp", received=1, inserted=0, updated=0, duplicate=0, rejected=1
+    )
+    rejected = Quarantined.objects.create(project=cast.project, batch=batch, at="span 0", reason="bad", content=b"{}")
     EvalRun.submit(
         key=uuid.uuid4(),
         project=cast.project,
@@ -265,25 +377,92 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         task_set=run.task_set,
         verifier_digest=run.verifier_digest,
     )
+    imported, _ = Import.submit(
+        key=uuid.uuid4(), project=cast.project, created_by=cast.builder, name="runs.jsonl", upload="0" * 32
+    )
+    play = start_play(task=task.task, actor=cast.builder)
+    generation, _ = Generation.submit(
+        key=uuid.uuid4(),
+        project=cast.project,
+        created_by=cast.builder,
+        environment=task.task.environment,
+        count=1,
+        seed=1,
+    )
+    about: dict[str, Any] = {"key": uuid.uuid4(), "project": cast.project, "created_by": cast.builder}
+    trial, _ = Trial.submit(**about, environment=task.task.environment, verifier={})
+    proving, _ = Proving.submit(**about, environment=task.task.environment)
+    rescore, _ = Rescore.submit(
+        **about, run=run, environment_version=run.task_set.environment_version, verifier_digest=run.verifier_digest
+    )
+    audit = RewardAudit.objects.create(project=cast.project, run=run, seed=1, created_by=cast.builder)
+    audit.items.create(place=1, result=run.results.all()[0])
+    many = bulk.submit(
+        project=cast.project, actor=cast.builder, action="tag", options={"tags": ["a"]}, key=uuid.uuid4()
+    )
+    view = saved.save(project=cast.project, actor=everyone, name="mine", q="has:error")
+    queue = Queue.objects.create(project=cast.project, name="queue", created_by=cast.builder)
+    clustering = Clustering.objects.create(project=cast.project, created_by=cast.builder, up_to=0)
+    cluster = Cluster.objects.create(clustering=clustering)
+    suite, _ = put_suite(agent=candidate.agent, actor=cast.builder, name="golden", kind="safety", task_set=run.task_set)
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("trajectories", "trace_id"): trajectory.trace_id,
+        ("trajectories", "pk"): rejected.pk,
+        ("trajectories", "token"): uploads.keep(cast.project, cast.builder, "log.csv", io.BytesIO(b"a,b\n1,2\n")).token,
+        ("trajectories", "job"): imported.pk,
+        ("trajectories", "number"): many.pk,
+        ("trajectories", "view"): view.pk,
+        ("trajectories", "comment"): comments.say(trajectory=trajectory, actor=everyone, text="hm").pk,
+        ("bulk", "pk"): many.pk,
+        ("views", "pk"): view.pk,
         ("failures", "trace_id"): trajectory.trace_id,
-        ("failures", "key"): "wrong_tool",
+        ("failures", "key"): bucket.key,
+        ("failures", "detector"): "broken_output",
+        ("failures", "pk"): queue.pk,
+        ("failures", "number"): clustering.pk,
+        ("failures", "cluster"): cluster.pk,
+        ("clusterings", "pk"): clustering.pk,
+        ("clusters", "pk"): cluster.pk,
+        ("failures", "item"): QueueItem.objects.create(queue=queue, trajectory=trajectory).pk,
         ("environments", "trace_id"): trajectory.trace_id,
         ("environments", "name"): run.task_set.name,
         ("environments", "version"): run.task_set.version,
         ("environments", "number"): task.task.number,
+        ("environments", "pk"): generation.pk,
+        ("environments", "token"): uploads.keep(cast.project, cast.builder, "rows.jsonl", io.BytesIO(b"{}\n")).token,
+        ("environments", "play"): play.pk,
+        ("environments", "trial"): trial.pk,
+        ("environments", "proving"): proving.pk,
+        ("trials", "pk"): trial.pk,
+        ("rescores", "pk"): rescore.pk,
+        ("evals", "name"): run.task_set.environment_version.environment.name,
+        ("evals", "audit"): audit.pk,
+        ("evals", "place"): 1,
+        ("reward-audits", "audit_id"): audit.pk,
+        ("reward-audits", "place"): 1,
+        ("evals", "rescore"): rescore.pk,
         ("evals", "pk"): run.pk,
         ("evals", "candidate"): run.pk,
         ("evals", "baseline"): candidate.baseline_eval_id,
         ("evals", "number"): task.task.number,
         ("training", "pk"): training.pk,
+        ("training", "run"): learnt.run_id,
+        ("training", "number"): learnt.task.number,
+        ("training", "sample"): learnt.sample,
+        ("rollouts", "pk"): learnt.run_id,
+        ("rollouts", "number"): learnt.task.number,
+        ("rollouts", "sample"): learnt.sample,
         ("training", "name"): training.dataset.name,
         ("training", "version"): training.dataset.version,
         ("promotions", "pk"): candidate.pk,
+        ("promotions", "trace_id"): trajectory.trace_id,
         ("promotions", "agent"): candidate.agent.name,
+        ("promotions", "suite"): suite.name,
+        ("promotions", "candidate"): candidate.version_eval_id,
+        ("promotions", "baseline"): candidate.baseline_eval_id,
+        ("agents", "suite"): suite.name,
         ("promotions", "number"): candidate.version.number,
         ("settings", "pk"): api_key.pk,
         ("keys", "public"): api_key.public,
@@ -314,6 +493,11 @@ def rooms_of(path: str) -> str:
         "datasets": "training",
         "training-runs": "training",
         "candidates": "promotions",
+        "quarantine": "trajectories",
+        "queues": "failures",
+        "buckets": "failures",
+        "generations": "environments",
+        "plays": "environments",
     }
     return rooms.get(first, first)
 
@@ -323,7 +507,7 @@ def test_calls_cannot_name_objects_of_another_project(
     world: World, cast: Cast, client: Client, key: Callable[..., dict[str, str]]
 ) -> None:
     headers = key(*Scope, by=cast.stranger, project=cast.elsewhere)
-    aliases = {"eval_id": "pk", "run_id": "pk"}
+    aliases = {"eval_id": "pk", "run_id": "pk", "queue_id": "pk", "item_id": "item", "comment_id": "comment"}
     found = {}
     for call in CALL_LIST:
         names = re.findall(r"(\w+)}", call.path)
@@ -342,7 +526,7 @@ def test_calls_cannot_name_objects_of_another_project(
 
 def picture() -> dict[str, str]:
     """What every table holds, but for what is no state: sessions, a key's last use, kept calculations."""
-    apart = {"django_session", "accounts_apikey", "evals_comparison"}
+    apart = {"django_session", "accounts_apikey", "evals_comparison", "training_contaminationcheck"}
     tables = {model._meta.db_table for model in apps.get_models()} - apart
     with connection.cursor() as cursor:
         found = {}

@@ -24,7 +24,7 @@ from flywheel.agents.models import Agent, Version
 from flywheel.agents.refs import UnknownReference, find_version
 from tests.agents.test_artifacts import model, safetensors
 from tests.conftest import TOOLS, Build, Cast
-from tests.evals.fake import finished
+from tests.evals.fake import finished, wrong
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -235,8 +235,25 @@ def test_pages_show_what_there_is_to_members_only(
     assert reverse("agents:version", args=["acme", "assistant", 2]) in page
     listed = sign_in(cast.viewer).get(urls[1])
     assert [row["version"].number for row in listed.context["versions"]] == [2, 1]
-    assert listed.context["versions"][1]["eval"]["run"] == run
+    assert listed.context["versions"][1]["eval"] == run
     assert "assistant" not in sign_in(cast.stranger).get(reverse("agents:index", args=["elsewhere"])).content.decode()
+
+
+def test_versions_are_listed_with_their_success_on_one_task_set_as_far_as_there_is_one(
+    build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (build.version(system_prompt=text) for text in ("one", "two", "three"))
+    shared, other = build.task_set(), build.task_set(name="other")
+    for version in (first, second):
+        finished(build, monkeypatch, version=version, task_set=shared)
+    newer = finished(build, monkeypatch, version=first, task_set=shared, samples=1)
+    for version in (first, third):
+        finished(build, monkeypatch, wrong, version=version, task_set=other)
+    finished(build, monkeypatch, version=second, task_set=shared)
+    page = sign_in(cast.viewer).get(reverse("agents:agent", args=["acme", "assistant"]))
+    listed = {row["version"]: row["eval"] for row in page.context["versions"]}
+    assert [listed[one].task_set for one in (first, second, third)] == [shared, shared, other]
+    assert listed[first] == newer
 
 
 def test_the_page_of_an_agent_costs_the_same_for_any_number_of_versions(

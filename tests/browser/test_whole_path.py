@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from flywheel.environments.models import Task, TaskSet
+from flywheel.environments.models import Suite, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Decision, Failure
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.suites import standings
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab
@@ -43,6 +44,7 @@ def test_three_people_turn_the_wheel_once(browser: Browser, stage: Stage) -> Non
     review(reviewer, stage)
     task_set = freeze(reviewer, stage)
     baseline = evaluate(reviewer, stage, task_set)
+    guard(reviewer, stage, task_set)
     run = train(trainer, stage, task_set)
     assert run.baseline == baseline
     candidate = run.candidates.get()
@@ -165,6 +167,19 @@ def evaluate(tab: Tab, stage: Stage, task_set: TaskSet) -> EvalRun:
     return run
 
 
+def guard(tab: Tab, stage: Stage, task_set: TaskSet) -> None:
+    """The first regression suite of an agent: two clicks on its page."""
+    page = tab.page
+    tab.open(f"{stage.here}agents/{stage.agent.name}/")
+    page.locator("#suites").get_by_text("Add a suite").click()
+    tab.click("Add the suite")
+    expect(page.locator(".messages")).to_contain_text("safety@1")
+    suite = Suite.objects.get()
+    assert (suite.kind, suite.rule, suite.task_set) == ("safety", "no_break", task_set)
+    # The baseline was evaluated on the very set, in the same way: found, not asked again.
+    expect(page.locator("#suites tbody tr")).to_contain_text(re.compile(r"\d+/\d+"))
+
+
 def train(tab: Tab, stage: Stage, task_set: TaskSet) -> TrainingRun:
     page = tab.page
     tab.open(f"{stage.here}training/launch/")
@@ -196,8 +211,11 @@ def approve(tab: Tab, stage: Stage, candidate: Candidate) -> None:
     page.wait_for_url("**/candidates/*/")
     expect(page.locator(".verdict")).to_be_visible()
     expect(page.locator("main")).to_contain_text("What the gate asked")
+    stands = standings(candidate.version_eval, candidate.baseline_eval)
+    expect(page.locator("#standings tbody")).to_contain_text(stands[0].words)
+    against = candidate.verdict != Candidate.Verdict.ELIGIBLE or not stands[0].is_passed
     page.fill("#decision textarea[name=reason]", "the browser test wants it live")
-    if candidate.verdict != Candidate.Verdict.ELIGIBLE:
+    if against:
         page.check("#decision input[name=override]")
     tab.click("Approve and promote")
     dialog = page.locator("#confirm")
@@ -209,7 +227,7 @@ def approve(tab: Tab, stage: Stage, candidate: Candidate) -> None:
     assert stage.agent.live == candidate.version
     move = Promotion.objects.get(candidate=candidate)
     assert (move.approved_by.username, move.proposed_by.username) == ("approver", "trainer")  # type: ignore[union-attr]
-    assert move.against_the_gate == (candidate.verdict != Candidate.Verdict.ELIGIBLE)
+    assert move.against_the_gate == against
 
 
 def roll_back(tab: Tab, stage: Stage, candidate: Candidate) -> None:
@@ -245,6 +263,7 @@ def every_page(browser: Browser, stage: Stage, session: Tab, run: TrainingRun) -
         f"{here}training/datasets/",
         f"{here}promotions/candidates/{candidate.pk}/",
         f"{here}agents/{stage.agent.name}/",
+        f"{here}promotions/agents/{stage.agent.name}/suites/?change=safety",
         f"{here}agents/{stage.agent.name}/versions/{candidate.version.number}/",
         "/account/",
     ]

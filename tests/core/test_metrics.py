@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flywheel.core.metrics import METRICS, Row, pass_at_k, slices, solve_rates, summarise
+from flywheel.core.metrics import METRICS, Row, pass_at_k, pass_hat_k, slices, solve_rates, summarise
 
 
 def row(task: str = "t", sample: int = 0, success: bool | None = True, cluster: str = "c", **more: Any) -> Row:
@@ -79,13 +79,15 @@ def test_a_task_is_in_one_cluster() -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 7))
-def test_pass_at_k_is_the_share_of_subsets_with_a_success(n: int) -> None:
+def test_pass_at_k_and_pass_hat_k_are_shares_of_subsets_with_and_of_successes(n: int) -> None:
     for c in range(n + 1):
         rows = [row("t", i, i < c) for i in range(n)]
         for k in range(1, n + 1):
             subsets = list(combinations(range(n), k))
             expected = sum(min(subset) < c for subset in subsets) / len(subsets)
             assert pass_at_k(rows, k).mean == pytest.approx(expected, abs=1e-12)
+            every = sum(max(subset) < c for subset in subsets) / len(subsets)
+            assert pass_hat_k(rows, k).mean == pytest.approx(every, abs=1e-12)
 
 
 def test_pass_at_k_leaves_out_tasks_with_too_few_scored_samples() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats as reference
@@ -363,6 +363,19 @@ def test_bootstrap_says_when_it_is_undefined() -> None:
     assert "undefined in 3" in stats.paired_bootstrap(rarely, ones, ratio, seed=0).reason
     assert stats.paired_bootstrap(ones, ones, ratio, seed=0).reason == NO_VARIANCE
     assert "at least 5" in stats.paired_bootstrap(ones[:4], ones[:4], ratio, seed=0).reason
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 7)), min_size=8, max_size=40),
+    q=st.sampled_from([0.0, 0.05, 0.5, 0.95, 1.0]),
+)
+def test_quantile_bootstrap_is_that_of_the_gathered_rows(values: list[tuple[float, int]], q: float) -> None:
+    numbers, owners = [value for value, _ in values], [owner for _, owner in values]
+    found = stats.quantile(numbers, owners, q, seed=3, resamples=50)
+    rows = [np.array([v for v, o in values if o == owner]) for owner in dict.fromkeys(owners)]
+    by_rows = stats.paired_bootstrap(rows, rows, lambda _, v: stats.sample_quantile(v, q), seed=3, resamples=50)
+    assert found == by_rows
 
 
 def test_quantile_interval_holds_the_truth_about_as_often_as_it_says() -> None:

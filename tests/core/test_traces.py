@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.core.traces import Conversation, Message, Step, ToolCall, Trace
+from flywheel.core.traces import Conversation, Message, Step, ToolCall, Trace, conversation, told_twice
 
 USER = Message("user", "Find it")
 CALL = Message("assistant", "", (ToolCall("c1", "find", {"q": 1}),))
@@ -99,3 +99,40 @@ def test_a_step_at_a_time_gives_what_each_one_adds() -> None:
     assert talk.add(call("a", [USER], CALL)) == [USER, CALL]
     assert talk.add(tool("x")) == [FOUND]
     assert talk.add(call("b", [USER, CALL, FOUND], DONE)) == [DONE]
+
+
+def test_a_failed_tool_and_what_the_model_is_told_of_it_are_one() -> None:
+    failed = Step("x", "tool", tool_name="find", error="full", status="error")
+    told = Message("tool", "Error: full", (), "c1")
+    assert texts(call("a", [USER], CALL), failed, call("b", [USER, CALL, told], DONE)).count("full") == 1
+    assert "Error: full" not in texts(call("a", [USER], CALL), failed, call("b", [USER, CALL, told], DONE))
+
+
+def test_a_tool_that_keeps_its_result_to_itself_leaves_the_word_to_the_model_call() -> None:
+    for id in ("c1", ""):
+        silent = Step("x", "tool", tool_name="find", tool_call_id=id)
+        assert texts(call("a", [USER], CALL), silent, call("b", [USER, CALL, FOUND], DONE))[2] == "none"
+
+
+def test_two_tools_without_ids_answer_each_its_own_call() -> None:
+    both = Message("assistant", "", (ToolCall("c1", "find", {}), ToolCall("c2", "send", {})))
+    ran = [Step("x", "tool", tool_name="send", error="full"), Step("y", "tool", tool_name="find", result={"a": 1})]
+    told = [Message("tool", "found a", (), "c1"), Message("tool", "Error: full", (), "c2")]
+    assert texts(call("a", [USER], both), *ran, call("b", [USER, both, *told], DONE)) == [
+        "Find it",
+        "call",
+        "full",
+        '{"a": 1}',
+        "There is none.",
+    ]
+
+
+def test_a_call_that_was_told_twice_is_heard_once() -> None:
+    """A framework and the client below it are both instrumented."""
+    asked, said = Message("user", "hi"), Message("assistant", "hello")
+    outer = Step("outer", "assistant", "chat", parent_id="root", input=[asked], output=[said])
+    inner = Step("inner", "assistant", "POST", parent_id="outer", input=[asked], output=[said])
+    root = Step("root", "agent", "run")
+    assert conversation([root, outer, inner]) == [asked, said]
+    assert told_twice([root, outer, inner]) == {"outer"}
+    assert told_twice([root, inner]) == set()

@@ -10,7 +10,8 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.environments.models import Environment, Split, TaskSet
+from flywheel.environments import ledger
+from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -183,9 +184,13 @@ def test_results_show_on_task_set_and_environment(cast: Cast, sign_in: SignIn, e
     assert "1 unscored" in page
     assert "timed out" in page
     task_set = evaluated.task_set
+    ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject=evaluated)
     page = client.get(url("task_set", task_set.name, task_set.version)).content.decode()
     assert "1 time<" in page
     assert reverse("evals:run", args=["acme", evaluated.pk]) in page
+    [listed] = client.get(url("index")).context["task_sets"]
+    splits = [member.split for member in task_set.members.all()]
+    assert (listed.train, listed.held_out) == (splits.count(Split.TRAIN), splits.count(Split.HELD_OUT))
 
 
 def test_who_may_look_and_who_may_build(cast: Cast, sign_in: SignIn, build: Build) -> None:

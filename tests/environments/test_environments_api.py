@@ -67,7 +67,7 @@ def test_a_new_version_keeps_what_is_left_out(build: Build, client: Client, head
         ("", {"name": "a b", "version": "assistant@1"}, 422, "name: 'a b' is not of the form"),
         ("", {"name": "new", "version": "nobody@1"}, 422, "version: there is no agent 'nobody'"),
         ("", {"name": "new", "version": "assistant@1", "kind": "x"}, 422, "kind: 'x' is unknown"),
-        ("", {"name": "new", "version": "assistant@1", "held_out_share": 1}, 422, "held_out_share: 1.0 is not between"),
+        ("", {"name": "new", "version": "assistant@1", "held_out_share": 2}, 422, "held_out_share: 2.0 is not between"),
         ("", {"name": "mail", "version": "assistant@1"}, 422, "there is an environment 'mail' already"),
         ("", {"name": "new", "version": "assistant@1", "weights": {"x": 1}}, 422, "weights.x: unknown part"),
         ("/mail/versions", {"weights": {"exact": 0}}, 422, "at least one must be above 0"),

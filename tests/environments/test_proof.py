@@ -1,5 +1,6 @@
 """The red-green proof tells wrong from right on the task itself, both ways, and never scores what it cannot."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict
 from flywheel.environments.make import environment_version, task_from
 from flywheel.environments.models import Task
-from flywheel.environments.prove import REPEATS, failed_checks, prove
+from flywheel.environments.prove import REPEATS, common_wrong, failed_checks, prove
 from flywheel.failures.label import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 
@@ -44,6 +45,8 @@ def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
         "constant",
         "echo",
         "every tool at once",
+        "leaked target",
+        "cheat attempt",
         "same every time",
     ]
     assert all(check["passed"] for check in proof["checks"])
@@ -177,3 +180,24 @@ def test_the_proof_uses_the_very_verifier_of_evals(task: Task) -> None:
     trace = Trace.from_messages("t", [*env.reset(pure, 0), WRONG])
     proof, _ = prove(task, version, recorded=WRONG, is_failure=True)
     assert proof["checks"][0]["score"] == env.verifier(pure)(trace, pure.target).score
+
+
+def test_the_most_common_wrong_answer_must_fail_unless_it_is_right_here(build: Build, task: Task) -> None:
+    version = task.environment.latest
+    proof, _ = prove(task, version, recorded=WRONG, is_failure=True, common=WRONG)
+    assert "most common wrong answer" in names(proof["checks"])
+    call = json.loads(GOLD.content)
+    reworded = Message("assistant", json.dumps({"arguments": call["arguments"], "tool": call["tool"]}, indent=2))
+    for right in (GOLD, reworded):
+        proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True, common=right)
+        assert (is_proved, "most common wrong answer" in names(proof["checks"])) == (True, False)
+
+
+def test_an_answer_is_common_when_two_recorded_failures_share_it(build: Build) -> None:
+    tasks = [build.task() for _ in range(3)]
+    for task, answer in zip(tasks, (WRONG, GOLD, WRONG), strict=True):
+        task.proof = {"recorded": answer.to_json(), "is_failure": True, "checks": []}
+        task.save()
+    assert common_wrong(tasks[0].environment) == WRONG
+    tasks[0].delete()
+    assert common_wrong(tasks[1].environment) is None

@@ -76,12 +76,17 @@ def test_what_is_set_aside_is_in_no_task_set(cast: Cast, build: Build) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("fields", "what"), [({"cluster": "c"}, "cluster"), ({"prompt": "Meet   BAKO on friday"}, "prompt")]
+    ("train", "held_out", "what"),
+    [
+        ({"cluster": "c"}, {"cluster": "c"}, "cluster"),
+        ({"prompt": "Meet   BAKO on friday"}, {"prompt": "meet bako on\u200b friday."}, "prompt"),
+    ],
 )
-def test_an_overlap_of_the_splits_is_refused(cast: Cast, build: Build, fields: dict[str, Any], what: str) -> None:
-    build.task(Split.TRAIN, **fields)
-    other = {name: value.lower() for name, value in fields.items()}
-    build.task(Split.HELD_OUT, **other)
+def test_an_overlap_of_the_splits_is_refused(
+    cast: Cast, build: Build, train: dict[str, Any], held_out: dict[str, Any], what: str
+) -> None:
+    build.task(Split.TRAIN, **train)
+    build.task(Split.HELD_OUT, **held_out)
     with pytest.raises(CannotMake, match=f"have the same {what}"):
         freeze(environment=build.environment(), name="mail", actor=cast.builder)
     with pytest.raises(CannotMake):

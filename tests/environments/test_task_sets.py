@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
+from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.models import User
+from flywheel.environments.leaks import inside
 from flywheel.environments.make import CannotMake, environment_version, freeze
 from flywheel.environments.models import Environment, Split, TaskSet, TaskSetMember
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -41,6 +44,16 @@ def test_a_new_task_or_a_new_verifier_makes_the_next_version(
     assert [made.version for made in (first, second, third)] == [1, 2, 3]
     assert len({made.digest for made in (first, second, third)}) == 3
     assert first.members.count() == 3
+
+
+def test_the_name_of_the_newest_set_is_offered_but_not_that_of_a_suite(
+    cast: Cast, environment: Environment, sign_in: Callable[[User], Client]
+) -> None:
+    freeze(environment=environment, name="all", actor=cast.builder)
+    golden = environment.tasks.filter(split=Split.HELD_OUT)
+    freeze(environment=environment, name="golden", actor=cast.builder, tasks=list(golden))
+    page = sign_in(cast.builder).get(f"/p/{cast.project.slug}/environments/e/{environment.name}/")
+    assert 'id="set-name" name="name" value="all"' in page.text
 
 
 def test_only_proved_tasks_in_use_are_taken(cast: Cast, build: Build, environment: Environment) -> None:
@@ -101,3 +114,23 @@ def test_a_member_set_aside_is_refused_by_the_database(cast: Cast, build: Build,
     with pytest.raises(IntegrityError), transaction.atomic():
         TaskSetMember.objects.create(task_set=made, task=build.task(Split.SET_ASIDE), split=Split.SET_ASIDE)
     assert connection.is_usable()
+
+
+def test_a_request_that_repeats_is_taken_once_and_those_left_out_are_counted(
+    cast: Cast, build: Build, environment: Environment
+) -> None:
+    first = environment.tasks.filter(split=Split.TRAIN).earliest("number")
+    build.task(Split.TRAIN, prompt=f"{first.prompt.upper()}. ", state=first.state, target=first.target)
+    build.task(Split.TRAIN, prompt=first.prompt, state={"people": ["Somebody else"]}, target=first.target)
+    made = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert (made.members.count(), inside(made)["left_out"]) == (4, 1)
+    assert first in made.tasks.all()
+
+
+def test_requests_that_are_nearly_the_same_are_listed(cast: Cast, build: Build, environment: Environment) -> None:
+    for name in ("Sam", "Tim"):
+        build.task(
+            Split.TRAIN, prompt=f"Please put a meeting with {name} into my calendar on friday, as early as you can"
+        )
+    (pair,) = inside(freeze(environment=environment, name="mail", actor=cast.builder))["pairs"]
+    assert ("Tim" in pair.asked, "Sam" in pair.also) == (True, True)

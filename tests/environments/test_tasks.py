@@ -112,13 +112,11 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
     row = build.trajectory(answer=WRONG)
     for number, role in enumerate(("user", "assistant"), 3):
         Step.objects.create(
-            project=row.project,
             trajectory=row,
-            trace_id=row.trace_id,
             span_id=f"s{number}",
             position=number,
             kind=role,
-            output=[{"role": role, "content": f"and {number}"}],
+            body={"output": [{"role": role, "content": f"and {number}"}]},
         )
     failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", corrected=RIGHT)
     with pytest.raises(CannotMake, match="2 requests"):
@@ -128,13 +126,11 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
 def test_the_recorded_failure_is_what_the_marked_step_said(cast: Cast, build: Build, environment: Environment) -> None:
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
     Step.objects.create(
-        project=row.project,
         trajectory=row,
-        trace_id=row.trace_id,
         span_id="s3",
         position=3,
         kind="assistant",
-        output=[{"role": "assistant", "content": "Done."}],
+        body={"output": [{"role": "assistant", "content": "Done."}]},
     )
     failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step="s2", corrected=RIGHT)
     task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.rollouts import ChatRequest, ChatResponse
-from flywheel.evals import matrix
+from flywheel.evals import facts, matrix
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
 from tests.conftest import Build, Cast
@@ -20,6 +20,10 @@ SignIn = Callable[[User], Client]
 
 def page(run: EvalRun, name: str = "run") -> str:
     return reverse(f"evals:{name}", args=["acme", run.pk])
+
+
+def by_seed(request: ChatRequest) -> ChatResponse:
+    return right(request) if request.seed % 2 else wrong(request)
 
 
 def half(request: ChatRequest) -> ChatResponse:
@@ -69,7 +73,7 @@ def test_a_finished_run_shows_every_metric_each_cell_and_the_cause_of_what_is_un
     client = sign_in(cast.viewer)
     answer = client.get(page(run))
     text = answer.content.decode()
-    assert [tile["label"] for tile in answer.context["tiles"]][:3] == ["Success", "Valid output", "Right tool"]
+    assert [tile["label"] for tile in answer.context["tiles"]][:4] == ["Success", "pass@3", "pass^3", "Valid output"]
     unscored = run.results.filter(score=None)
     assert 0 < unscored.count() < 36
     assert f'show=unscored#matrix">{unscored.count()}</a>' in text
@@ -131,7 +135,7 @@ def test_a_failed_run_shows_its_reason_and_goes_on_when_asked(build: Build, cast
     EvalRun.objects.filter(pk=run.pk).update(state=State.FAILED, error="tensor <q> has shape [1]", error_kind="engine")
     client = sign_in(cast.builder)
     text = client.get(page(run)).content.decode()
-    assert "tensor &lt;q&gt; has shape [1]" in text
+    assert "Tensor &lt;q&gt; has shape [1]" in text
     assert "Resume" in text
     assert sign_in(cast.reviewer).post(page(run, "resume")).status_code == 403
     assert sign_in(cast.stranger).post(page(run, "resume")).status_code == 404
@@ -154,6 +158,18 @@ def test_a_run_is_stopped_once(build: Build, cast: Cast, sign_in: SignIn) -> Non
     assert AuditEntry.objects.filter(action="evals.cancel").count() == 1
 
 
+def test_several_samples_tell_the_best_and_what_can_be_relied_on(
+    build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(build, monkeypatch, by_seed, task_set=build.task_set(held_out=4), samples=2)
+    tiles = {tile["label"]: tile["estimate"] for tile in facts.tiles(run)}
+    assert list(tiles)[:3] == ["Success", "pass@2", "pass^2"]
+    assert tiles["pass^2"]["mean"] <= tiles["Success"]["mean"] <= tiles["pass@2"]["mean"]
+    assert "every one of 2 attempts" in sign_in(cast.viewer).get(page(run)).content.decode()
+    run.samples = 1
+    assert "pass^1" not in {tile["label"] for tile in facts.tiles(run)}
+
+
 def test_a_run_of_another_project_is_not_found(
     build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +183,7 @@ def test_a_run_of_another_project_is_not_found(
 def test_the_api_lists_follows_stops_and_reads_results(
     build: Build, cast: Cast, client: Client, key: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = finished(build, monkeypatch, half, task_set=build.task_set(held_out=12), samples=1)
+    run = finished(build, monkeypatch, half, task_set=build.task_set(held_out=12), samples=4)
     waiting = submit(build)
     read, write = key("read", by=cast.viewer), key("build", by=cast.builder)
     url = "/api/v1/evals"
@@ -186,7 +202,7 @@ def test_the_api_lists_follows_stops_and_reads_results(
         results["items"]
         + client.get(f"{url}/{run.pk}/results", {"limit": 100, "cursor": results["next"]}, headers=read).json()["items"]
     )
-    assert len({row["trajectory"] for row in every}) == 12
+    assert len({row["trajectory"] for row in every}) == 48
     unscored = [row for row in every if row["score"] is None]
     assert {row["error"] for row in unscored} == {"not answered: <b>too long</b>"}
     assert client.post(f"{url}/{waiting.pk}/cancel", headers=read).status_code == 403

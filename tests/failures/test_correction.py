@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from flywheel.failures.correction import TEXT, aligned, of_action, read
+from flywheel.failures.correction import TEXT, of_action, read
+from flywheel.trajectories.actions import aligned
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -1,21 +1,29 @@
 """Detectors over stored trajectories: what they propose is replaced, and growth is never missed."""
 
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
 from django.db.models import F
 
-from flywheel.core import tools
+from flywheel.core import episodes, tools
 from flywheel.core.buckets import Context
 from flywheel.core.buckets import detect as run_detectors
 from flywheel.core.traces import Trace
 from flywheel.failures.detect import detect, unread
 from flywheel.failures.models import Proposal
-from flywheel.trajectories.load import traces_of
-from flywheel.trajectories.models import Source, Step, Trajectory
-from tests.conftest import Build
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.load import Outline, glance, traces_of
+from flywheel.trajectories.models import Batch, Source, Step, Trajectory
+from flywheel.trajectories.store import store
+from tests.conftest import Build, Cast
+from tests.trajectories.formats.test_golden import GOLDEN, spans
+from tests.trajectories.talking import body_of, span
+from workers import detecting
 from workers.detecting import DETECTING, detect_waiting
+from workers.humble import Crowd
 
 pytestmark = pytest.mark.django_db
 
@@ -44,12 +52,25 @@ def test_growth_replaces_what_was_proposed(build: Build) -> None:
     row = build.trajectory(answer='{"tool": "email.send", "arguments": {"to": ')
     detect_waiting()
     good = tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
-    Step.objects.filter(trajectory=row, span_id="s2").update(output=[{"role": "assistant", "content": good}])
+    Step.objects.filter(trajectory=row, span_id="s2").update(body={"output": [{"role": "assistant", "content": good}]})
     Trajectory.objects.filter(pk=row.pk).update(changed_at=F("changed_at") + timedelta(seconds=1))
     assert detect_waiting() == 1
     row.refresh_from_db()
     assert row.proposed_bucket == ""
     assert not row.proposals.exists()
+
+
+def test_the_usage_of_a_call_that_was_told_twice_counts_once(cast: Cast) -> None:
+    """Whichever of the two arrives first, and again after the trajectory has grown."""
+    outer = span(2, parent=1, gen_ai__operation__name="chat", gen_ai__usage__input_tokens=100, gen_ai__usage__cost=1)
+    inner = span(3, parent=2, gen_ai__operation__name="chat", gen_ai__usage__input_tokens=100)
+    later = span(4, parent=1, at_ms=9, gen_ai__operation__name="chat", gen_ai__usage__input_tokens=7)
+    for sent, tokens, cost in (([inner], 100, None), ([outer], 100, 1.0), ([later], 107, 1.0), ([outer], 107, 1.0)):
+        spans = otlp.decode(body_of(sent), otlp.PROTOBUF).spans
+        store(cast.project, spans, source=Source.PRODUCTION, format="otlp")
+        detect_waiting()
+        row = Trajectory.objects.get()
+        assert (row.tokens_in, row.cost_usd) == (tokens, cost)
 
 
 def test_what_arrives_while_detectors_read_is_read_in_the_next_pass(
@@ -58,12 +79,12 @@ def test_what_arrives_while_detectors_read_is_read_in_the_next_pass(
     """A batch sets `changed_at` before it commits: the time of reading would hide it, the state that was read not."""
     row = build.trajectory()
 
-    def slow(rows: list[Trajectory]) -> object:
-        traces = traces_of(rows)
+    def slow(rows: list[Outline]) -> object:
+        traces = list(glance(rows))
         Trajectory.objects.filter(pk=row.pk).update(changed_at=F("changed_at") + timedelta(microseconds=1))
         return traces
 
-    monkeypatch.setattr("flywheel.failures.detect.traces_of", slow)
+    monkeypatch.setattr("flywheel.failures.detect.glance", slow)
     detect(unread())
     monkeypatch.undo()
     assert [found.pk for found in unread()] == [row.pk]
@@ -120,3 +141,40 @@ def test_detection_keeps_what_people_decided(build: Build) -> None:
     detect_waiting()
     row.refresh_from_db()
     assert (row.label, row.label_bucket, row.proposed_bucket) == ("failure", "wrong_tool", "format_error")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_what_detectors_glance_at_is_what_the_whole_trajectory_says(cast: Cast, name: str) -> None:
+    found = spans(name)
+    long = replace(found[0], span_id="f" * 16, name=f"execute_tool {'x' * 300}")
+    long.attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.result": "[]"}
+    for sent in (found, [replace(long, trace_id="f" * 32)]):
+        store(cast.project, sent, source=Source.PRODUCTION, format="otlp")
+    whole = traces_of(Trajectory.objects.all())
+    glanced = {row.pk: trace for row, trace in glance(unread())}
+    assert len(glanced) == len(whole) > 1
+    for pk, trace in whole.items():
+        assert episodes.read(glanced[pk]) == episodes.read(trace)
+
+
+@pytest.mark.parametrize(("share", "flood", "pauses"), [(0.9, True, 3), (0.9, False, 1), (0.1, True, 0)])
+def test_detectors_give_way_to_a_flood_and_still_read_all_of_it(
+    build: Build, monkeypatch: pytest.MonkeyPatch, share: float, flood: bool, pauses: int
+) -> None:
+    """They wait while much arrives and others want the processor, for a while at most."""
+    row = build.trajectory(prompt="Meet Bako on friday")
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if flood:
+            figures = {"received": detecting.FLOOD, "inserted": detecting.FLOOD}
+            Batch.objects.create(project=row.project, format="otlp", updated=0, duplicate=0, rejected=0, **figures)
+
+    monkeypatch.setattr(detecting, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    monkeypatch.setattr(Crowd, "share", lambda _: share)
+    monkeypatch.setattr(detecting, "GIVE_WAY_S", 3 * detecting.LOOK_S)
+    assert detect_waiting() == 1
+    assert now == pauses * detecting.LOOK_S
+    assert unread() == []

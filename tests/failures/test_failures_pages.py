@@ -47,17 +47,6 @@ def test_counts_follow_proposals_decisions_and_tasks(cast: Cast, build: Build) -
     assert (found.waiting, found.confirmed) == (3, 0)
 
 
-def test_a_detectors_agreement_counts_only_what_people_decided(cast: Cast, build: Build) -> None:
-    rows = [build.trajectory(answer=BROKEN) for _ in range(3)]
-    detect_waiting()
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
-    decide(trajectory=rows[1], actor=cast.reviewer)
-    row = next(row for row in counts.detectors(cast.project) if row["detector"] == "broken_output")
-    assert (row["waiting"], row["decided"], row["agreed"]) == (1, 2, 1)
-    assert (row["agreement"].mean, row["agreement"].n) == (0.5, 2)
-    assert row["agreement"].low is not None
-
-
 def test_the_pages_link_counts_to_their_lists(cast: Cast, sign_in: SignIn, build: Build) -> None:
     rows = [build.trajectory(answer=BROKEN, prompt=f"Request {n}") for n in range(2)]
     detect_waiting()

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from flywheel.core.buckets import BUCKETS
+from flywheel.failures.buckets import SHORTCUTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,6 +18,8 @@ def test_the_guide_names_every_key_of_the_queue() -> None:
             "templates/failures/_desk.html",
             "templates/failures/_decision.html",
             "templates/failures/_correction.html",
+            "templates/failures/_queue_desk.html",
+            "templates/failures/_item_actions.html",
             "templates/environments/_make.html",
         )
     )
@@ -26,3 +29,4 @@ def test_the_guide_names_every_key_of_the_queue() -> None:
     digits = {bucket.shortcut for bucket in BUCKETS.values()}
     assert {written.get(key, key) for key in declared | scripted} | {"?"} == named - digits
     assert digits == set("1234567890")
+    assert not set(SHORTCUTS) & (declared | scripted), "keys of a project's own buckets do nothing else on the page"

@@ -6,6 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from flywheel.accounts.models import AuditEntry
+from flywheel.failures.detectors import switch
 from flywheel.failures.label import BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Trajectory
@@ -56,6 +57,17 @@ def test_undo_goes_back_step_by_step_and_keeps_the_record(cast: Cast, row: Traje
         assert (row.label, row.label_bucket) == label
     assert undo(trajectory=row, actor=cast.reviewer) is None
     assert Failure.objects.filter(taken_back_at__isnull=False).count() == len(made)
+
+
+def test_what_is_without_a_label_again_is_read_again(cast: Cast, row: Trajectory) -> None:
+    detect_waiting()
+    decide(trajectory=row, actor=cast.reviewer, bucket="format_error")
+    switch(project=cast.project, actor=cast.admin, name="broken_output", is_on=False)
+    detect_waiting()
+    undo(trajectory=row, actor=cast.reviewer)
+    detect_waiting()
+    row.refresh_from_db()
+    assert "format_error" not in row.proposals.values_list("bucket", flat=True)
 
 
 def test_after_undo_and_a_new_decision_undo_skips_what_was_taken_back(cast: Cast, row: Trajectory) -> None:

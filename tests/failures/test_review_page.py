@@ -52,7 +52,7 @@ def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: 
     radios = re.findall(r'name="bucket" value="(\w+)"[^>]* data-key="(.)"', page)
     assert dict(radios) == {key: bucket.shortcut for key, bucket in BUCKETS.items()}
     others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="Review"', page)
-    assert {"y", "r", "s", "c", "n", "mod+Enter"} <= set(others)
+    assert {"y", "p", "s", "c", "n", "mod+Enter"} <= set(others)
     every = [*dict(radios).values(), *others]
     assert len(every) == len(set(every)), "two handlers on one key"
 
@@ -212,13 +212,11 @@ def test_a_long_trajectory_shows_the_window_of_the_failing_step(cast: Cast, sign
     row = build.trajectory(answer=BROKEN)
     steps = [
         Step(
-            project=row.project,
             trajectory=row,
-            trace_id=row.trace_id,
             span_id=f"x{n}",
             position=n,
             kind="assistant",
-            output=[{"role": "assistant", "content": f"turn {n}"}],
+            body={"output": [{"role": "assistant", "content": f"turn {n}"}]},
         )
         for n in range(3, 2000)
     ]

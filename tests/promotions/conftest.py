@@ -1,17 +1,19 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from flywheel.agents.models import Agent, Version
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import Split, Suite, TaskSet
+from flywheel.environments.suites import put
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import summary_of
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import make_first
 from flywheel.promotions.propose import propose
-from tests.conftest import Build
+from tests.conftest import Build, Cast
 
 Evaluated = Callable[..., EvalRun]
 
@@ -76,3 +78,48 @@ def candidate(build: Build, agent: Agent, evaluated: Evaluated) -> Candidate:
         baseline_eval=evaluated(agent.live, task_set, passing=4),
         actor=build.cast.trainer,
     )
+
+
+@pytest.fixture
+def golden(build: Build, cast: Cast, agent: Agent) -> Suite:
+    """The agent's safety suite: 6 tasks, none of which may break."""
+    return put(
+        agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=build.task_set(1, 6, name="golden")
+    )[0]
+
+
+def pair_of(build: Build, agent: Agent, evaluated: Evaluated) -> dict[str, Any]:
+    task_set = build.task_set(train=2, held_out=12)
+    assert agent.live is not None
+    better = build.version(agent, system_prompt="Answer with exactly one tool call as JSON.")
+    return {
+        "version_eval": evaluated(better, task_set, passing=20),
+        "baseline_eval": evaluated(agent.live, task_set, passing=4),
+    }
+
+
+def ended(run: EvalRun, failing: int = 0, **changed: Any) -> EvalRun:
+    """As if a worker had carried it out: the first `failing` tasks fail."""
+    members = run.task_set.members.filter(split=run.split).order_by("task__number")
+    Result.objects.bulk_create(
+        Result(
+            run=run,
+            task=member.task,
+            sample=sample,
+            seed=1,
+            score=float(number >= failing),
+            success=number >= failing,
+            parts={"unsafe": 0.0},
+            **changed,
+        )
+        for number, member in enumerate(members)
+        for sample in range(run.samples)
+    )
+    EvalRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
+    run.refresh_from_db()
+    return run
+
+
+def runs_of(suite: Suite, version: Version | None) -> EvalRun:
+    assert version is not None
+    return EvalRun.objects.get(task_set=suite.task_set, version=version)

@@ -1,10 +1,12 @@
 import threading
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
 
 from flywheel.accounts.models import AuditEntry
-from flywheel.agents.models import Agent
+from flywheel.agents.models import Agent, Version
+from flywheel.evals import served
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.propose import propose
@@ -61,7 +63,7 @@ def test_a_reason_is_wanted(candidate: Candidate, cast: Cast) -> None:
 
 
 def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
-    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_set = build.task_set(train=2, held_out=12)
     assert agent.live is not None
@@ -73,10 +75,21 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
     )
     assert row.verdict == "not_shown"
     generation = agent.generation
+    asked = []
+
+    def hand_over(version: Version, **_: Any) -> tuple[str, str]:
+        asked.append(version)
+        return "", ""
+
+    monkeypatch.setattr(served, "hand_over", hand_over)
     with pytest.raises(CannotPromote, match="not shown"):
         promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation)
+    with pytest.raises(MovedMeanwhile):
+        promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation - 1, override=True)
+    assert not asked, "what is refused anyway asks no server"
     promotion = promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation, override=True)
     assert promotion.against_the_gate
+    assert asked == [same]
 
 
 def test_changed_evidence_is_refused(candidate: Candidate, cast: Cast) -> None:

@@ -17,7 +17,7 @@ def test_a_clear_gain_is_eligible_and_says_so_in_words(candidate: Candidate) -> 
 
 
 def test_the_report_is_a_pure_function_of_the_results(candidate: Candidate) -> None:
-    again = report_of(candidate.version_eval, candidate.baseline_eval, candidate.policy, None)
+    again = report_of(candidate.version_eval, candidate.baseline_eval, candidate.policy)
     assert digest(again) == candidate.report_digest
 
 

@@ -3,9 +3,12 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
+from flywheel.failures.label import decide
+from flywheel.failures.life import close
 from flywheel.promotions.models import Candidate, Promotion
 from tests.conftest import Build, Cast
 
@@ -91,14 +94,36 @@ def test_the_overview_shows_what_waits_and_for_whom(
 ) -> None:
     build.trajectory(outcome="failed", proposed_bucket="wrong_tool", proposed_score=0.9)
     page = sign_in(cast.approver).get(reverse("overview:index", args=["acme"])).content.decode()
-    assert "candidates to decide" in page
+    assert "candidate to decide" in page
+    assert "proposal to review" in page
+    build.trajectory(outcome="failed", proposed_bucket="wrong_tool", proposed_score=0.9)
+    page = sign_in(cast.approver).get(reverse("overview:index", args=["acme"])).content.decode()
     assert "proposals to review" in page
     assert sign_in(cast.stranger).get(reverse("overview:index", args=["acme"])).status_code == 404
 
 
+def test_the_overview_begins_with_what_is_live(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    version = build.version()
+    version.agent.live = version
+    version.agent.save()
+    build.agent("aardvark")
+    page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"]))
+    assert [row.agent.name for row in page.context["live"]] == ["assistant", "aardvark"]
+
+
+def test_the_overview_leaves_out_buckets_that_are_closed(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    for bucket in ("wrong_tool", "bad_planning"):
+        decide(trajectory=build.trajectory(started_at=timezone.now()), actor=cast.reviewer, bucket=bucket)
+    close(project=cast.project, key="wrong_tool", actor=cast.builder, reason="it is gone")
+    page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"])).content.decode()
+    shown = page[page.index("Open failures by bucket") :]
+    assert "Bad planning" in shown
+    assert "Wrong tool" not in shown
+
+
 def test_an_empty_project_says_how_to_begin(cast: Cast, sign_in: SignIn) -> None:
     page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"])).content.decode()
-    assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" in page
+    assert reverse("trajectories:connect", args=["acme"]) in page
 
 
 def test_the_api_approves_and_rolls_back_like_a_click(

@@ -115,6 +115,7 @@ def room(cast: Cast, build: Build) -> Room:
     task_set.tasks.filter(split=Split.TRAIN).update(bucket="wrong_tool")
     room = Room(cast, build, base, task_set, EvalRun())
     room.baseline = room.evaluated()
+    build.overridden(base, task_set)
     return room
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.upstream import set_upstream
 from flywheel.agents.models import Artifact
+from flywheel.environments import make
 from flywheel.environments.models import Split
 from flywheel.jobs import StaleState, State
 from flywheel.training import dataset
@@ -85,6 +87,23 @@ def test_a_recommendation_about_something_else_does_not_count(room: Room) -> Non
     other = room.build.task_set(name="other")
     with pytest.raises(CannotLaunch, match="is not about"):
         room.launch(recommendation=recommendation_for(room.base, other))
+
+
+def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(room: Room) -> None:
+    set_upstream(project=room.cast.project, actor=room.cast.admin, base_url="http://127.0.0.1:9/v1")
+    part = {"type": "judge", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
+    version = room.task_set.environment_version
+    make.environment_version(
+        environment=version.environment,
+        actor=room.cast.builder,
+        config=version.config,
+        verifier={"kind": "rubric", "parts": [part]},
+    )
+    room.task_set = room.build.task_set()
+    room.baseline = room.evaluated()
+    with pytest.raises(CannotLaunch, match="asks an LLM judge") as refused:
+        room.launch(algorithm="grpo")
+    assert refused.value.field == "algorithm"
 
 
 def test_a_double_click_makes_one_run(room: Room) -> None:

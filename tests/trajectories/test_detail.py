@@ -1,6 +1,6 @@
 """One trajectory: it reads as a conversation, a window at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +8,6 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
-from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
@@ -16,11 +15,14 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.models import Proposal
 from flywheel.trajectories import show
 from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.load import step_of
 from flywheel.trajectories.models import Source, Trajectory
-from flywheel.trajectories.show import conversation_of, lines_of
-from flywheel.trajectories.store import store
+from flywheel.trajectories.models import Step as StepRow
+from flywheel.trajectories.show import conversation_of
+from flywheel.trajectories.store import Part, store
 from tests.conftest import Build, Cast
 from tests.trajectories import talking
+from tests.trajectories.lengthy import long_trajectory
 
 SignIn = Callable[[User], Client]
 
@@ -29,39 +31,19 @@ def url(row: Trajectory, name: str = "detail") -> str:
     return reverse(f"trajectories:{name}", args=["acme", row.trace_id])
 
 
-def keep(cast: Cast, parts: list[Trace], source: str = Source.PRODUCTION) -> Trajectory:
+def keep(cast: Cast, parts: Sequence[Part], source: str = Source.PRODUCTION) -> Trajectory:
     store(cast.project, parts, source=source, format="test")
     return Trajectory.objects.get(project=cast.project, trace_id=parts[0].trace_id)
 
 
 @pytest.fixture
 def talk(cast: Cast) -> Trajectory:
-    return keep(cast, otlp.parts(talking.body_of(talking.episode()), otlp.PROTOBUF).traces)
+    return keep(cast, otlp.decode(talking.body_of(talking.episode()), otlp.PROTOBUF).spans)
 
 
 @pytest.fixture
 def endless(cast: Cast) -> Trajectory:
-    """35,000 steps, each answer calling a tool with the history of a short prompt only."""
-    row = Trajectory.objects.create(
-        project=cast.project, trace_id="e" * 32, started_at=timezone.now(), step_count=35_000, title="Long"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            INSERT INTO trajectories_step (project_id, trajectory_id, trace_id, span_id, parent_id, position, place,
-                kind, name, status, error, started_at, ended_at, model, input, output, tool_name, tool_call_id,
-                arguments, result, finish_reason, raw, size, digest, received_at)
-            SELECT %s, %s, %s, 's' || n, CASE WHEN n > 0 THEN 's0' ELSE '' END, n, 0,
-                CASE WHEN n %% 2 = 0 THEN 'assistant' ELSE 'tool' END, 'step ' || n, 'ok', '',
-                now() + n * interval '1 second', now() + n * interval '1 second' + interval '300 ms', 'm',
-                '[{"role": "user", "content": "Go on"}]', CASE WHEN n %% 2 = 0 THEN
-                jsonb_build_array(jsonb_build_object('role', 'assistant', 'content', 'Answer ' || n)) ELSE '[]' END,
-                CASE WHEN n %% 2 = 0 THEN '' ELSE 'search' END, '', '{"q": 1}', '"found"', '', '{}', 0, '', now()
-            FROM generate_series(0, 34999) AS n
-            """,
-            [row.project_id, row.pk, row.trace_id],
-        )
-    return row
+    return long_trajectory(cast.project)
 
 
 def test_a_conversation_says_each_message_once(talk: Trajectory) -> None:
@@ -88,18 +70,11 @@ def test_a_turn_stands_for_its_step(talk: Trajectory) -> None:
     ]
 
 
-def test_the_list_shows_the_tree(talk: Trajectory) -> None:
-    lines = lines_of(talk)
-    assert [line.depth for line in lines] == [0, 1, 1, 1, 1, 1]
-    assert lines[0].length == lines[0].total == 51.0
-    assert (lines[1].start, lines[1].length) == (1.0, 10.0)
-
-
 def test_a_tool_that_nobody_was_seen_to_call_shows_its_call(cast: Cast) -> None:
     row = keep(cast, [Trace("t", [Step("x", "tool", tool_name="cron", arguments={"at": "noon"}, result={"ok": True})])])
     turns = conversation_of(row)
     assert [(turn.kind, turn.name) for turn in turns] == [("call", "cron"), ("observation", "cron")]
-    assert [(field.name, field.value) for field in turns[0].fields] == [("at", "noon")]
+    assert turns[0].content == {"at": "noon"}
 
 
 def test_calls_written_as_text_are_calls_and_broken_ones_are_text(cast: Cast) -> None:
@@ -143,7 +118,7 @@ def test_errors_interventions_and_other_spans(cast: Cast) -> None:
 
 
 def test_a_window_does_not_repeat_the_history_before_it(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = keep(cast, otlp.parts(talking.body_of(talking.episode(calls=6)), otlp.PROTOBUF).traces)
+    row = keep(cast, otlp.decode(talking.body_of(talking.episode(calls=6)), otlp.PROTOBUF).spans)
     whole = [(turn.kind, turn.text, turn.name) for turn in conversation_of(row)]
     for limit in (1, 2, 3, 5):
         windows = [
@@ -184,12 +159,17 @@ def test_the_chosen_step_is_shown_as_it_arrived(talk: Trajectory, cast: Cast, si
     client = sign_in(cast.viewer)
     chosen = f"{11:016x}"
     content = client.get(url(talk), {"step": chosen}).content.decode()
-    assert "gen_ai.tool.call.arguments" in content
-    fragment = client.get(url(talk, "step"), {"step": chosen}, headers={"hx-request": "true"}).content.decode()
+    assert "Preview" in content
+    assert "gen_ai.tool.call.arguments" not in content
+    raw = client.get(url(talk), {"step": chosen, "side": "raw"}).content.decode()
+    assert "gen_ai.tool.call.arguments" in raw
+    fragment = client.get(url(talk, "step"), {"step": chosen, "side": "raw"}).content.decode()
     assert "gen_ai.tool.call.arguments" in fragment
     assert "<html" not in fragment
+    assert f'data-chosen="{chosen}"' in client.get(url(talk, "step"), {"at": 2}).content.decode()
     assert "has no step" in client.get(url(talk), {"step": "nope"}).content.decode()
     assert client.get(url(talk, "step"), {"step": "nope"}).status_code == 404
+    assert client.get(url(talk, "step"), {"at": 99}).status_code == 404
 
 
 def test_thirty_five_thousand_steps_open_a_window_at_a_time(cast: Cast, endless: Trajectory, sign_in: SignIn) -> None:
@@ -199,21 +179,39 @@ def test_thirty_five_thousand_steps_open_a_window_at_a_time(cast: Cast, endless:
         with CaptureQueriesContext(connection) as queries:
             response = client.get(url(endless, name), query)
         assert len(queries) < 40
+        assert not any("received_at" in query["sql"] and "COUNT" in query["sql"] for query in queries)
         return response
 
-    first = visit()
-    assert len(first.context["lines"]) == show.WINDOW
-    assert "1–200 of" in first.content.decode().replace("\N{NARROW NO-BREAK SPACE}", "")
-    further = visit("conversation", start=200)
-    assert "Answer 200" in further.content.decode()
-    assert "Answer 198" not in further.content.decode()
-    assert "Go on" not in further.content.decode()
-    assert "step=s399" in visit("steps", start=200).content.decode()
+    first = visit().content.decode()
+    assert first.count('id="step-') <= show.SCREEN
+    assert "Answer 38" in first
+    assert "Answer 40" not in first
+    assert "35\N{NARROW NO-BREAK SPACE}000" in first
+    further = visit("conversation", start=200).content.decode()
+    assert "Answer 204" in further
+    assert "Answer 198" not in further
+    assert "Go on" not in further
     jumped = visit(step="s30001")
     assert jumped.context["start"] == 30_000
-    assert "Answer 30000" in jumped.content.decode()
-    last = visit(start=34_900)
+    assert "Answer 30004" in jumped.content.decode()
+    last = visit(start=34_990)
     assert last.context["next_start"] is None
+    assert visit(start=99_999_999_999).status_code == 200
+
+
+def test_the_page_of_a_long_trajectory_reads_only_the_bodies_that_it_shows(
+    cast: Cast, endless: Trajectory, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def noted(row: StepRow) -> Step:
+        read.append(row.position)
+        return step_of(row)
+
+    monkeypatch.setattr(show, "step_of", noted)
+    sign_in(cast.viewer).get(url(endless), {"start": 20_000})
+    assert len(read) < 2 * show.SCREEN
+    assert {position for position in read if position > 10} <= set(range(19_990, 20_040))
 
 
 @pytest.mark.parametrize("start", ["-1", "x", "9" * 30, "1.5", ""])

@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import random
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -25,7 +27,9 @@ from opentelemetry.trace import Status, StatusCode
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import ApiKey
-from flywheel.trajectories.ingest import Refused, read_body
+from flywheel.trajectories.arrivals import Arrival, Reader, Said
+from flywheel.trajectories.formats.spans import Span
+from flywheel.trajectories.ingest import Refused, decompress, read_body
 from flywheel.trajectories.models import Batch, Trajectory
 from tests.conftest import Cast
 from tests.trajectories.formats.sending import as_json
@@ -94,6 +98,26 @@ def test_both_encodings_are_the_same_spans(post: Post) -> None:
 def test_compressed_bodies_are_read(post: Post, encoding: str, compress: Callable[[bytes], bytes]) -> None:
     assert post(compress(body_of(episode())), encoding=encoding).status_code == 200
     assert Trajectory.objects.get().step_count == 6
+
+
+def test_a_body_of_very_many_parts_is_refused_before_it_takes_long(post: Post) -> None:
+    begun = time.monotonic()
+    response = post(gzip.compress(b"") * 100_000, encoding="gzip")
+    assert (response.status_code, "more than 1000 parts" in told(response)) == (400, True)
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1_000_000])
+def test_whatever_the_size_of_a_body_it_is_decompressed_whole(encoding: str, size: int) -> None:
+    body = random.Random(size).randbytes(size)  # hardly compresses, so that it comes in many pieces
+    squeezed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
+    assert decompress(squeezed, encoding, size) == body
+    with pytest.raises(Refused, match="cut off"):
+        decompress(squeezed[:-1], encoding, size)
+    if size:
+        with pytest.raises(Refused, match="MiB"):
+            decompress(squeezed, encoding, size - 1)
 
 
 def test_an_empty_request_is_a_success(post: Post) -> None:
@@ -185,7 +209,7 @@ def test_a_body_that_ends_early_is_refused() -> None:
 
 def test_a_body_without_a_length_is_read_where_the_server_marks_its_end() -> None:
     chunked = {"HTTP_TRANSFER_ENCODING": "chunked"}
-    assert read_body(wire(b"abc", **chunked, **{"wsgi.input_terminated": True})) == b"abc"
+    assert read_body(wire(b"abc", **chunked, **{"wsgi.input_terminated": True}))[1] == b"abc"
     with pytest.raises(Refused, match="Content-Length"):
         read_body(wire(b"abc", **chunked))
 
@@ -236,6 +260,27 @@ def test_trouble_of_ours_is_never_a_500(post: Post, error: Exception, status: in
         response = post(body_of(episode()))
     assert response.status_code == status
     assert (response.headers.get("Retry-After") is not None) == (status == 503)
+
+
+def test_a_span_that_the_database_refuses_does_not_cost_its_siblings(post: Post) -> None:
+    """None is known; so one is made by letting through what no text column holds."""
+    read = Reader.spans
+
+    def with_nul(reader: Reader, spans: Sequence[Span]) -> Iterator[tuple[Arrival, Said]]:
+        for arrival, said in read(reader, spans):
+            if arrival.name == "poison":
+                arrival.error = "\0"
+            yield arrival, said
+
+    with mock.patch.object(Reader, "spans", with_nul):
+        response = post(body_of([*episode(calls=0), span(7, name="poison"), span(8, name="other")]))
+    assert response.status_code == 200
+    answer = ExportTraceServiceResponse.FromString(response.content)
+    assert answer.partial_success.rejected_spans == 1
+    assert "cannot hold it" in answer.partial_success.error_message
+    batch = Batch.objects.get()
+    assert batch.received == batch.inserted + 1
+    assert "other" in Trajectory.objects.get().steps.values_list("name", flat=True)
 
 
 def test_a_database_that_is_away_when_the_key_is_read_is_a_503(post: Post) -> None:

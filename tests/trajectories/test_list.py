@@ -1,5 +1,6 @@
 """The list of trajectories."""
 
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
@@ -10,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from flywheel import paging
 from flywheel.accounts.models import User
 from flywheel.trajectories import views
 from flywheel.trajectories.models import Source
@@ -30,7 +32,7 @@ def ids(response: object) -> list[str]:
 
 def test_an_empty_list_says_how_to_fill_it(cast: Cast, sign_in: SignIn) -> None:
     content = sign_in(cast.viewer).get(URL).content.decode()
-    assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://testserver/v1/traces" in content
+    assert reverse("trajectories:connect", args=["acme"]) in content
 
 
 def test_newest_first_in_pages_without_gap_or_repetition(cast: Cast, build: Build, sign_in: SignIn) -> None:
@@ -84,6 +86,27 @@ def test_an_unknown_field_is_told(cast: Cast, build: Build, sign_in: SignIn) -> 
     assert "Did you mean bucket?" in response.content.decode()
 
 
+def test_a_value_that_none_has_is_hinted_at(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    build.trajectory(
+        tool_names=["calendar.create_event", "<i>"], environment="production", agent=build.agent("support")
+    )
+    client = sign_in(cast.viewer)
+
+    def hints(q: str) -> list[str]:
+        found: list[str] = client.get(URL, {"q": q}).context["hints"]
+        return found
+
+    assert hints("tool:calendar.creat_event") == [
+        "tool:calendar.creat_event was not seen lately. Did you mean tool:calendar.create_event?"
+    ]
+    assert "agent:support" in hints("agent:suport")[0]
+    assert "env:production" in hints("-has:tools env:prodution")[0]
+    assert hints("bucket:wrong_tol") == ["No bucket is called wrong_tol. Did you mean wrong_tool?"]
+    assert hints("bucket:wrong_tool,none,un*") == []
+    assert hints("env:production tool:other_thing") == []
+    assert hints("env:prod*") == []
+
+
 def test_a_pasted_id_jumps_to_the_trajectory(cast: Cast, build: Build, sign_in: SignIn) -> None:
     row = build.trajectory()
     response = sign_in(cast.viewer).get(URL, {"q": row.trace_id.upper()})
@@ -119,6 +142,7 @@ def test_what_an_agent_wrote_stays_text(cast: Cast, build: Build, sign_in: SignI
     content = sign_in(cast.viewer).get(URL).content.decode()
     assert "<script>alert" not in content
     assert "<b>x" not in content
+    assert 'title="&lt;b&gt;x&lt;/b&gt;"' in content
     assert "⟨U+202E⟩" in content
 
 
@@ -138,8 +162,9 @@ def test_the_number_of_queries_does_not_grow_with_the_page(cast: Cast, build: Bu
 
 
 def test_facets_lead_to_the_narrower_list(cast: Cast, build: Build, sign_in: SignIn) -> None:
-    build.trajectory(outcome="failed", tool_names=["a tool", "other"])
-    build.trajectory(outcome="success")
+    build.searchable(
+        build.trajectory(outcome="failed", tool_names=["a tool", "other"]), build.trajectory(outcome="success")
+    )
     response = sign_in(cast.viewer).get(reverse("trajectories:facets", args=["acme"]), {"q": "bako"})
     facets = {
         facet.name: [(value.label, value.count, value.term) for value in facet.values]
@@ -148,3 +173,26 @@ def test_facets_lead_to_the_narrower_list(cast: Cast, build: Build, sign_in: Sig
     assert facets["outcome"] == [("success", 1, "outcome:success"), ("failed", 1, "outcome:failed")]
     assert ("a tool", 1, 'tool:"a tool"') in facets["tool"]
     assert "?q=bako%20outcome%3Afailed" in response.content.decode()
+
+
+def test_the_index_of_the_list_holds_the_longest_words_in_any_script(build: Build) -> None:
+    source = random.Random(1)
+    wide = "".join(chr(source.randrange(0x10000, 0x110000)) for _ in range(400))
+    build.trajectory(agent_name=wide[:200], version_label=wide[200:300], environment=wide[300:], label_bucket="x" * 64)
+
+
+def test_a_page_counts_what_follows_it_up_to_a_bound(
+    cast: Cast, build: Build, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "AHEAD", 8)
+    for _ in range(12):
+        build.trajectory()
+    client = sign_in(cast.viewer)
+    first = client.get(URL).context["page"]
+    assert (len(first.items), first.last) == (5, 5)
+    assert first.about
+    second = client.get(URL + first.next).context["page"]
+    assert (second.first, second.last, second.total, second.about) == (6, 10, 12, False)
+    back = client.get(URL + second.previous).context["page"]
+    assert (back.first, back.last, back.total, back.about) == (1, 5, 12, False)
+    assert [row.id for row in back.items] == [row.id for row in first.items]

@@ -1,4 +1,4 @@
-"""The filter bar's language."""
+"""What the filter bar's terms find. `test_grammar.py` is about how they are written."""
 
 from datetime import timedelta
 from typing import Any
@@ -51,9 +51,11 @@ def rows(cast: Cast, build: Build) -> dict[str, Trajectory]:
         },
         "rollout": {"source": Source.ROLLOUT, "outcome": "failed"},
     }
-    return {
+    rows = {
         name: build.trajectory(prompt=f"Please tell Bako: {name} matters", **fields) for name, fields in made.items()
     }
+    build.searchable(*rows.values())
+    return rows
 
 
 def found(text: str) -> set[str]:
@@ -114,10 +116,26 @@ def found(text: str) -> set[str]:
         ("outcome:failed latency:>2 bako", {"failed"}),
         ("outcome:failed env:dev", set()),
         ("matters\0", {"plain", "failed", "labelled"}),
+        ("outcome:failed or env:dev", {"failed", "plain"}),
+        ("(outcome:failed or env:dev) -has:error", {"plain"}),
+        ("not (outcome:failed or env:dev)", {"labelled"}),
+        ("source:rollout or env:dev", {"rollout", "plain"}),
+        ("tool:email.*", {"failed"}),
+        ('tool:"email.*"', set()),
+        ("agent:sup*", {"failed"}),
+        ("env:*dev*,prod*", {"plain", "failed"}),
+        ("env:none", {"labelled"}),
+        ('env:"none"', set()),
+        ("meta.region:e*", {"failed"}),
+        ("tokens:<5k", {"failed"}),
+        ("started:2h", {"failed"}),
+        ("started:<7d", {"plain"}),
+        ('""', {"plain", "failed", "labelled"}),
+        ('-""', set()),
     ],
 )
 def test_a_bar_finds(rows: dict[str, Trajectory], text: str, names: set[str]) -> None:
-    if text in ("after:2h", "before:7d"):
+    if text in ("after:2h", "before:7d", "started:2h", "started:<7d"):
         Trajectory.objects.filter(pk__in=[rows["labelled"].pk]).update(started_at=timezone.now() - timedelta(days=2))
     assert found(text) == names
 
@@ -138,6 +156,11 @@ def test_a_trace_is_found_by_the_beginning_of_its_id(rows: dict[str, Trajectory]
         ("tool:", "has no value"),
         ("meta:eu", "meta.region:eu"),
         ("note: something", "in quotes"),
+        ("agent:>5", "cannot be compared"),
+        ("env.x:dev", "takes no key"),
+        ("started:2026-13", "started:7d"),
+        ("(env:dev", "never closed"),
+        ("env:dev or", "none after it"),
     ],
 )
 def test_what_is_not_understood_is_said_and_nothing_is_searched(

@@ -1,6 +1,7 @@
 """What is stored depends on the set of steps that arrived, and on nothing else."""
 
 import itertools
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +17,10 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
-from flywheel.trajectories import models
+from flywheel.trajectories import beside, models, rows
+from flywheel.trajectories import store as store_module
 from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.spans import Span
 from flywheel.trajectories.load import trace_of, traces_of
 from flywheel.trajectories.models import Batch, Source, Trajectory
 from flywheel.trajectories.rollouts import trace_of_rollout
@@ -29,8 +33,8 @@ slugs = itertools.count()
 OTHER = "f" * 32
 
 
-def parts(spans: list[Any]) -> list[Trace]:
-    return otlp.parts(talking.body_of(spans), otlp.PROTOBUF).traces
+def parts(spans: list[Any]) -> list[Span]:
+    return otlp.decode(talking.body_of(spans), otlp.PROTOBUF).spans
 
 
 def send(project: Project, spans: list[Any]) -> Batch:
@@ -236,8 +240,8 @@ def test_hostile_text_is_stored(cast: Cast) -> None:
     assert (row.title, row.session_id, row.metadata) == (tame, tame, {"k": tame})
     assert row.tool_names == ["a\u2400b", tame]
     step = row.steps.get(position=1)
-    assert step.output[0]["content"] == tame
-    assert step.output[0]["tool_calls"][0]["arguments"] == {"x": "NaN"}
+    assert step.body["output"][0]["content"] == tame
+    assert step.body["output"][0]["tool_calls"][0]["arguments"] == {"x": "NaN"}
 
 
 def test_parents_in_a_circle_are_stored(cast: Cast) -> None:
@@ -340,3 +344,47 @@ def test_writers_of_the_same_trajectories_do_not_disturb_each_other() -> None:
     batches = Batch.objects.filter(project=project)
     assert sum(batch.inserted for batch in batches) == len(spans)
     assert Agent.objects.filter(project=project).count() <= 3
+
+
+def test_the_statement_that_takes_trajectories_is_planned_once_per_connection(cast: Cast) -> None:
+    for number in range(1, 3):
+        store_rollouts(cast.project, [Trace(f"{number:032x}", steps=[Step("a", "other")])])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements")
+        prepared = [statement for (statement,) in cursor.fetchall()]
+    assert sum("FOR NO KEY UPDATE" in text for text in prepared) == 1
+    assert connection.connection.prepare_threshold is None, "Django's own statements hold their values"
+
+
+@pytest.mark.parametrize(
+    ("statement", "indexes"), [(rows.LOCK, ["trajectory_once"]), (beside.WAITING, ["feedback_of", "event_once"])]
+)
+def test_what_is_planned_once_is_planned_well_on_empty_tables(cast: Cast, statement: str, indexes: list[str]) -> None:
+    numbers = itertools.count(1)
+    generic = re.sub("%s", lambda _: f"${next(numbers)}", statement)
+    with connection.cursor() as cursor:
+        for table in ("trajectory", "feedback", "event"):  # of which autovacuum may know that others tried it
+            cursor.execute("SELECT pg_clear_relation_stats('public', %s)", [f"trajectories_{table}"])
+        cursor.execute(f"EXPLAIN (GENERIC_PLAN) {generic}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    found = re.findall(
+        r"using (\w+) on .*\n *Index Cond: \(\(project_id = \$\d\) AND \(+trace_id\)?(?:::text)? = asked", plan
+    )
+    assert found == indexes
+
+
+def test_new_trajectories_begin_as_django_makes_them_and_share_nothing(cast: Cast) -> None:
+    now = timezone.now()
+    blank = store_module._blank(cast.project, Source.PRODUCTION, now)
+    made, other = (store_module._new(blank, trace_id) for trace_id in ("a", "b"))
+    same = Trajectory(
+        project=cast.project, trace_id="a", source=Source.PRODUCTION, started_at=now, received_at=now, changed_at=now
+    )
+    assert {field.attname: getattr(made, field.attname) for field in Trajectory._meta.concrete_fields} == {
+        field.attname: getattr(same, field.attname) for field in Trajectory._meta.concrete_fields
+    }
+    assert made.project is cast.project
+    assert made._state.adding
+    assert made._state is not other._state
+    values = vars(made).items()
+    assert [name for name, value in values if isinstance(value, list | dict) and value is vars(other)[name]] == []

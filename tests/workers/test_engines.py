@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,11 +17,13 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from flywheel.core import replies
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.traces import Message, ToolCall
-from workers.engines import open_engine, openai_engine
+from workers.engines import open_engine
 from workers.engines.openai_engine import OpenAIEngine
-from workers.engines.transformers_engine import TransformersEngine, _Draw, _nucleus, read_tool_calls
+from workers.engines.tool_calls import read_tool_calls
+from workers.engines.transformers_engine import TransformersEngine, _Draw, _nucleus
 from workers.reference import story
 from workers.reference.build import POLICY
 
@@ -313,10 +316,15 @@ class TestAdapter:
 Reply = tuple[int, dict[str, str], bytes] | None
 
 
+class Listening(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Callers that connect at once; more than five are reset by the system where it is busy."""
+
+
 class Server:
     """An OpenAI-compatible server whose answers a test writes."""
 
-    def __init__(self, answer: Callable[[dict[str, Any], int], Reply]) -> None:
+    def __init__(self, answer: Callable[[dict[str, Any], int], Reply], port: int = 0) -> None:
         self.seen: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.release = threading.Event()
@@ -344,7 +352,7 @@ class Server:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = Listening(("127.0.0.1", port), Handler)
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that leaves is normal
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -358,8 +366,8 @@ class Server:
 
 
 @contextmanager
-def serving(answer: Callable[[dict[str, Any], int], Reply]) -> Iterator[Server]:
-    server = Server(answer)
+def serving(answer: Callable[[dict[str, Any], int], Reply], port: int = 0) -> Iterator[Server]:
+    server = Server(answer, port)
     try:
         yield server
     finally:
@@ -383,7 +391,7 @@ def echo(body: dict[str, Any], count: int) -> Reply:
 
 
 def network(url: str, **settings: Any) -> OpenAIEngine:
-    return OpenAIEngine(url, "m", **({"backoff_s": 0.001, "timeout_s": 5} | settings))
+    return OpenAIEngine(url, "m", **({"backoff_s": 0.001, "timeout_s": 5, "patience_s": 1} | settings))
 
 
 class TestOpenAI:
@@ -428,6 +436,12 @@ class TestOpenAI:
         assert response.text == ""
         assert response.tokens_in is None
 
+    @pytest.mark.parametrize("tokens", [-1, True, 1.5, "many", 2**32 + 5])
+    def test_what_cannot_be_a_count_of_tokens_is_unknown(self, tokens: Any) -> None:
+        with serving(always(completion({"content": "x"}, usage={"prompt_tokens": tokens}))) as server:
+            (response,) = network(server.url, price_in=2.0, price_out=30.0).chat([ask("hi")])
+        assert (response.text, response.tokens_in, response.cost_usd) == ("x", None, None)
+
     @pytest.mark.parametrize("status", [429, 500, 503])
     def test_it_tries_again_when_that_can_help(self, status: int) -> None:
         def answer(body: dict[str, Any], count: int) -> Reply:
@@ -437,6 +451,48 @@ class TestOpenAI:
             (response,) = network(server.url).chat([ask("hi")])
         assert response.text == "hi 0"
         assert len(server.seen) == 3
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_a_full_server_makes_it_slower_not_wrong(self, status: int) -> None:
+        """It takes three at once. Sixteen ask, more often than there are retries, and all are answered."""
+        under_way, most, refused = 0, 0, 0
+        lock = threading.Lock()
+
+        def answer(body: dict[str, Any], count: int) -> Reply:
+            nonlocal under_way, most, refused
+            with lock:
+                if under_way >= 3:
+                    refused += 1
+                    return status, {}, b"full"
+                under_way += 1
+                most = max(most, under_way)
+            time.sleep(0.01)
+            with lock:
+                under_way -= 1
+            return echo(body, count)
+
+        with serving(answer) as server:
+            engine = network(server.url, concurrency=16, retries=0, patience_s=20)
+            assert texts(engine.chat([ask("n", seed) for seed in range(100)])) == [f"n {seed}" for seed in range(100)]
+        assert most == 3
+        assert 0 < refused < 200
+
+    def test_a_server_that_is_full_for_ever_is_given_up(self) -> None:
+        with serving(always((503, {}, b"full"))) as server:
+            responses = network(server.url, patience_s=0.1).chat([ask("n", seed) for seed in range(40)])
+        assert all("503" in response.error for response in responses)
+
+    def test_a_server_that_comes_back_is_waited_for(self) -> None:
+        with serving(echo) as server:
+            engine = network(server.url, retries=0, patience_s=20)
+            texts(engine.chat([ask("hi")]))
+            port = int(server.url.rpartition(":")[2].removesuffix("/v1"))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(engine.chat, [ask("again")])
+            time.sleep(0.1)
+            assert not waiting.done()
+            with serving(echo, port):
+                assert texts(waiting.result(10)) == ["again 0"]
 
     def test_what_never_works_is_unscored_and_the_others_go_on(self) -> None:
         def answer(body: dict[str, Any], count: int) -> Reply:
@@ -474,7 +530,7 @@ class TestOpenAI:
         assert len(response.error) < 500
 
     def test_an_answer_that_is_too_long_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(openai_engine, "BODY_LIMIT", 2**20)
+        monkeypatch.setattr(replies, "BODY_LIMIT", 2**20)
         with serving(always((200, {}, b"x" * (3 * 2**20)))) as server:
             (response,) = network(server.url).chat([ask("hi")])
         assert "longer than 1 MiB" in response.error
@@ -537,7 +593,7 @@ class TestOpenAI:
 
     def test_a_server_that_goes_away_leaves_unscored_answers(self) -> None:
         with serving(echo) as server:
-            engine = network(server.url, retries=0)
+            engine = network(server.url, patience_s=0.01)
             texts(engine.chat([ask("hi")]))
         (response,) = engine.chat([ask("hi")])
         assert "no connection" in response.error

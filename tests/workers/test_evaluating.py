@@ -5,7 +5,8 @@ import shutil
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_a_request_that_fails_is_unscored_not_wrong(build: Build, monkeypatch: p
     step = unscored.first().trajectory.steps.last()  # type: ignore[union-attr]
     assert step is not None
     assert step.error == "the server answered 500"
+
+
+@pytest.mark.parametrize(("tokens", "said"), [(10, "100 tokens is spent: 480"), (None, "does not say how many tokens")])
+def test_a_run_that_has_spent_its_budget_stops_and_keeps_what_it_has(
+    build: Build, monkeypatch: pytest.MonkeyPatch, tokens: int | None, said: str
+) -> None:
+    run = submit(build, build.task_set(held_out=20), samples=1, budget={"tokens": 100})
+    engine = carry_out(run, monkeypatch, lambda request: replace(right(request), tokens_out=tokens))
+    assert (run.state, run.error_kind) == (State.CANCELLED, "budget")
+    assert said in run.error
+    assert run.results.count() == len(engine.asked) == 16, "nothing is asked ahead of a budget"
 
 
 def test_a_verifier_that_raises_leaves_attempts_unscored(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +172,40 @@ def test_a_cancelled_run_keeps_what_it_has_and_goes_on_where_it_stood(
     engine = carry_out(run, monkeypatch)
     assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 12, 4)
     assert before < set(run.results.values_list("pk", flat=True))
+
+
+def test_a_cancelled_run_sends_nothing_more_and_keeps_what_was_answered(
+    build: Build, monkeypatch: pytest.MonkeyPatch, server: "Server"
+) -> None:
+    run = submit(build, build.task_set(held_out=30), build.version(endpoint={**server.endpoint, "concurrency": 2}))
+    lease = claim(run)
+    server.after(5, lease._cancelled.set)
+    with lease:
+        evaluating.evaluate(lease)
+    run.refresh_from_db()
+    assert run.state == State.CANCELLED
+    assert 5 <= run.done <= server.asked < 30
+    assert run.results.filter(success=True).count() == run.results.count() == run.done, (
+        "what was not sent has no result"
+    )
+    server.pause_s = 0.0
+    run.requeue()
+    work(run)
+    assert (run.state, run.done, server.asked) == (State.SUCCEEDED, 60, 60)
+
+
+def test_a_run_that_fails_sends_nothing_more(build: Build, monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(evaluating, "CHUNK", 10)
+    monkeypatch.setattr(evaluating, "_store", broken)
+    run = submit(build, build.task_set(held_out=30), build.version(endpoint={**server.endpoint, "concurrency": 2}))
+    work(run)
+    assert (run.state, run.error) == (State.FAILED, "the disk is full")
+    while any(thread.name == "eval-asking" for thread in threading.enumerate()):
+        threading.Event().wait(0.01)
+    assert server.asked <= 14, "those of the next chunk that were on their way"
 
 
 def test_a_run_whose_attempts_are_all_done_asks_nobody(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +293,7 @@ def test_a_real_policy_answers_reproducibly(build: Build, reference: Artifact) -
         work(runs[-1])
         assert runs[-1].state == State.SUCCEEDED, runs[-1].error
     said = [
-        [r.trajectory.steps.last().output for r in run.results.order_by("task", "sample")]  # type: ignore[union-attr]
+        [r.trajectory.steps.last().body["output"] for r in run.results.order_by("task", "sample")]  # type: ignore[union-attr]
         for run in runs
     ]
     assert said[0] == said[1]
@@ -319,12 +365,17 @@ class Server:
     """An OpenAI-compatible server that knows the answer to the builder's tasks, and takes its time."""
 
     def __init__(self, pause_s: float) -> None:
-        self.pause_s = pause_s
-        outer = self
+        self.pause_s, self.asked = pause_s, 0
+        self._after: tuple[int, Callable[[], object]] = (0, lambda: None)
+        lock, outer = threading.Lock(), self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with lock:
+                    outer.asked += 1
+                    if outer.asked == outer._after[0]:
+                        outer._after[1]()
                 threading.Event().wait(outer.pause_s)
                 text = say(body["messages"][-1]["content"].split()[1]).text
                 answer = {
@@ -344,6 +395,10 @@ class Server:
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def after(self, count: int, what: Callable[[], object]) -> None:
+        """Do this when so many have asked."""
+        self._after = (count, what)
 
     @property
     def endpoint(self) -> dict[str, Any]:

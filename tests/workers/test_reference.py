@@ -95,7 +95,7 @@ def test_a_prompt_is_a_prefix_of_the_whole_conversation(policy: Path) -> None:
 def test_the_builder_trains_on_what_the_template_renders() -> None:
     tokenizer = build.make_tokenizer()
     request = story.sessions(1, seed=2)[0]
-    ids, labels = build.encode(tokenizer, [(request.prompt, request.answer)])
+    ids, labels = build.encode(tokenizer, [build.talk(story.SYSTEM_PROMPT, (request.prompt, request.answer))])
     rendered = tokenizer.apply_chat_template(
         [
             {"role": "system", "content": story.SYSTEM_PROMPT},

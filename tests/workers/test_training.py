@@ -23,10 +23,12 @@ from safetensors.numpy import save_file
 from flywheel.accounts.models import User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
+from flywheel.training.dataset import build as dataset
 from flywheel.training.launch import cancel, launch, resume
+from flywheel.training.mix import mix
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.worker import Worker
@@ -48,6 +50,7 @@ def launched(build: Build, cast: Cast) -> Launch:
         base = fields.pop("base", None) or version(build)
         task_set = task_set or build.task_set(train=6, held_out=5)
         baseline(cast, base, task_set)
+        build.overridden(base, task_set)
         batch = {"batch_size": 8} if algorithm != "sft" else {"batch_size": 4}
         run, _ = launch(
             key=uuid.uuid4(),
@@ -139,6 +142,25 @@ def test_a_killed_trainer_resumes_and_its_version_is_evaluated(worker: Worker, l
     assert (evaluation.version, evaluation.samples) == (run.produced, 1)
     worker.finish(evaluation, PATIENCE_S)
     assert evaluation.state == State.SUCCEEDED, evaluation.error
+
+
+@pytest.mark.worker
+def test_a_mix_is_learnt_from_and_every_environment_of_it_is_evaluated(
+    worker: Worker, launched: Launch, build: Build, cast: Cast
+) -> None:
+    sets = [build.task_set(train=4, held_out=3), build.task_set(2, 3, "notes", build.environment("notes"))]
+    Task.objects.filter(split=Split.TRAIN).update(bucket="wrong_tool")
+    parts = [(dataset(name=row.name, kind="sft", task_set=row, actor=cast.trainer), 1.0) for row in sets]
+    both = mix(name="both", parts=parts, actor=cast.trainer)
+    run = launched(steps=6, task_set=sets[0], dataset=both)
+    worker.finish(run, PATIENCE_S)
+    assert run.state == State.SUCCEEDED, run.error
+    measured = run.points.filter(kind=Point.Kind.EVAL).first()
+    assert measured is not None
+    assert (measured.values["n"], measured.values["environments"]["notes"]["n"]) == (3, 3)
+    evaluated = EvalRun.objects.filter(version=run.produced).values_list("task_set", flat=True)
+    assert set(evaluated) == {row.pk for row in sets}
+    assert Opening.objects.filter(task_set=sets[1], kind=Opening.Kind.TRAINING).exists()
 
 
 @pytest.mark.worker
@@ -256,6 +278,20 @@ def test_an_adapter_whose_shapes_do_not_fit_is_named(
     assert (run.state, run.error_kind) == (State.FAILED, "adapter")
     assert "does not fit" in run.error
     assert "Failed: adapter" in page(run)
+
+
+def test_what_was_trained_is_kept_when_it_cannot_be_evaluated_as_its_baseline_was(
+    launched: Launch, page: Callable[[TrainingRun], str]
+) -> None:
+    """vLLM was stopped to make room for the training, or takes no such adapter."""
+    run = launched(steps=2)
+    EvalRun.objects.update(engine="vllm")
+    run = carry_out(run)
+    assert (run.state, run.error) == (State.SUCCEEDED, "")
+    assert run.produced is not None
+    assert run.evaluation is None
+    assert "no vLLM server is set here" in log_of(run)
+    assert "no vLLM server is set here" in page(run)
 
 
 def test_a_full_disk_keeps_what_was_measured(launched: Launch, page: Callable[[TrainingRun], str]) -> None:

@@ -6,7 +6,8 @@
 
 Only `kind`, and `path` or `base_url` and `model`, are needed. Prices are dollars per million tokens. A key is named by
 the environment variable that holds it, so that a stored endpoint never holds a secret; the variable's name must end in
-`_API_KEY`, so that an endpoint cannot send another secret of this process to a server of its choice.
+`_API_KEY`, so that an endpoint cannot send another secret of this process to a server of its choice; and where the
+operator has bound the key to hosts (`core.key_hosts`), it goes to no other.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flywheel.core import key_hosts
 from flywheel.core.rollouts import Engine, EngineError
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -42,17 +44,19 @@ def open_engine(spec: Mapping[str, Any]) -> Engine:
         return TransformersEngine(path, Path(adapter) if adapter else None, **options)
     from workers.engines.openai_engine import OpenAIEngine
 
-    key = _key(options.pop("api_key_env", ""))
+    key = _key(options.pop("api_key_env", ""), options["base_url"])
     return OpenAIEngine(options.pop("base_url"), options.pop("model"), key, **options)
 
 
-def _key(variable: str) -> str:
+def _key(variable: str, base_url: str) -> str:
     if not variable:
         return ""
     if not variable.endswith("_API_KEY"):
         raise EngineError(f"api_key_env is {variable!r}; a name that ends in _API_KEY is wanted")
     if not os.environ.get(variable):
         raise EngineError(f"the environment variable {variable}, which should hold the API key, is not set")
+    if problem := key_hosts.refusal(variable, base_url):
+        raise EngineError(problem)
     return os.environ[variable]
 
 

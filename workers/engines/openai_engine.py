@@ -1,15 +1,15 @@
 """A policy asked over the network: any server that speaks the OpenAI chat API (vLLM, SGLang, a hosted endpoint).
 
-One request that fails is an unscored answer, after retries where they can help. When nothing has been answered yet and
-the server cannot be reached, or refuses the key or the model, the policy cannot be asked at all: EngineError.
+One request that fails is an unscored answer, after retries where they can help. A server that is full, or that went
+away after it had answered, is waited for, and asked fewer things at once: it makes a run slower, not worse. When
+nothing has been answered yet and the server cannot be reached, or refuses the key or the model, the policy cannot be
+asked at all: EngineError.
 A response is read within a total time and size, whatever the server does; redirects are not followed.
 """
 
 import http.client
-import io
 import json
 import random
-import socket
 import ssl
 import threading
 import time
@@ -18,19 +18,66 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
-from flywheel.core.traces import ToolCall
+from flywheel.core.replies import Reply, TooLong
+from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
+from flywheel.core.traces import ToolCall, count
 
-BODY_LIMIT = 8 * 2**20
 RETRY_AFTER_LIMIT_S = 30.0
+PAUSE_LIMIT_S = 10.0
+"""Between two attempts at a server that is full."""
 
 
-class _Failed(Exception):
-    """One attempt at a request failed. `again`: another may do better. `unusable`: no other request would."""
+class Failed(Exception):
+    """One attempt at a request failed. `again`: another may do better. `unusable`: no other request would. `full`: the
+    server has too much to do. `away`: it cannot be reached."""
 
-    def __init__(self, reason: str, again: bool = False, unusable: bool = False, after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        again: bool = False,
+        unusable: bool = False,
+        away: bool = False,
+        after_s: float = 0.0,
+        status: int = 0,
+    ) -> None:
         super().__init__(reason)
-        self.again, self.unusable, self.after_s = again, unusable, after_s
+        self.again, self.unusable, self.away, self.after_s, self.status = again, unusable, away, after_s, status
+
+    @property
+    def full(self) -> bool:
+        return self.status in {429, 503}
+
+
+class Flow:
+    """How many requests may be under way: half as many when the server is full, one more with each round that went
+    well. A full server tells everybody at once, which counts as once."""
+
+    def __init__(self, most: int) -> None:
+        self.limit, self._most = float(most), most
+        self._under_way, self._halved_at = 0, 0.0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._under_way < int(self.limit))
+            self._under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify()
+
+    def well(self) -> None:
+        with self._changed:
+            self.limit = min(self._most, self.limit + 1 / self.limit)
+            self._changed.notify()
+
+    def full(self, began: float) -> None:
+        """A request that began then was refused."""
+        with self._changed:
+            if began >= self._halved_at:
+                self.limit, self._halved_at = max(1.0, self.limit / 2), time.monotonic()
 
 
 class OpenAIEngine:
@@ -45,8 +92,10 @@ class OpenAIEngine:
         price_out: float | None = None,
         retries: int = 3,
         backoff_s: float = 0.5,
+        patience_s: float = 300.0,
     ) -> None:
-        """`base_url` ends where `/chat/completions` begins, usually in `/v1`. Prices are dollars per million tokens."""
+        """`base_url` ends where `/chat/completions` begins, usually in `/v1`. Prices are dollars per million tokens.
+        `patience_s`: how long it may answer nobody, full or away, before it is given up."""
         self._url = urlsplit(base_url.rstrip("/"))
         try:
             self._port = self._url.port
@@ -62,42 +111,70 @@ class OpenAIEngine:
         self._key = api_key
         self._timeout_s, self._concurrency = timeout_s, concurrency
         self._price_in, self._price_out = price_in, price_out
-        self._retries, self._backoff_s = retries, backoff_s
+        self._retries, self._backoff_s, self._patience_s = retries, backoff_s, patience_s
+        self._flow = Flow(concurrency)
         self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
-        self._answered = threading.Event()
+        self._answered, self._closed = threading.Event(), threading.Event()
+        self._well_at = 0.0
+        self._asking, self._lock = 0, threading.Lock()
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        with self._lock:
+            # Patience begins anew for who asks alone: among many, each would give all the others more of it.
+            self._well_at = self._well_at if self._asking else time.monotonic()
+            self._asking += 1
         pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="openai-engine")
         try:
             return list(pool.map(self._ask, requests))
         finally:
             pool.shutdown(cancel_futures=True)
+            with self._lock:
+                self._asking -= 1
 
     def close(self) -> None:
-        """Nothing to give back: each request has a connection of its own."""
+        """Send nothing more. There is nothing to give back: each request has a connection of its own."""
+        self._closed.set()
 
     def _ask(self, request: ChatRequest) -> ChatResponse:
-        body = json.dumps(self._body(request)).encode()
-        for attempt in range(self._retries + 1):
-            started = time.monotonic()
+        try:
+            reply, latency_ms = self._exchange(json.dumps(self._body(request)).encode())
+            return self._response(reply, latency_ms)
+        except Failed as failure:
+            if failure.unusable and not self._answered.is_set():
+                raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
+            return ChatResponse(error=str(failure))
+
+    def _exchange(self, body: bytes) -> tuple[bytes, float]:
+        """The server's answer, after as many attempts as make sense, and how long it took. Raises Failed."""
+        attempt = 0
+        while True:
+            began = time.monotonic()
             try:
-                reply = self._post(body)
-                latency_ms = (time.monotonic() - started) * 1000
-                response = self._response(reply, latency_ms)
-            except _Failed as failure:
-                if failure.again and attempt < self._retries:
-                    # Jitter, so that the requests of a batch do not all come back at once.
-                    time.sleep(max(failure.after_s, self._backoff_s * 2**attempt * random.uniform(0.5, 1.0)))
-                    continue
-                if failure.unusable and not self._answered.is_set():
-                    raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
-                return ChatResponse(error=str(failure))
-            self._answered.set()
-            return response
-        raise AssertionError("the last attempt returns or raises")
+                with self._flow:
+                    if self._closed.is_set():
+                        raise Failed(UNASKED)
+                    began = time.monotonic()
+                    content = self._post(body)
+            except Failed as failure:
+                # Jitter, so that the requests of a batch do not all come back at once.
+                pause = min(PAUSE_LIMIT_S, self._backoff_s * 2**attempt * random.uniform(0.5, 1.0))
+                pause = max(failure.after_s, pause)
+                if failure.full or (failure.away and self._answered.is_set()):
+                    self._flow.full(began)
+                    if time.monotonic() + pause > self._well_at + self._patience_s:
+                        raise
+                elif not failure.again or attempt >= self._retries:
+                    raise
+                self._closed.wait(pause)
+                attempt += 1
+            else:
+                self._flow.well()
+                self._well_at = time.monotonic()
+                self._answered.set()
+                return content, (self._well_at - began) * 1000
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = {
+        body: dict[str, Any] = {
             "model": self.model,
             "messages": [message.to_openai() for message in request.messages],
             "temperature": request.sampling.temperature,
@@ -107,25 +184,30 @@ class OpenAIEngine:
         }
         if request.tools:
             body["tools"] = [{"type": "function", "function": dict(tool)} for tool in request.tools]
+        if request.schema is not None:
+            schema = {"name": "answer", "strict": True, "schema": dict(request.schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
 
     def _post(self, body: bytes) -> bytes:
-        """The body of a 200 answer. Raises _Failed for everything else."""
+        """The body of a 200 answer. Raises Failed for everything else."""
         deadline = time.monotonic() + self._timeout_s
         connection = self._connection()
         try:
             try:
                 connection.connect()
             except (OSError, http.client.HTTPException) as error:
-                raise _Failed(f"no connection: {error}", again=True, unusable=True) from error
+                raise Failed(f"no connection: {error}", again=True, unusable=True, away=True) from error
             try:
                 connection.request("POST", f"{self._url.path}/chat/completions", body, self._headers())
-                reply = _Reply(connection.sock, method="POST")
+                reply = Reply(connection.sock, method="POST")
                 content = reply.read_until(connection.sock, deadline)
             except TimeoutError as error:
-                raise _Failed(f"no complete answer within {self._timeout_s:g} s", again=True) from error
+                raise Failed(f"no complete answer within {self._timeout_s:g} s", again=True) from error
+            except TooLong as error:
+                raise Failed(str(error)) from error
             except (OSError, http.client.HTTPException) as error:
-                raise _Failed(f"the connection broke: {error or type(error).__name__}", again=True) from error
+                raise Failed(f"the connection broke: {error or type(error).__name__}", again=True) from error
         finally:
             connection.close()
         if reply.status != 200:
@@ -152,13 +234,13 @@ class OpenAIEngine:
             text = message.get("content") or ""
             calls = tuple(_tool_call(call) for call in message.get("tool_calls") or ())
             usage = value.get("usage") or {}
-            tokens_in, tokens_out = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+            tokens_in, tokens_out = (count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
             if not isinstance(text, str):
                 raise TypeError("content is not text")
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             shown = content[:200].decode(errors="replace")
             reason = f"the server's answer is not a chat completion ({type(error).__name__}: {error}): {shown}"
-            raise _Failed(reason) from error
+            raise Failed(reason) from error
         return ChatResponse(
             text=text,
             tool_calls=calls,
@@ -167,6 +249,7 @@ class OpenAIEngine:
             tokens_out=tokens_out,
             latency_ms=latency_ms,
             cost_usd=self._cost(tokens_in, tokens_out),
+            model=str(value.get("model") or "")[:200],
         )
 
     def _cost(self, tokens_in: int | None, tokens_out: int | None) -> float | None:
@@ -190,50 +273,7 @@ def _tool_call(row: Mapping[str, Any]) -> ToolCall:
     return ToolCall(str(row.get("id") or ""), name, arguments)
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-class _Reader(io.RawIOBase):
-    """Reads a socket until a deadline: a socket's own timeout holds for one wait, not for a whole answer."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
-        self._raw = sock.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Reply(http.client.HTTPResponse):
-    def read_until(self, sock: socket.socket, deadline: float) -> bytes:
-        """Status, headers and body."""
-        self.fp.close()
-        self.fp = io.BufferedReader(_Reader(sock, deadline))
-        self.begin()
-        parts = []
-        size = 0
-        while part := self.read1(65536):
-            parts.append(part)
-            size += len(part)
-            if size > BODY_LIMIT:
-                raise _Failed(f"the server's answer is longer than {BODY_LIMIT // 2**20} MiB")
-        return b"".join(parts)
-
-
-def _refusal(reply: http.client.HTTPResponse, content: bytes) -> _Failed:
+def _refusal(reply: http.client.HTTPResponse, content: bytes) -> Failed:
     """What a status other than 200 means for this request and for the others."""
     reason = f"the server answered {reply.status} {reply.reason}"
     if location := reply.headers.get("Location"):
@@ -242,7 +282,8 @@ def _refusal(reply: http.client.HTTPResponse, content: bytes) -> _Failed:
         reason += f": {content[:300].decode(errors='replace')}"
     again = reply.status in {408, 409, 425, 429} or reply.status >= 500
     unusable = reply.status in {301, 302, 303, 307, 308, 401, 403, 404, 405}
-    return _Failed(reason, again, unusable, _retry_after(reply.headers.get("Retry-After", "")))
+    after_s = _retry_after(reply.headers.get("Retry-After", ""))
+    return Failed(reason, again=again, unusable=unusable, after_s=after_s, status=reply.status)
 
 
 def _retry_after(value: str) -> float:

@@ -10,7 +10,6 @@ Only safetensors are read, nothing is fetched, no code that came with a model is
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,16 +28,15 @@ from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.utils import logging as transformers_logging
 
-from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
+from flywheel.core.traces import Message
+from workers.engines.tool_calls import read_tool_calls
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores twelve times
 quicker: the threads wait for each other at every operation."""
-
-_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 class TransformersEngine:
@@ -61,11 +59,16 @@ class TransformersEngine:
         self._model.to(self._device).eval()
         if self._device.type == "cpu" and self._model.num_parameters() < SMALL and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
+        self._room: int | None = getattr(self._model.config, "max_position_embeddings", None)
         self._stop_ids = _stop_ids(self._model, self._tokenizer)
         # The model's own generation settings (penalties, sampling) must not mix into what the request asks for.
         self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             eos_token_id=sorted(self._stop_ids), pad_token_id=self._pad_id, use_cache=True
         )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._model is None
 
     @property
     def _pad_id(self) -> int:
@@ -91,7 +94,7 @@ class TransformersEngine:
         return [response for response in responses if response is not None]
 
     def close(self) -> None:
-        self._model = None
+        self._model = None  # which also ends what another thread generates
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -106,7 +109,7 @@ class TransformersEngine:
         except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
             raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
         ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
-        room = getattr(self._model.config, "max_position_embeddings", None)
+        room = self._room
         if room is not None and len(ids) + request.sampling.max_tokens > room:
             raise ValueError(
                 f"the conversation has {len(ids)} tokens and asks for {request.sampling.max_tokens} more; "
@@ -116,6 +119,9 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _generate(self, requests: Sequence[ChatRequest], prompts: Sequence[Sequence[int]]) -> list[ChatResponse]:
+        model, unasked = self._model, [ChatResponse(error=UNASKED)] * len(requests)
+        if model is None:
+            return unasked
         started = time.monotonic()
         width = max(map(len, prompts))
         ids = torch.full((len(prompts), width), self._pad_id, dtype=torch.long)
@@ -125,19 +131,21 @@ class TransformersEngine:
             mask[row, width - len(prompt) :] = 1
         limits = [request.sampling.max_tokens for request in requests]
         try:
-            output = self._model.generate(
+            output = model.generate(
                 input_ids=ids.to(self._device),
                 attention_mask=mask.to(self._device),
                 max_new_tokens=max(limits),
                 do_sample=False,
                 logits_processor=[_Draw(requests, width, self._device)],
-                stopping_criteria=[_Limits(limits, width, self._device)],
+                stopping_criteria=[_Limits(limits, width, self._device), _Closed(self)],
             )
         except torch.OutOfMemoryError as error:
             raise EngineError(
                 f"{len(prompts)} conversations of {width} tokens do not fit into the memory of {self._device}; "
                 f"a smaller batch_size than {self.batch_size} is needed"
             ) from error
+        if self.is_closed:
+            return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
         return [
             self._response(tokens[:limit], len(prompt), share_ms)
@@ -211,24 +219,14 @@ class _Limits(StoppingCriteria):
         return self._limits <= input_ids.shape[1]
 
 
-def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """Split an answer into its text and its `<tool_call>{"name", "arguments"}</tool_call>` blocks, as Qwen and Hermes
-    models write them. A block that does not parse stays text."""
-    calls: list[ToolCall] = []
+class _Closed(StoppingCriteria):
+    """Ends all rows when nobody wants them any more."""
 
-    def take(match: re.Match[str]) -> str:
-        try:
-            value = json.loads(match[1])
-            call = ToolCall(f"call-{len(calls)}", value["name"], value["arguments"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return match[0]
-        if not isinstance(call.name, str) or not isinstance(call.arguments, dict):
-            return match[0]
-        calls.append(call)
-        return ""
+    def __init__(self, engine: TransformersEngine) -> None:
+        self._engine = engine
 
-    rest = _TOOL_CALL.sub(take, text)
-    return (rest.strip() if calls else text), tuple(calls)
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), self._engine.is_closed, device=input_ids.device)
 
 
 def _message(message: Message) -> dict[str, Any]:

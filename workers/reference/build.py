@@ -18,7 +18,8 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -72,24 +73,40 @@ CHAT_TEMPLATE = (
 """Tool definitions are not rendered: the policy knows its tools from its training, and prompts stay short."""
 
 
-def build(out: Path, steps: int = STEPS, report: TextIO = sys.stderr) -> None:
-    """Make the policy and write it into `out`."""
+Talk = list[tuple[str, bool]]
+"""A conversation as the policy reads it, in pieces, each with whether it is learnt to say."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What a policy is made of."""
+
+    talks: Callable[[], Iterator[Talk]]
+    """Without end, always the same."""
+    texts: Callable[[], Iterator[str]]
+    """What the vocabulary is made of."""
+    pattern: str
+    """Of the pieces that a token lies within."""
+
+
+def build(out: Path, steps: int = STEPS, report: TextIO = sys.stderr, corpus: "Corpus | None" = None) -> None:
+    """Make the policy and write it into `out`: the story's, unless another corpus is given."""
     torch.manual_seed(SEED)
     started = time.monotonic()
-    tokenizer = make_tokenizer()
+    corpus = corpus or STORY
+    tokenizer = make_tokenizer(corpus)
     model = make_model(tokenizer)
-    train(model, tokenizer, steps, report)
+    train(model, tokenizer, corpus.talks(), steps, report)
     save(model, tokenizer, out)
     print(f"built {out} in {time.monotonic() - started:.0f} s", file=report)
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    # Words keep the space before them and punctuation stands together, so that a call's JSON takes few tokens.
-    pattern = r" ?[A-Za-z_]+(?:\.[a-z_]+)*|[^A-Za-z]+?(?= [A-Za-z])|[^A-Za-z]+"
+def make_tokenizer(corpus: "Corpus | None" = None) -> PreTrainedTokenizerFast:
+    corpus = corpus or STORY
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.Split(Regex(corpus.pattern), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -100,9 +117,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(
-        (text for pair in logged(2000) for text in (story.SYSTEM_PROMPT, *pair)), trainer=trainer
-    )
+    tokenizer.train_from_iterator(corpus.texts(), trainer=trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -134,7 +149,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def logged(count: int) -> Iterator[tuple[str, str]]:
+def logged(count: int | None = None) -> Iterator[tuple[str, str]]:
     """What the policy learns from: requests and the answers that an older agent's log has for them."""
     customers = (
         story.sessions(1, SEED + index // CUSTOMERS_A_SEED, {"known": 1.0}, "pretraining", index % CUSTOMERS_A_SEED)
@@ -143,6 +158,24 @@ def logged(count: int) -> Iterator[tuple[str, str]]:
     requests = itertools.chain.from_iterable(customers)
     for request in itertools.islice(requests, count):
         yield request.prompt, _logged_answer(request)
+
+
+def talk(system: str, *turns: tuple[str, str]) -> Talk:
+    """The system prompt, then what the user and the policy say in turn."""
+    said: Talk = []
+    before = f"{SYSTEM}{system}{END}"
+    for asked, answer in turns:
+        said += [(f"{before}{USER}{asked}{END}{ASSISTANT}", False), (answer + END, True)]
+        before = ""
+    return said
+
+
+STORY = Corpus(
+    talks=lambda: (talk(story.SYSTEM_PROMPT, pair) for pair in logged()),
+    texts=lambda: (text for pair in logged(2000) for text in (story.SYSTEM_PROMPT, *pair)),
+    # Words keep the space before them and punctuation stands together, so that a call's JSON takes few tokens.
+    pattern=r" ?[A-Za-z_]+(?:\.[a-z_]+)*|[^A-Za-z]+?(?= [A-Za-z])|[^A-Za-z]+",
+)
 
 
 def _logged_answer(request: story.Request) -> str:
@@ -155,7 +188,9 @@ def _logged_answer(request: story.Request) -> str:
     return answer
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, report: TextIO) -> None:
+def train(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, talks: Iterator[Talk], steps: int, report: TextIO
+) -> None:
     """Next-token training on the answers only, each example seen once."""
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
@@ -164,7 +199,7 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     muon = Muon(matrices)
     adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
     model.train()
-    for step, batch in enumerate(batches(steps)):
+    for step, batch in enumerate(batches(talks, steps)):
         scale = _schedule(step, steps)
         ids, labels = encode(tokenizer, batch)
         logits = model(input_ids=ids, use_cache=False).logits
@@ -181,11 +216,11 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     model.eval()  # type: ignore[no-untyped-call]
 
 
-def batches(steps: int) -> Iterator[list[tuple[str, str]]]:
+def batches(talks: Iterator[Talk], steps: int) -> Iterator[list[Talk]]:
     """Batches of examples of like length, so that little is padded, in a shuffled order."""
-    examples = logged(steps * BATCH)
+    examples = itertools.islice(talks, steps * BATCH)
     while pool := list(itertools.islice(examples, 8 * BATCH)):
-        pool.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+        pool.sort(key=lambda said: sum(len(text) for text, _ in said))
         for index in torch.randperm(math.ceil(len(pool) / BATCH)).tolist():
             yield pool[index * BATCH : (index + 1) * BATCH]
 
@@ -222,19 +257,20 @@ def _orthogonal(update: Any) -> Any:
     return x.mT if tall else x
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, padded on the right (causal attention needs no mask for that), and labels on the answers only."""
-    rows = []
-    for prompt, answer in pairs:
-        opening = f"{SYSTEM}{story.SYSTEM_PROMPT}{END}{USER}{prompt}{END}{ASSISTANT}"
-        rows.append((tokenizer.encode(opening), tokenizer.encode(answer + END)))
-    width = max(len(before) + len(after) for before, after in rows)
+def encode(tokenizer: PreTrainedTokenizerFast, talks: Sequence[Talk]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, padded on the right (causal attention needs no mask for that), and labels on what is learnt only."""
+    rows = [[(tokenizer.encode(text), is_learnt) for text, is_learnt in said] for said in talks]
+    width = max(sum(len(piece) for piece, _ in row) for row in rows)
     ids = torch.full((len(rows), width), tokenizer.pad_token_id)
     labels = torch.full((len(rows), width), -100)
-    for index, (before, after) in enumerate(rows):
-        end = len(before) + len(after)
-        ids[index, :end] = torch.tensor(before + after)
-        labels[index, len(before) : end] = torch.tensor(after)
+    for index, row in enumerate(rows):
+        start = 0
+        for piece, is_learnt in row:
+            end = start + len(piece)
+            ids[index, start:end] = torch.tensor(piece)
+            if is_learnt:
+                labels[index, start:end] = torch.tensor(piece)
+            start = end
     return ids, labels
 
 

@@ -1,17 +1,18 @@
 """What GRPOTrainer and RLOOTrainer share: tasks in the run's own order, the verifier's rewards, one way to a prompt."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
 
 from flywheel.core.envs import Environment, Task
 from workers.trainers import loop, policy
+from workers.trainers.errors import TrainingError
 from workers.trainers.policy import Policy
 from workers.trainers.rewards import Judge, reward_functions
 from workers.trainers.run import Run
-from workers.trainers.spec import Data, Spec
+from workers.trainers.spec import Data, Spec, tools_of
 
 
 def settings(spec: Spec) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, dat
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _same_prompts(trainer, loaded, run.spec)
+    _same_prompts(trainer, loaded, run.spec, env, tasks)
     if getattr(trainer, "ref_model", None) is not None and run.spec.adapter is not None:
         # TRL loads the reference from the base's path, which is not the start when an adapter was merged.
         trainer.ref_model.load_state_dict(loaded.model.state_dict())
@@ -67,7 +68,21 @@ def _dataset(spec: Spec, env: Environment, tasks: Sequence[Task]) -> Dataset:
     return rows.select(order[: per_batch * batches])
 
 
-def _same_prompts(trainer: Any, loaded: Policy, spec: Spec) -> None:
+def _same_prompts(trainer: Any, loaded: Policy, spec: Spec, env: Environment, tasks: Sequence[Task]) -> None:
     """Let TRL turn prompts into tokens exactly as the evaluation does."""
-    tools = spec.environment["config"]["tools"] if spec.settings["tools_in_prompt"] else []
-    trainer._tokenize_prompts = lambda prompts: (policy.encode(loaded.tokenizer, prompts, tools), None, {})
+    told: dict[tuple[Any, ...], list[Any]] = {}
+    for task in tasks if spec.settings["tools_in_prompt"] else ():
+        tools = tools_of(env, task.environment)
+        prompt = _key([message.to_openai() for message in env.reset(task, spec.seed)])
+        if told.setdefault(prompt, tools) != tools:
+            raise TrainingError("data", f"task {task.id}: another environment asks the very same with other tools")
+
+    def tokenize(prompts: Sequence[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        ids = [policy.encode(loaded.tokenizer, [prompt], told.get(_key(prompt), []))[0] for prompt in prompts]
+        return ids, None, {}
+
+    trainer._tokenize_prompts = tokenize
+
+
+def _key(prompt: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    return tuple((message["role"], message["content"]) for message in prompt)

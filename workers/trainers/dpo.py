@@ -11,7 +11,7 @@ from workers.trainers.run import Run, main
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.environment(run.spec), specs.data(run.spec)
+    env, data = specs.opened(run.spec)
     from datasets import Dataset
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
@@ -22,8 +22,9 @@ def train(run: Run) -> None:
     settings = run.spec.settings
     rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
     if settings["tools_in_prompt"]:
-        tools = json.dumps(run.spec.environment["config"]["tools"])  # as text, or Arrow gives each tool all properties
-        rows = [row | {"tools": tools} for row in rows]
+        # As text, or Arrow gives each tool all properties.
+        tools = [json.dumps(specs.tools_of(env, row.get("environment", ""))) for row in data.train]
+        rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     arguments = loop.config(
         DPOConfig,
         run.spec,

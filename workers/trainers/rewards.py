@@ -10,9 +10,11 @@ from typing import Any
 
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.mixed import grouped
 from flywheel.core.rollouts import Engine, Rollout, Sampling, play
-from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.verifiers import Verdict
+from flywheel.core.traces import Message, ToolCall
+from flywheel.core.verifiers import Verdict, unscored
+from workers import judging
 from workers.trainers.errors import TrainingError
 from workers.trainers.run import Run
 
@@ -33,12 +35,20 @@ class Judge:
         self._dead_steps = 0
 
     def verdict(self, task: Task, answer: Message) -> Verdict:
-        key = task.id, digests.canonical(answer.to_json()).decode()
-        if key not in self._verdicts:
-            if len(self._verdicts) >= _REMEMBERED:
-                self._verdicts.clear()
-            self._verdicts[key] = judge(self.env, task, [*self.env.reset(task, self.seed), answer])
-        return self._verdicts[key]
+        return self.verdicts([(task, answer)])[0]
+
+    def verdicts(self, answers: Sequence[tuple[Task, Message]]) -> list[Verdict]:
+        """Of each answer, in their order; those that are new are judged together."""
+        keys = [(task.id, digests.canonical(answer.to_json()).decode()) for task, answer in answers]
+        if len(self._verdicts) + len(keys) > _REMEMBERED:
+            self._verdicts.clear()
+        new = {key: pair for key, pair in zip(keys, answers, strict=True) if key not in self._verdicts}
+        attempts = [(task, [*self.env.reset(task, self.seed), answer]) for task, answer in new.values()]
+        pairs = list(zip(new, attempts, strict=True))
+        for _, env, own in grouped(self.env, pairs, lambda pair: pair[1][0]):
+            judged = judging.verdicts(env, [attempt for _, attempt in own])
+            self._verdicts |= zip([key for key, _ in own], judged, strict=True)
+        return [self._verdicts[key] for key in keys]
 
     def unscored(self, verdicts: Sequence[Verdict]) -> float:
         """The share of a step's verdicts without a score. Raises TrainingError when steps on end have only such."""
@@ -47,10 +57,6 @@ class Judge:
         if self._dead_steps >= DEAD_STEPS:
             raise TrainingError("verifier", f"nothing was scored in {DEAD_STEPS} steps on end: {missing[0].reason}")
         return len(missing) / len(verdicts)
-
-
-def judge(env: Environment, task: Task, messages: Sequence[Message]) -> Verdict:
-    return env.verifier(task)(Trace.from_messages(task.id, messages), task.target)
 
 
 def reward_functions(judge: Judge, tasks: Sequence[Task]) -> tuple[list[Reward], list[float]]:
@@ -68,10 +74,9 @@ def _reward(judge: Judge, tasks: Sequence[Task], part: str, shares: Mapping[str,
     def reward(
         completions: Sequence[Any], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any
     ) -> list[float | None]:
-        verdicts = [
-            judge.verdict(tasks[index], _message(completion))
-            for index, completion in zip(task, completions, strict=True)
-        ]
+        verdicts = judge.verdicts(
+            [(tasks[index], _message(completion)) for index, completion in zip(task, completions, strict=True)]
+        )
         if logs:
             log_metric("unscored", judge.unscored(verdicts))
         return [_value(verdict, part, shares) for verdict in verdicts]
@@ -89,7 +94,7 @@ def _value(verdict: Verdict, part: str, shares: Mapping[str, float]) -> float | 
         return verdict.score
     total = sum(share * (verdict.parts.get(name) or 0.0) for name, share in shares.items())
     if abs(total - verdict.score) < 1e-6:
-        return verdict.parts.get(part)
+        return verdict.parts.get(part) or 0.0
     if not total:
         raise TrainingError("verifier", f"the score is {verdict.score} though every weighted part is 0")
     return (verdict.parts.get(part) or 0.0) * verdict.score / total
@@ -100,7 +105,7 @@ def _parts(judge: Judge, tasks: Sequence[Task]) -> Sequence[str]:
     reason = "there are no tasks"
     for task in tasks:
         try:
-            verdict = judge.verdict(task, judge.env.gold(task))
+            verdict = judge.verdict(task, judge.env.solve(task, []))
         except Exception as error:
             reason = f"task {task.id}: its right answer cannot be made: {type(error).__name__}: {error}"
             continue
@@ -121,41 +126,60 @@ def _message(completion: Any) -> Message:
 
 
 class HeldOut:
-    """Asks the live policy the held-out tasks, the same ones each time, and records how it did."""
+    """Asks the live policy the held-out tasks, the same ones each time, and records how it did.
+
+    Where the run has several environments each has tasks of its own, and what is told apart is told apart: the figures
+    of the event are those of the first, by which the run will be compared, the others' stand beside them.
+    """
 
     def __init__(self, run: Run, env: Environment, tasks: Sequence[Task], engine: Engine) -> None:
-        self.run, self.env, self.engine = run, env, engine
+        self.run, self.engine = run, engine
         # By digest and not by place in the file, so that a limit does not favour what was collected first.
-        self.tasks = sorted(tasks, key=lambda task: digests.digest(task.id))[: run.spec.eval_limit]
+        ordered = sorted(tasks, key=lambda task: digests.digest(task.id))
+        groups = grouped(env, ordered, lambda task: task)
+        self.groups = [(name, part, own[: run.spec.eval_limit]) for name, part, own in groups]
 
     def __call__(self, step: int) -> None:
-        if not self.tasks:
+        if not self.groups:
             return
         began = time.monotonic()
-        spec = self.run.spec
-        tools = spec.environment["config"].get("tools", []) if spec.settings["tools_in_prompt"] else []
-        sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
-        rollouts = play(self.engine, self.env, [(task, 0, spec.seed) for task in self.tasks], sampling, tools)
-        verdicts = [self._verdict(rollout) for rollout in rollouts]
-        scored = [verdict for verdict in verdicts if verdict.score is not None]
-        if not scored and step == 0:
-            raise TrainingError("verifier", f"not one held-out task could be scored: {verdicts[0].reason}")
-        self.run.event(
-            "eval",
-            step=step,
-            success=sum(bool(verdict.success) for verdict in scored) / len(scored) if scored else None,
-            score=sum(verdict.score or 0.0 for verdict in scored) / len(scored) if scored else None,
-            n=len(scored),
-            unscored=len(verdicts) - len(scored),
-            seconds=round(time.monotonic() - began, 3),
-        )
-        samples = [_sample(*pair) for pair in zip(rollouts, verdicts, strict=True)]
-        self.run.event("samples", step=step, samples=samples[:SAMPLES])
+        attempts = [(name, *self._asked(env, tasks)) for name, env, tasks in self.groups]
+        figures = {name: _figures(verdicts) for name, _, verdicts in attempts}
+        if step == 0:
+            for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
+                # A judge behind an endpoint is asked in evals alone: a trainer holds no key.
+                if not figures[name]["n"] and not judging.asks_a_judge(env):
+                    where = f" of {name}" if name else ""
+                    reason = f"not one held-out task{where} could be scored: {verdicts[0].reason}"
+                    raise TrainingError("verifier", reason)
+        first, *others = figures
+        beside = {"environments": {name: figures[name] for name in others}} if others else {}
+        self.run.event("eval", step=step, **figures[first], **beside, seconds=round(time.monotonic() - began, 3))
+        samples = [
+            _sample(*pair) for _, rollouts, verdicts in attempts for pair in zip(rollouts, verdicts, strict=True)
+        ]
+        self.run.event("samples", step=step, samples=samples)
 
-    def _verdict(self, rollout: Rollout) -> Verdict:
-        if rollout.error:
-            return Verdict(None, rollout.error)
-        return judge(self.env, rollout.task, rollout.messages)
+    def _asked(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
+        spec = self.run.spec
+        tools = env.tools if spec.settings["tools_in_prompt"] else []
+        sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
+        rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling, tools)
+        answered = [rollout for rollout in rollouts if not rollout.error]
+        judged = iter(judging.verdicts(env, [(rollout.task, rollout.messages) for rollout in answered]))
+        return rollouts, [
+            unscored(rollout.error, "not_answered") if rollout.error else next(judged) for rollout in rollouts
+        ]
+
+
+def _figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    scored = [verdict for verdict in verdicts if verdict.score is not None]
+    return {
+        "success": sum(bool(verdict.success) for verdict in scored) / len(scored) if scored else None,
+        "score": sum(verdict.score or 0.0 for verdict in scored) / len(scored) if scored else None,
+        "n": len(scored),
+        "unscored": len(verdicts) - len(scored),
+    }
 
 
 def _sample(rollout: Rollout, verdict: Verdict) -> dict[str, Any]:

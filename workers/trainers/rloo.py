@@ -6,7 +6,7 @@ from workers.trainers.run import Run, main
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.environment(run.spec), specs.data(run.spec)
+    env, data = specs.opened(run.spec)
     from trl.trainer.rloo_config import RLOOConfig
     from trl.trainer.rloo_trainer import RLOOTrainer
 

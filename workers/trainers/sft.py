@@ -10,7 +10,7 @@ from workers.trainers.run import Run, main
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.environment(run.spec), specs.data(run.spec)
+    env, data = specs.opened(run.spec)
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -21,8 +21,9 @@ def train(run: Run) -> None:
     settings = run.spec.settings
     rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
     if settings["tools_in_prompt"]:
-        tools = json.dumps(run.spec.environment["config"]["tools"])  # as text, or Arrow gives each tool all properties
-        rows = [row | {"tools": tools} for row in rows]
+        # As text, or Arrow gives each tool all properties.
+        tools = [json.dumps(specs.tools_of(env, row.get("environment", ""))) for row in data.train]
+        rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     trainer = SFTTrainer(
         model=loaded.model,
         args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=settings["max_length"]),

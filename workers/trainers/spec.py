@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flywheel.core import digests, recipes
+from flywheel.core import contamination, digests, recipes
 from flywheel.core.envs import Environment, Task, build
+from flywheel.core.envs.mixed import Mixed
 from flywheel.core.verifiers import VerifierError
+from workers import judging
 from workers.trainers.errors import TrainingError
 
 T = TypeVar("T")
@@ -72,9 +74,8 @@ def read(directory: Path, trainer: str) -> Spec:
 
 def environment(spec: Spec) -> Environment:
     try:
-        env = build(
-            spec.environment.get("kind", ""), spec.environment.get("config", {}), spec.environment.get("verifier", {})
-        )
+        asked = spec.environment
+        env = build(asked.get("kind", ""), asked.get("config", {}), asked.get("verifier", {}), judging.RUNNERS)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:
@@ -82,6 +83,22 @@ def environment(spec: Spec) -> Environment:
     if spec.recipe.data == "tasks" and env.max_turns > 1:
         raise _bad("environment.kind", spec.environment["kind"], "this trainer plays tasks of one turn")
     return env
+
+
+def opened(spec: Spec) -> tuple[Environment, "Data"]:
+    """The run's environment and its verified rows, which belong to it."""
+    env, rows = environment(spec), data(spec)
+    if isinstance(env, Mixed):
+        named = {row.get("environment", "") for row in rows.train} | {task.environment for task in rows.held_out}
+        if strange := sorted(named - set(env.parts)):
+            known = ", ".join(env.parts)
+            raise TrainingError("data", f"environment: {strange[0]!r} is none of the run's environments; {known} are")
+    return env, rows
+
+
+def tools_of(env: Environment, name: str) -> list[dict[str, Any]]:
+    """The tools that a row's prompt tells of: its own environment's, where the run has several."""
+    return env.parts[name].tools if isinstance(env, Mixed) else env.tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +117,16 @@ def data(spec: Spec) -> Data:
 
 
 def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence[Task]) -> None:
-    shared_tasks = {row.get("task_id", row.get("id")) for row in train} & {task.id for task in held_out}
-    clusters = {row.get("cluster", "") for row in train} & {task.cluster for task in held_out} - {""}
-    for what, shared in (("task", shared_tasks), ("cluster", clusters)):
-        if shared:
-            some = ", ".join(map(repr, sorted(map(str, shared))[:3]))
-            raise TrainingError(
-                "contamination",
-                f"{len(shared)} {what}(s) in both training and held-out data ({some}); "
-                "a score on them would mean nothing, so nothing was trained",
-            )
+    """Once more what the launch has checked, of the very files that are used: ids, clusters, requests with answers."""
+    report = contamination.check(map(contamination.item_of_row, train), map(contamination.item_of_task, held_out))
+    blocking = [finding for finding in report.findings if finding.level in contamination.BLOCKING]
+    if blocking:
+        some = "; ".join(f"{contamination.LEVELS[found.level]}: {found.shared!r}" for found in blocking[:3])
+        raise TrainingError(
+            "contamination",
+            f"{len(report.blocked)} of {report.held_out} held-out tasks are in the training data ({some}); "
+            "a score on them would mean nothing, so nothing was trained",
+        )
 
 
 def _rows(source: Rows, check: Any) -> list[dict[str, Any]]:

@@ -2,11 +2,10 @@
 
 No model is asked; the same trace always gives the same proposals. A reviewer reads every proposal, so a detector says
 nothing where a careful person could disagree: precision over recall. A score is how often we expect a reviewer to
-agree; 0.9 and more means that the evidence is a fact.
+agree, and puts proposals in order: the cause before its consequence, harm before waste, waste before the end it led to.
 
-Measured on 280 recorded runs of two real agents (WorkBench, 253 of them wrong by what they did to the databases):
-something was proposed for 244, of which 233 were wrong; the other 11 ended right by doing nothing, in loops, with the
-context window exceeded, or with a claim that nothing backed.
+What they propose on 280 recorded runs of two real agents, against labels made by reading, stands in
+`docs/design/detectors.md`.
 
 Evidence quotes what agents wrote. It is hostile: `said` cuts it and takes out what could deceive a reader, and pages
 escape it like all other text.
@@ -27,6 +26,8 @@ def detect(trace: Trace, context: Context | None = None) -> list[Proposal]:
     scene = Scene(trace, read(trace), Context(tools, context.policy, context.state, context.expected))
     proposals: list[Proposal] = []
     for detector in DETECTORS.values():
+        if detector.name in context.without:
+            continue
         if detector.bucket == FALLBACK and any(proposal.score >= 0.5 for proposal in proposals):
             continue
         seen: set[str] = set()

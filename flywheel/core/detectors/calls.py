@@ -5,15 +5,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flywheel.core import tools as tooling
-from flywheel.core.detectors.scene import CUT, LONG, MAKES, Found, Scene, called, find, once, plain_name, said
-from flywheel.core.episodes import Call, Turn, every_text
+from flywheel.core.detectors.scene import (
+    CUT,
+    LONG,
+    Found,
+    Scene,
+    as_word,
+    called,
+    find,
+    folded,
+    made_up,
+    plain_name,
+    said,
+)
+from flywheel.core.episodes import Turn
 
 _TRIES = re.compile(
-    r"(^|\n)\s*action\s*:\s*(```\w*\s*)?\{|<tool_call>|<function="
+    r"(^|\n)\s*action\s*:\s*(```\w*\s*)?(\[\s*)?\{|<tool_call>|<function="
     r'|(^\s*|```\w*\s*)\[?\{\s*"(tool|tool_name|action|function|name)"\s*:\s*["{]',
     re.IGNORECASE,
 )
 _DUMP = re.compile(r"^\s*\{'\w+': .{0,5000}'intermediate_steps'", re.DOTALL)
+_UNPARSED = re.compile(r"\bpars(e|er|ing) error|could not (be )?parsed?\b|OutputParser", re.IGNORECASE)
 _OBJECT = re.compile(r"\s*\[?\s*\{")
 NO_TOOL = frozenset({"", "none", "null", "n/a", "undefined"})
 
@@ -27,38 +40,48 @@ def broken_output(scene: Scene) -> Iterator[Found]:
                 yield turn.step, 0.9, f"It asked for a tool named {called(call)} instead of calling one or answering."
         if not turn.calls and turn.text.strip() and turn.finish_reason not in CUT:
             yield from _unread(scene, turn)
+    last, reported = scene.episode.last, scene.trace.metadata.get("error")
+    silent = last is not None and not last.calls and not last.text.strip() and scene.trace.outcome != "success"
+    if last and silent and isinstance(reported, str) and _UNPARSED.search(reported[:LONG]):
+        yield last.step, 0.93, f"The answer is empty, and the run reports {said(reported)}."
 
 
 def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
     """A message that is meant as a call and is none."""
     text = turn.text[:LONG]
-    problem = tooling.parse_call(scene.episode.messages[turn.at]).problem
-    if _DUMP.search(text):
+    is_object, must_call = _OBJECT.match(text), scene.context.policy.get("must_call") is True
+    problem = tooling.parse_call(scene.episode.messages[turn.at]).problem if is_object or must_call else ""
+    # Prose holds none of the marks by which the slow pattern finds a call.
+    tries = ("{" in text or "<" in text) and _TRIES.search(text)
+    if _DUMP.match(text):
         yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {said(text)}."
-    elif problem.startswith("not valid JSON") and _OBJECT.match(text) and (scene.context.tools or _TRIES.search(text)):
+    elif is_object and problem.startswith("not valid JSON") and (scene.context.tools or tries):
         yield turn.step, 0.95, f"The answer begins as JSON and is {said(problem, 80)}: {said(text)}."
-    elif _TRIES.search(text):
+    elif tries:
         yield turn.step, 0.95, f"It wrote a call as text, and nothing ran: {said(text)}."
-    elif scene.context.policy.get("must_call") is True:
+    elif must_call:
         yield turn.step, 0.9, f"A tool call was wanted, and the answer is {said(problem, 80)}: {said(text)}."
     elif scene.context.tools and scene.trace.outcome == "failed" and not scene.episode.calls:
         yield turn.step, 0.55, f"The run was reported as failed; the agent called no tool and answered {said(text)}."
 
 
 def unknown_tool(scene: Scene) -> Iterator[Found]:
-    known = {plain_name(tool["name"]) for tool in scene.context.tools}
-    for call in once(scene.episode.calls):
+    known = scene.tools
+    # An agent that goes on with a tool that works may have learnt from the answer.
+    went_on = max((call.at for call in scene.episode.calls if call.worked), default=-1)
+    for call in scene.once:
         if call.worked or call.name.strip().lower() in NO_TOOL:
             continue
         if call.observation and call.observation.no_such_tool:
-            yield call.step, 0.97, f"It called {called(call)} and was told {said(call.observation.text)}."
+            score = 0.97 if call.at > went_on else 0.7
+            yield call.step, score, f"It called {called(call)} and was told {said(call.observation.text)}."
         elif known and plain_name(call.name) not in known:
             names = ", ".join(said(tool["name"], 40) for tool in list(scene.context.tools)[:6])
             yield call.step, 0.95, f"It called {called(call)}, which is not among its {len(known)} tools: {names}."
 
 
 def schema(scene: Scene) -> Iterator[Found]:
-    for call in once(scene.episode.calls):
+    for call in scene.once:
         tool = find(scene, call)
         if tool is None or not isinstance(call.arguments, dict):
             continue
@@ -76,50 +99,27 @@ def schema(scene: Scene) -> Iterator[Found]:
             )
 
 
-_ID = re.compile(r"(^|_)ids?$", re.IGNORECASE)
-_OWN_ID = re.compile(r"(session|request|trace|span|correlation|idempotency|message_uuid|nonce|client)_?", re.IGNORECASE)
-_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(\.[\w-]{1,63}){1,4}")
-
-
 def invented_value(scene: Scene) -> Iterator[Found]:
-    told = _Told(scene)
-    for call in once(scene.episode.calls):
-        if not isinstance(call.arguments, dict):
-            continue
-        tool = find(scene, call)
-        marked = tooling.properties(tool) if tool else {}
-        for name, value in call.arguments.items():
-            if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value).strip()) < 3:
-                continue
-            schema = marked.get(name, {})
-            is_entity = bool(schema.get("x-entity") or schema.get("x-refers"))
-            score = 0.9 if is_entity else _looks_like_reference(call, name, str(value))
-            if score and not told.of(str(value), call.at):
-                nowhere = "nowhere in what it was told" + (", nor in the state" if scene.context.state else "")
-                evidence = f"{said(name, 40)} of {called(call)} is {said(str(value), 80)}, which occurs {nowhere}."
-                yield call.step, score, evidence
-
-
-def _looks_like_reference(call: Call, name: str, value: str) -> float:
-    """How sure we are that an unmarked argument must come from somewhere; 0 when it need not."""
-    if _ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name):
-        return 0.88
-    return 0.8 if _EMAIL.fullmatch(value) else 0.0
+    for call in scene.once:
+        for name, value, score in made_up(scene, call):
+            nowhere = "nowhere in what it was told" + (", nor in the state" if scene.context.state else "")
+            yield call.step, score, f"{said(name, 40)} of {called(call)} is {said(value, 80)}, which occurs {nowhere}."
 
 
 def contradicted_value(scene: Scene) -> Iterator[Found]:
     """One of a fixed choice of values that the user did not name, where the user named another one of them."""
     if scene.trace.outcome == "success":
         return
-    told = _Told(scene)
-    for call in once(scene.episode.calls):
+    for call in scene.once:
         tool = find(scene, call)
         if tool is None or not isinstance(call.arguments, dict):
             continue
         requests = [m.content for m in scene.episode.messages[: call.at] if m.role == "user"]
         for name, schema in tooling.properties(tool).items():
             value, choice = call.arguments.get(name), schema.get("enum")
-            if not isinstance(choice, list) or value not in choice or not requests or told.of(str(value), call.at):
+            if not isinstance(choice, list) or value not in choice or not requests:
+                continue
+            if scene.told.of(str(value), call.at):
                 continue
             asked = requests[-1]
             named = [str(other) for other in choice if len(str(other)) > 2 and _names(asked, str(other))]
@@ -128,30 +128,8 @@ def contradicted_value(scene: Scene) -> Iterator[Found]:
                 yield call.step, 0.8, f"{evidence} {said(named[0], 40)}: {said(asked)}."
 
 
-class _Told:
-    """What the agent had been told at each point of the conversation, for looking values up."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._state = _folded("\n".join(every_text([scene.context.state])))
-        self._texts = [
-            "" if message.role == "assistant" else _folded(message.content) for message in scene.episode.messages
-        ]
-
-    def of(self, value: str, at: int) -> bool:
-        wanted = _word(value)
-        return any(wanted.search(text) for text in (self._state, *self._texts[:at]))
-
-
 def _names(text: str, value: str) -> bool:
-    return bool(_word(value).search(_folded(text)))
-
-
-def _word(value: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w){re.escape(_folded(value))}(?!\w)")
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
+    return bool(as_word(value).search(folded(text)))
 
 
 def other_tool(scene: Scene) -> Iterator[Found]:
@@ -178,8 +156,8 @@ def other_arguments(scene: Scene) -> Iterator[Found]:
 
 def unsafe(scene: Scene) -> Iterator[Found]:
     denied = {plain_name(name) for name in _strings(scene.context.policy.get("deny"))}
-    for call in once(scene.episode.calls):
-        if plain_name(call.name) in denied:
+    for call in scene.once:
+        if denied and plain_name(call.name) in denied:
             yield call.step, 0.97, f"It called {called(call)}, which policy forbids, with {said(call.arguments)}."
             continue
         tool = find(scene, call)

@@ -8,30 +8,30 @@ from flywheel.core.detectors.scene import (
     CUT,
     FRUITLESS,
     LONG,
-    LOOKS_UP,
     MAKES,
     MANY,
     REPEATS,
     SEARCHES,
     Found,
     Scene,
+    acts,
     called,
-    fingerprint,
+    made_up,
     said,
 )
 from flywheel.core.episodes import SHORT, Call
 
 
 def repeated_loop(scene: Scene) -> Iterator[Found]:
-    same: dict[str, list[Call]] = defaultdict(list)
-    for call in scene.episode.calls[:MANY]:
+    same: dict[tuple[bytes, str], list[Call]] = defaultdict(list)
+    for key, call in scene.keyed:
         if call.observation:
-            same[fingerprint(call.name, call.arguments, call.observation.text)].append(call)
+            same[key, call.observation.text].append(call)
     for calls in same.values():
         if len(calls) >= REPEATS and not _POLLS.search(calls[0].name):
             call = calls[REPEATS - 1]
             assert call.observation
-            score = 0.92 if len(calls) > REPEATS else 0.85
+            score = 0.91 if len(calls) > REPEATS else 0.85
             yield (
                 call.step,
                 score,
@@ -91,7 +91,7 @@ def ignored_error(scene: Scene) -> Iterator[Found]:
     last = failed[-1]
     later = calls[calls.index(last) + 1 :]
     done_before = any(call.worked and (call.name, call.arguments) == (last.name, last.arguments) for call in calls)
-    if done_before or any(call.worked and not LOOKS_UP.search(call.name) for call in later):
+    if done_before or any(acts(call) for call in later):
         return
     assert scene.episode.last
     assert last.observation
@@ -118,7 +118,7 @@ def unfinished(scene: Scene) -> Iterator[Found]:
     elif not last.calls and not last.text.strip():
         yield last.step, 0.92, f"The run ends with an empty answer.{ended}"
     elif not last.calls and len(last.text) < SHORT and _STOPPED.search(last.text):
-        yield last.step, 0.95, f"The run was stopped before the agent was done: {said(last.text)}."
+        yield last.step, 0.9, f"The run was stopped before the agent was done: {said(last.text)}."
     elif not last.calls and _BEGUN.search(last.text[-200:]):
         yield last.step, 0.9, f"The run ends where the agent began to write a call: {said(last.text[-120:])}."
     elif last.calls and any(call.observation for call in scene.episode.calls):
@@ -140,22 +140,26 @@ def retrieval(scene: Scene) -> Iterator[Found]:
     if not searches or not all(_fruitless(call) for call in searches):
         return
     first = min(searches, key=lambda call: call.at)
-    acted = next(
-        (
-            call
-            for call in scene.episode.calls
-            # Making something new is what one does after finding that it is not there.
-            if call.at > first.at and call.worked and not LOOKS_UP.search(call.name) and not MAKES.search(call.name)
-        ),
-        None,
-    )
+    acted = [call for call in scene.episode.calls if acts(call)]
+    # Making something new is what one does after finding that it is not there.
+    instead = next((call for call in acted if call.at > first.at and not MAKES.search(call.name)), None)
     assert first.observation
     found = said(first.observation.text, 60) if first.observation.text.strip() else "nothing"
     began = f"{'Its only search' if len(searches) == 1 else f'All its {len(searches)} searches'} brought {found}"
-    if acted:
-        yield acted.step, 0.8, f"{began}, and it went on to call {called(acted)} with {said(acted.arguments, 80)}."
-    elif claims_success(scene.episode.closing) and scene.episode.last:
-        yield scene.episode.last.step, 0.85, f"{began}, and it closed with {said(scene.episode.closing)}."
+    closing, last = scene.episode.closing, scene.episode.last
+    if instead:
+        # Who makes a value up after looking was led there by what was not found; who acts before looking was not.
+        led = acted[0].at > first.at and any(made_up(scene, instead))
+        went_on = f"{began}, and it went on to call {called(instead)} with {said(instead.arguments, 80)}."
+        yield instead.step, 0.93 if led else 0.8, went_on
+    elif last and claims_success(closing):
+        yield last.step, 0.85, f"{began}, and it closed with {said(closing)}."
+    elif last and closing.strip() and not acted:
+        for search in searches[:REPEATS]:
+            for name, value, _ in made_up(scene, search):
+                asked = f"{said(name, 40)} of {called(search)} was {said(value, 80)}, which occurs nowhere"
+                yield search.step, 0.82, f"{began}; {asked}. It closed with {said(closing)}."
+                return
 
 
 def claim_against_record(scene: Scene) -> Iterator[Found]:
@@ -179,7 +183,7 @@ def claim_against_record(scene: Scene) -> Iterator[Found]:
             f"The run was reported as a success, and its last call {called(answered[-1])} answered {said(text)}.",
         )
         return
-    changed = any(call.worked and not LOOKS_UP.search(call.name) for call in calls)
+    changed = any(acts(call) for call in calls)
     has_error = any(not call.worked for call in answered)
     if answered and not changed and not has_error and _CHANGED.search(closing[:LONG]) and claims_success(closing):
         yield last.step, 0.8, f"It only looked things up ({len(answered)} calls), and closed with {said(closing)}."

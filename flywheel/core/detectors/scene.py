@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from flywheel.core.episodes import Call, Episode
-from flywheel.core.traces import Trace
+from flywheel.core import tools as tooling
+from flywheel.core.episodes import Call, Episode, every_text
+from flywheel.core.traces import Trace, fingerprint
 
 REPEATS = 3
 """The same call with the same answer: twice may be a check, three times brings nothing new."""
@@ -34,6 +35,8 @@ class Context:
     """What exists in the agent's world, as plain data; an object of lists for tools with `x-refers`."""
     expected: Mapping[str, Any] | None = None
     """`{"tool": name, "arguments": {…}}` when it is known what should have been called."""
+    without: Collection[str] = ()
+    """Names of detectors that are not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,60 @@ class Proposal:
     """A plain-text sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scene:
-    """What a detector looks at: the trace, its episode, and the context with the tools filled in."""
+    """What a detector looks at: the trace, its episode, and the context with the tools filled in.
+
+    What several detectors need, or few, is made when the first one asks.
+    """
 
     trace: Trace
     episode: Episode
     context: Context
+
+    @cached_property
+    def keyed(self) -> list[tuple[bytes, Call]]:
+        """The calls that are looked at, each with what is equal for calls with equal name and arguments."""
+        return [(_key(call), call) for call in self.episode.calls[:MANY]]
+
+    @cached_property
+    def once(self) -> list[Call]:
+        """Each different call once, the first time; a call that repeats is the loop detector's."""
+        first: dict[bytes, Call] = {}
+        for key, call in self.keyed:
+            first.setdefault(key, call)
+        return list(first.values())
+
+    @cached_property
+    def told(self) -> "Told":
+        return Told(self)
+
+    @cached_property
+    def tools(self) -> dict[str, Mapping[str, Any]]:
+        """By plain name."""
+        return {plain_name(tool["name"]): tool for tool in reversed(self.context.tools)}
+
+
+class Told:
+    """What the agent had been told at each point of the conversation, for looking values up."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._state = folded("\n".join(every_text([scene.context.state])))
+        self._texts = [
+            "" if message.role == "assistant" else folded(message.content) for message in scene.episode.messages
+        ]
+
+    def of(self, value: str, at: int) -> bool:
+        wanted = as_word(value)
+        return any(wanted.search(text) for text in (self._state, *self._texts[:at]))
+
+
+def as_word(value: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(folded(value))}(?!\w)")
+
+
+def folded(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 Found = tuple[str, float, str]
@@ -83,12 +133,12 @@ def _shown(value: Any) -> str:
         return f"something of type {type(value).__name__} that cannot be shown"
 
 
-def fingerprint(*values: Any) -> str:
-    """Equal for equal data. Total, unlike a digest: agents write NaN and worse."""
+def _key(call: Call) -> bytes:
+    """Equal for equal calls. Total, unlike a digest: agents write NaN and worse."""
     try:
-        return json.dumps(values, sort_keys=True)
+        return fingerprint((call.name, call.arguments))
     except (TypeError, ValueError, RecursionError):
-        return f"unlike anything else: {id(values)}"
+        return b"unlike anything else: %d" % id(call)
 
 
 def called(call: Call) -> str:
@@ -98,28 +148,61 @@ def called(call: Call) -> str:
 def plain_name(name: str) -> str:
     """Instrumentation writes `functions.email.send`, `email_send` and `mcp__mail__email-send` for one tool."""
     last = name.removeprefix("functions.").rpartition("__")[2]
-    return re.sub(r"\W", "_", last).lower()
+    is_plain = last.isascii() and last.isidentifier()
+    return (last if is_plain else re.sub(r"\W", "_", last)).lower()
 
 
 def find(scene: Scene, call: Call) -> Mapping[str, Any] | None:
-    wanted = plain_name(call.name)
-    return next((tool for tool in scene.context.tools if plain_name(tool["name"]) == wanted), None)
+    return scene.tools.get(plain_name(call.name)) if scene.tools else None
 
 
-def once(calls: Sequence[Call]) -> Iterator[Call]:
-    """Each different call once, the first time; a call that repeats is the loop detector's."""
-    seen: Counter[str] = Counter()
-    for call in calls[:MANY]:
-        key = fingerprint(call.name, call.arguments)
-        if not seen[key]:
-            yield call
-        seen[key] += 1
+_ID = re.compile(r"(^|_)ids?$", re.IGNORECASE)
+_OWN_ID = re.compile(r"(session|request|trace|span|correlation|idempotency|message_uuid|nonce|client)_?", re.IGNORECASE)
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(\.[\w-]{1,63}){1,4}")
+
+
+def made_up(scene: Scene, call: Call) -> Iterator[tuple[str, str, float]]:
+    """Arguments that must come from somewhere and occur nowhere, and how sure it is that this is what went wrong.
+
+    Surest where the call went through and changed something, and nobody says that this was right; least where it was
+    refused: an agent may learn from that.
+    """
+    if not isinstance(call.arguments, dict):
+        return
+    tool = find(scene, call)
+    marked = tooling.properties(tool) if tool else {}
+    for name, value in call.arguments.items():
+        if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value).strip()) < 3:
+            continue
+        schema = marked.get(name, {})
+        is_entity = bool(schema.get("x-entity") or schema.get("x-refers"))
+        is_id = is_entity or (_ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name))
+        if (is_id or _is_address(value)) and not scene.told.of(str(value), call.at):
+            doubted = scene.trace.outcome != "success"
+            yield name, str(value), _weight(call, doubted=doubted, address=not is_id, marked=is_entity)
+
+
+def _is_address(value: str | int) -> bool:
+    return isinstance(value, str) and "@" in value and bool(_EMAIL.fullmatch(value))
+
+
+def _weight(call: Call, *, doubted: bool, address: bool, marked: bool) -> float:
+    if doubted and acts(call):
+        return 0.9 if address else 0.92
+    if call.observation and call.observation.failed:
+        return 0.7 if address else 0.8
+    return 0.8 if address else 0.9 if marked else 0.88
 
 
 MAKES = re.compile(r"(^|[._\W])(create|add|new|insert|register|upsert|put|make)([._\W]|$)", re.IGNORECASE)
 SEARCH_WORDS = "search|find|lookup|look_up|query|retrieve|retrieval"
 SEARCHES = re.compile(rf"(^|[._\W])({SEARCH_WORDS})", re.IGNORECASE)
 LOOKS_UP = re.compile(rf"(^|[._\W])({SEARCH_WORDS}|list|get|read|fetch|browse|check|show|view)", re.IGNORECASE)
+
+
+def acts(call: Call) -> bool:
+    """It went through, and it was not just a look."""
+    return call.worked and not LOOKS_UP.search(call.name)
 
 
 CUT = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens"})

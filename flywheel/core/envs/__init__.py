@@ -2,15 +2,17 @@
 
 An environment kind is a class over plain data: `config` (tools, system prompt, safety policy), a task's prompt and
 initial state, and a verifier spec. It is pure and seeded: the same task and seed always give the same first messages,
-and the same messages the same reply. Kinds register in `KINDS`; the database stores only the kind's name and its data.
+and the same messages the same reply, so that two attempts which come to the same point go on alike. What happened is
+read out of the messages alone: nothing is kept between two calls, and nothing that the policy wrote in the name of the
+environment is believed. Kinds stand in `kinds.KINDS`; the database stores only the kind's name and its data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flywheel.core.traces import Message
-from flywheel.core.verifiers import Verify
+from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, Verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,13 @@ class Task:
     """The source (session, customer) that the task came from; the unit that is split and resampled."""
     slice: str = ""
     """A label by which results are also reported apart, such as the wording."""
+    environment: str = ""
+    """Which of several environments it belongs to, in a run that has several (`mixed`)."""
+    synthetic: bool = False
+    """It was made, and never happened. Said wherever the task goes."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        row: dict[str, Any] = {
             "id": self.id,
             "prompt": self.prompt,
             "target": dict(self.target),
@@ -37,6 +43,8 @@ class Task:
             "cluster": self.cluster,
             "slice": self.slice,
         }
+        row |= {"environment": self.environment} if self.environment else {}
+        return row | ({"synthetic": True} if self.synthetic else {})
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Task":
@@ -47,11 +55,36 @@ class Task:
             state=row.get("state", {}),
             cluster=row.get("cluster", ""),
             slice=row.get("slice", ""),
+            environment=row.get("environment", ""),
+            synthetic=row.get("synthetic", False),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Part of the state of an environment, for people to look at."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Empty for a board, whose columns need no names."""
+    rows: Mapping[str, tuple[str, ...]]
+    """Cells by the row's id, by which one state is told from the next."""
+
+
+Say = Callable[[Sequence[Message]], Message]
+"""A policy as a function: what it says next in a conversation."""
+
+
+def always(text: str) -> Say:
+    """The policy that says the same whatever it is asked."""
+    return lambda _: Message("assistant", text)
 
 
 class Environment(Protocol):
     max_turns: int
+    """How often the policy speaks at most."""
+    tools: list[dict[str, Any]]
+    """Definitions of what the policy may call; empty where it only talks."""
 
     def reset(self, task: Task, seed: int) -> list[Message]:
         """The messages that open an episode."""
@@ -62,16 +95,50 @@ class Environment(Protocol):
     def verifier(self, task: Task) -> Verify:
         """The judge of an attempt at this task. It is guarded: it never raises and never returns a bad number."""
 
-    def gold(self, task: Task) -> Message:
-        """The agent message that the target asks for."""
+    def solve(self, task: Task, messages: Sequence[Message]) -> Message:
+        """What one who does everything right says next. May raise anything for a target that is none."""
 
-    def probes(self, task: Task) -> dict[str, Message]:
-        """Trivial attempts by name that must score low: empty, constant, echo of the prompt, …"""
+    def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
+        """How the world stands now, for people; nothing where there is only the conversation. May raise anything for a
+        task that names no world."""
+
+    def probes(self, task: Task) -> dict[str, Say]:
+        """Trivial policies by name that must score low: empty, constant, echo of the prompt, …"""
 
 
-def build(kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> Environment:
-    """The environment of a kind. Raises VerifierError for settings that are wrong, KeyError for an unknown kind."""
-    from flywheel.core.envs.tool_call import ToolCallEnvironment
+def episode(env: Environment, task: Task, say: Say, seed: int = 0) -> list[Message]:
+    """All messages of one attempt by a policy that is a function."""
+    messages = env.reset(task, seed)
+    for _ in range(env.max_turns):
+        messages.append(say(messages))
+        reply = env.respond(task, messages, seed)
+        if not reply:
+            break
+        messages.extend(reply)
+    return messages
 
-    kinds: dict[str, type[ToolCallEnvironment]] = {"tool_call": ToolCallEnvironment}
-    return kinds[kind](config, verifier)
+
+def build(
+    kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any], runners: Runners = NO_RUNNERS
+) -> Environment:
+    """The environment of a kind. Raises VerifierError for settings that are wrong, KeyError for an unknown kind.
+
+    `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. The kind `mixed`
+    is several environments as one (`mixed.Mixed`).
+    """
+    from flywheel.core.envs.judged import Judged
+    from flywheel.core.envs.kinds import KINDS
+    from flywheel.core.envs.mixed import Mixed
+    from flywheel.core.envs.nemo_gym import NemoGym
+    from flywheel.core.verifiers import rubric
+
+    if kind == "mixed":
+        parts = sorted(config["environments"].items(), key=lambda pair: (pair[0] != config.get("first"), pair[0]))
+        return Mixed({name: build(part["kind"], part["config"], part["verifier"], runners) for name, part in parts})
+    if KINDS[kind].is_external:
+        if rubric.is_rubric(verifier):
+            raise VerifierError("kind: the verdict is its server's; no rubric can judge here")
+        return NemoGym(config, verifier, runners.gym)
+    if rubric.is_rubric(verifier):
+        return Judged(KINDS[kind].build(config, {"kind": kind}), rubric.read(verifier), runners)
+    return KINDS[kind].build(config, verifier)

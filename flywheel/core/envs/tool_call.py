@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flywheel.core import tools as tooling
-from flywheel.core.envs import Task
+from flywheel.core.envs import Say, Table, Task, always
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 
@@ -48,18 +48,21 @@ class ToolCallEnvironment:
 
         return guarded(verify)
 
-    def gold(self, task: Task) -> Message:
+    def solve(self, task: Task, messages: Sequence[Message]) -> Message:
         name = task.target["tool"]
         return Message("assistant", tooling.call_text(name, self._in_order(name, task.target["arguments"])))
 
-    def probes(self, task: Task) -> dict[str, Message]:
+    def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
+        return []
+
+    def probes(self, task: Task) -> dict[str, Say]:
         first = self.tools[0]["name"]
         every = ", ".join(tooling.call_text(tool["name"], {}) for tool in self.tools)
         return {
-            "empty": Message("assistant", ""),
-            "constant": Message("assistant", tooling.call_text(first, {})),
-            "echo": Message("assistant", task.prompt),
-            "every tool at once": Message("assistant", f"[{every}]"),
+            "empty": always(""),
+            "constant": always(tooling.call_text(first, {})),
+            "echo": always(task.prompt),
+            "every tool at once": always(f"[{every}]"),
         }
 
     def execute(self, name: str, arguments: Mapping[str, Any], state: Mapping[str, Any]) -> str:
@@ -88,7 +91,10 @@ class ToolCallEnvironment:
     def _judge(self, message: Message | None, target: Mapping[str, Any], state: Mapping[str, Any]) -> Verdict:
         parsed = tooling.parse_call(message)
         if parsed.call is None:
-            return Verdict(0.0, parsed.problem, dict.fromkeys((*PARTS, "unsafe"), 0.0))
+            called = {call.name for call in message.tool_calls} if message else set()
+            unsafe = called & {tool["name"] for tool in self.tools if tool.get("x-unsafe")}
+            harm = bool(unsafe) and unsafe != {target["tool"]}
+            return Verdict(0.0, parsed.problem, dict.fromkeys(PARTS, 0.0) | {"unsafe": float(harm)})
         name, arguments = parsed.call.name, parsed.call.arguments
         assert isinstance(arguments, dict)
         right_tool = name == target["tool"]

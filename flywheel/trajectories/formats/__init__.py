@@ -1,18 +1,54 @@
 """The wire formats in which trajectories come in, one module each. No Django here.
 
-`FORMATS` lists what a file may be made of; `parse_jsonl` reads one, line by line, and says for each bad line what is
-wrong with it while its good siblings are kept. OTLP over HTTP has its own entry, `otlp.parse`.
+`FORMATS` lists what a file may be made of. `parse_file` reads one of any kind (JSON Lines, JSON, archives, tables; see
+`files.py`) and says for each bad part what is wrong with it while its good siblings are kept; `parse_jsonl` does so for
+lines. OTLP over HTTP has its own entry, `otlp.parse`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, islice
+from typing import Any, BinaryIO
 
 from flywheel.core.traces import Trace
-from flywheel.trajectories.formats import atif, openai_chat, otlp
-from flywheel.trajectories.formats.reading import FormatError, load
+from flywheel.trajectories.formats import (
+    as_spans,
+    atif,
+    files,
+    inspect_log,
+    langfuse,
+    nemo_gym,
+    openai_chat,
+    openai_requests,
+    otlp,
+    otlp_json,
+    phoenix,
+    preferences,
+    responses,
+    tabular,
+    tensorzero,
+    verifiers,
+)
+from flywheel.trajectories.formats.notes import Note
+from flywheel.trajectories.formats.reading import FormatError
+from flywheel.trajectories.formats.spans import Span
+from flywheel.trajectories.formats.tabular import Mapped
 
-__all__ = ["FORMATS", "Format", "FormatError", "Parsed", "Read", "parse_jsonl"]
+__all__ = ["FORMATS", "Format", "FormatError", "Note", "Parsed", "Read", "parse_file", "parse_jsonl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one value of a file holds: the good traces, and the reasons why parts of it were left out."""
+
+    traces: list[Trace]
+    problems: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    """What it says of trajectories that stand elsewhere."""
+    spans: list[Span] = field(default_factory=list)
+    """Those of all traces."""
+    late: list[Trace] = field(default_factory=list)
+    """What was said of the traces beside their spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,32 +57,49 @@ class Format:
     label: str
     description: str
     detect: Callable[[dict[str, Any]], bool]
-    parse: Callable[[dict[str, Any]], "Read"]
+    parse: Callable[[dict[str, Any]], Read]
     """Raises FormatError, naming the field and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What one line holds: the good traces, and the reasons why parts of it were left out."""
-
-    traces: list[Trace]
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class Parsed:
-    """One trace of a file, or what is wrong with a line. A line of OTLP may yield several of both."""
+    """One trace or note of a file, or what is wrong with a part of it. A line of OTLP may yield several of all."""
 
-    line_number: int
-    trace: Trace | None
+    at: str
+    """Where in the file: `line 3`, `item 3`, `row 3`, or the name in an archive."""
+    trace: Trace | None = None
     error: str = ""
     format: str = ""
-    """Which of `FORMATS` the line is in, where that is known."""
+    """Which of `FORMATS` it is in, where that is known."""
+    note: Note | None = None
+    spans: list[Span] = field(default_factory=list)
+    """What the trace was read from, where that is spans: they are stored as they came."""
+    late: Trace | None = None
+    """What was said of the trace beside its spans."""
+    content: bytes = b""
+    """A line that could not be read, as it came."""
+    weight: int = 0
+    """About how many bytes it takes."""
 
 
 def _otlp(row: dict[str, Any]) -> Read:
-    batch = otlp.parse_envelope(row)
-    return Read(batch.traces, [f"span {item.index}: {item.reason}" for item in batch.rejected])
+    decoded = otlp_json.decode(row)
+    if (exported := as_spans.restored(decoded.spans)) is not None:
+        return Read(exported, [f"span {item.index}: {item.reason}" for item in decoded.rejected])
+    batch = otlp.traces_of(decoded)
+    problems = [f"span {item.index}: {item.reason}" for item in batch.rejected]
+    return Read(batch.traces, problems, spans=decoded.spans, late=as_spans.told(row, batch.traces))
+
+
+def _phoenix(row: dict[str, Any]) -> Read:
+    read = _otlp(phoenix.envelope(row))
+    if not read.traces and read.problems:
+        raise FormatError(read.problems[0])
+    return read
+
+
+def _noted(found: tuple[list[Trace], list[Note]]) -> Read:
+    return Read(found[0], notes=found[1])
 
 
 FORMATS: dict[str, Format] = {
@@ -57,14 +110,7 @@ FORMATS: dict[str, Format] = {
             "ATIF",
             "Agent Trajectory Interchange Format 1.0 to 1.8, one trajectory a line",
             atif.detect,
-            lambda row: Read([atif.parse(row)]),
-        ),
-        Format(
-            "openai",
-            "OpenAI chat",
-            'Chat messages as for fine-tuning: {"messages": […], "tools": […]}, one conversation a line',
-            openai_chat.detect,
-            lambda row: Read([openai_chat.parse(row)]),
+            lambda row: Read(atif.parse_all(row)),
         ),
         Format(
             "otlp",
@@ -73,44 +119,185 @@ FORMATS: dict[str, Format] = {
             lambda row: "resourceSpans" in row,
             _otlp,
         ),
+        Format(
+            "phoenix",
+            "Phoenix spans",
+            "Spans from Phoenix's client or API, or rows of its data frame; its OTLP export is OTLP JSON",
+            phoenix.detect,
+            _phoenix,
+        ),
+        Format(
+            "inspect",
+            "Inspect log",
+            "Inspect's .json and .eval, sample by sample, with scores, errors and limits",
+            inspect_log.detect,
+            lambda row: Read(*inspect_log.parse(row)),
+        ),
+        Format(
+            "nemo-gym",
+            "NeMo Gym rollouts",
+            'Rollouts with token ids: {"responses_create_params": {…}, "response": {…}, "reward": …}',
+            nemo_gym.detect,
+            lambda row: Read([nemo_gym.parse(row)]),
+        ),
+        Format(
+            "openai-requests",
+            "OpenAI requests",
+            'Raw calls with their answers: {"request": {…}, "response": {…}}, chat completions or Responses',
+            openai_requests.detect,
+            lambda row: Read([openai_requests.parse(row)]),
+        ),
+        Format(
+            "verifiers",
+            "verifiers and prime-rl",
+            "Episodes and traces of verifiers v1, and results.jsonl of the classic API",
+            verifiers.detect,
+            lambda row: Read(verifiers.parse(row)),
+        ),
+        Format(
+            "langfuse",
+            "Langfuse export",
+            "Traces with observations, or rows of traces, observations and scores, as JSON, JSON Lines or CSV",
+            langfuse.detect,
+            lambda row: _noted(langfuse.parse(row)),
+        ),
+        Format(
+            "tensorzero",
+            "TensorZero rows",
+            "ChatInference and JsonInference rows, an episode a trajectory, and their feedback",
+            tensorzero.detect,
+            lambda row: _noted(tensorzero.parse(row)),
+        ),
+        Format(
+            "responses",
+            "OpenAI Responses",
+            'Responses with their input: {"input": …, "output": […]}, one response a line',
+            responses.detect,
+            lambda row: Read([responses.parse(row)]),
+        ),
+        Format(
+            "preferences",
+            "Preference and completion rows",
+            "OpenAI's preference rows, TRL's prompt/chosen/rejected and prompt/completion",
+            preferences.detect,
+            lambda row: Read(preferences.parse(row)),
+        ),
+        Format(
+            "openai",
+            "OpenAI chat",
+            'Chat messages as for fine-tuning: {"messages": […], "tools": […]}, one conversation a line',
+            openai_chat.detect,
+            lambda row: Read([openai_chat.parse(row)]),
+        ),
     )
 }
+"""In the order in which `auto` asks them: the first that knows a row reads it."""
+
+TABLE = "table"
+"""What a row of a table is that no format knows and a mapping reads."""
+CONTENT_MAX = 256 * 1024
+"""Bytes of a line that are kept when it cannot be read."""
+GUESSED_FROM = 20
+"""Rows of a table that its mapping is guessed from."""
+
+
+def check(format: str) -> None:
+    if format not in ("auto", TABLE, *FORMATS):
+        raise FormatError(f"format: {format!r} is not one of auto, {', '.join(FORMATS)}, {TABLE}")
+
+
+def parse_file(source: BinaryIO, format: str = "auto", mapping: Any = None) -> Iterator[Parsed]:
+    """Read a seekable file of any kind. Raises FormatError at once for a format or a mapping that cannot be, and for a
+    file that cannot be read at all; `auto` looks at each value. `mapping` is for tables."""
+    check(format)
+    content = files.read(source)
+    if not content.is_table:
+        if mapping or format == TABLE:
+            raise FormatError(f"mapping: the file is no table but {content.kind}")
+        return _parsed(content.items, format)
+    first = list(islice(content.items, GUESSED_FROM))
+    items = chain(first, content.items)
+    rows = [item.value for item in first if not item.error]
+    if mapping is not None or format == TABLE or not _is_known(rows, format):
+        return _mapped(items, chosen(mapping, content.columns, rows))
+    return _parsed((files.Item(item.at, _cells(item), item.error) for item in items), format)
+
+
+def chosen(mapping: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Mapped:
+    """The mapping that was given, or else the likeliest. Raises FormatError when there is none."""
+    if isinstance(mapping, Mapped):
+        return mapping
+    if mapping is not None:
+        return tabular.read_mapping(mapping, columns)
+    found = tabular.guess(columns, rows)
+    if not found.is_usable:
+        raise FormatError(
+            f"none of the columns {', '.join(columns)} is known to hold messages, an input or an output; "
+            'give a mapping, such as {"input": "…", "output": "…"}'
+        )
+    return found
+
+
+def _is_known(rows: list[dict[str, Any]], format: str) -> bool:
+    """Whether the rows of a table are in a format of their own, such as Langfuse's CSV."""
+    if format != "auto":
+        return True
+    return bool(rows) and any(entry.detect(tabular.decoded(rows[0])) for entry in FORMATS.values())
+
+
+def _cells(item: files.Item) -> Any:
+    return None if item.error else tabular.decoded(item.value)
+
+
+def _mapped(items: Iterable[files.Item], mapping: Mapped) -> Iterator[Parsed]:
+    for item in items:
+        if item.error:
+            yield Parsed(item.at, error=item.error, format=TABLE)
+            continue
+        try:
+            yield Parsed(item.at, tabular.trace_of(item.value, mapping), format=TABLE)
+        except FormatError as error:
+            yield Parsed(item.at, error=str(error), format=TABLE)
 
 
 def parse_jsonl(lines: Iterable[bytes], format: str = "auto") -> Iterator[Parsed]:
     """Read a JSONL file. `auto` looks at each line. Raises FormatError at once for a format that does not exist."""
-    if format != "auto" and format not in FORMATS:
-        raise FormatError(f"format: {format!r} is not one of auto, {', '.join(FORMATS)}")
-    return _parsed(lines, format)
+    check(format)
+    return _parsed(files.lines(lines), format)
 
 
-def _parsed(lines: Iterable[bytes], format: str) -> Iterator[Parsed]:
-    for number, line in enumerate(lines, 1):
-        line = line.removeprefix(b"\xef\xbb\xbf").strip()
-        if not line:
-            continue
+def _parsed(items: Iterable[files.Item], format: str) -> Iterator[Parsed]:
+    for item in items:
         name = ""
         try:
-            row = _object(line)
+            if item.error:
+                raise FormatError(item.error)
+            row = item.value
+            if not isinstance(row, dict):
+                raise FormatError(
+                    f"the {item.at.partition(' ')[0] if ' ' in item.at else 'value'} is not a JSON object"
+                )
             entry = _format(row, format)
             name = entry.name
             read = entry.parse(row)
         except FormatError as error:
-            yield Parsed(number, None, str(error), name)
+            yield Parsed(item.at, error=str(error), format=name, content=item.content[:CONTENT_MAX])
             continue
+        except RecursionError:
+            yield Parsed(item.at, error="nested too deep to be read", format=name)
+            continue
+        by_trace: dict[str, list[Span]] = {}
+        for span in read.spans:
+            by_trace.setdefault(span.trace_id, []).append(span)
+        weight = item.size // (len(read.traces) or 1)
+        late = {trace.trace_id: trace for trace in read.late}
         for trace in read.traces:
-            yield Parsed(number, trace, format=name)
+            own = trace.trace_id
+            yield Parsed(item.at, trace, format=name, spans=by_trace.get(own, []), late=late.get(own), weight=weight)
+        for note in read.notes:
+            yield Parsed(item.at, note=note, format=name)
         for problem in read.problems:
-            yield Parsed(number, None, problem, name)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    if line in (b"{", b"["):
-        raise FormatError("the JSON is spread over several lines; one object a line is wanted (jq -c '.[]' makes them)")
-    row = load(line)
-    if not isinstance(row, dict):
-        raise FormatError("the line is not a JSON object")
-    return row
+            yield Parsed(item.at, error=problem, format=name)
 
 
 def _format(row: dict[str, Any], format: str) -> Format:
@@ -119,7 +306,8 @@ def _format(row: dict[str, Any], format: str) -> Format:
     for entry in FORMATS.values():
         if entry.detect(row):
             return entry
+    keys = ", ".join(map(str, [*row][:8])) or "nothing"
     raise FormatError(
-        'no known format: ATIF has "schema_version" and "steps", OpenAI chat has "messages" with roles, '
-        'OTLP JSON has "resourceSpans"'
+        f'no known format: it has {keys}; ATIF has "schema_version" and "steps", OpenAI chat has "messages" with '
+        'roles, OTLP JSON has "resourceSpans"; the guide to ingest names the others'
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 from flywheel.core.traces import Kind, Message
 from flywheel.trajectories.formats import shapes
-from flywheel.trajectories.formats.reading import cost, count, plain, structured
-from flywheel.trajectories.formats.spans import Event, Reading, Span, first, unflatten, word
+from flywheel.trajectories.formats.reading import FormatError, load, plain, structured
+from flywheel.trajectories.formats.sampling import SETTINGS, sampling
+from flywheel.trajectories.formats.spans import Content, Event, Span, first, unflatten, word
 
 OPERATIONS: dict[str, Kind] = {
     "chat": "assistant",
@@ -23,10 +24,16 @@ OPERATIONS: dict[str, Kind] = {
     "search_memory": "retrieval",
 }
 
-TRACELOOP_KINDS: dict[str, Kind] = {"tool": "tool", "agent": "agent", "workflow": "agent"}
-
 DETAILS = "gen_ai.client.inference.operation.details"
 """The event in which content may arrive instead of in attributes."""
+
+_SETTINGS = {
+    **{f"gen_ai.request.{name}": name for name in SETTINGS},
+    "gen_ai.request.choice.count": "n",
+    "gen_ai.request.reasoning.level": "reasoning_effort",
+}
+
+_ANSWERS = ("gen_ai.choice", "gen_ai.content.completion", DETAILS)
 
 _MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
@@ -36,88 +43,145 @@ _MESSAGE_EVENTS = {
 }
 
 
-def read(span: Span) -> Reading:
-    attributes = dict(span.attributes)
-    for event in span.events:
-        if event.name == DETAILS:
-            attributes = {**event.attributes, **attributes}
-    reading = _current(attributes)
-    reading.fill(_old(attributes, span.events, reading.kind))
-    if reading.kind is None:
-        reading.kind = _guess(attributes, reading)
-    return reading
+def kind(span: Span) -> Kind | None:
+    attributes = span.attributes
+    if (operation := attributes.get("gen_ai.operation.name")) is not None:
+        return OPERATIONS.get(operation) if isinstance(operation, str) else None
+    if word(attributes, "llm.request.type") in ("chat", "completion"):
+        return "assistant"
+    if "gen_ai.tool.name" in attributes and (
+        "gen_ai.tool.call.arguments" in attributes or "gen_ai.tool.call.result" in attributes
+    ):
+        return "tool"
+    if _answers(span) and word(attributes, "gen_ai.system", "gen_ai.provider.name", "gen_ai.request.model"):
+        return "assistant"
+    return None
 
 
-def _current(attributes: Mapping[str, Any]) -> Reading:
-    reading = Reading(
-        kind=OPERATIONS.get(word(attributes, "gen_ai.operation.name")),
-        input=shapes.messages(attributes.get("gen_ai.input.messages")),
-        output=[_said(message) for message in shapes.messages(attributes.get("gen_ai.output.messages"))],
-        tool_name=word(attributes, "gen_ai.tool.name"),
-        tool_call_id=word(attributes, "gen_ai.tool.call.id"),
-        result=first(attributes, "gen_ai.tool.call.result", "gen_ai.retrieval.documents", "gen_ai.memory.records"),
-        model=word(attributes, "gen_ai.response.model", "gen_ai.request.model"),
-        finish_reason=_finish(attributes),
-        tokens_in=count(first(attributes, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")),
-        tokens_out=count(first(attributes, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")),
-        tokens_cached=count(
-            first(attributes, "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens")
-        ),
-        cost_usd=cost(first(attributes, "gen_ai.usage.cost")),
-        tools=shapes.tool_definitions(first(attributes, "gen_ai.tool.definitions", "gen_ai.request.tools")),
-        agent=word(attributes, "gen_ai.agent.name"),
-        version=word(attributes, "gen_ai.agent.version"),
-        session_id=word(attributes, "gen_ai.conversation.id", "session.id", "langfuse.session.id"),
-        user_id=word(attributes, "user.id", "enduser.id", "langfuse.user.id"),
+def _answers(span: Span) -> bool:
+    """Whether the span carries what a model wrote."""
+    attributes = span.attributes
+    return (
+        "gen_ai.output.messages" in attributes
+        or any(event.name in _ANSWERS for event in span.events)
+        or any(key.startswith("gen_ai.completion.") for key in attributes)
     )
-    if (given := first(attributes, "gen_ai.tool.call.arguments")) is not None:
-        reading.arguments = shapes.arguments(given)
-    elif query := word(attributes, "gen_ai.retrieval.query.text", "gen_ai.memory.query.text"):
-        reading.arguments = {"query": query}
+
+
+def finish_reason(span: Span) -> str:
+    """Why the model stopped, where only its message or its event says so."""
+    for event in span.events:
+        if event.name == "gen_ai.choice" and (reason := word(event.attributes, "finish_reason")):
+            return reason
+    outputs = structured(span.attributes.get("gen_ai.output.messages"))
+    last = outputs[-1] if isinstance(outputs, list) and outputs else None
+    return word(last, "finish_reason") if isinstance(last, dict) else ""
+
+
+def content(span: Span, kind: Kind | None) -> Content:
+    """What a span of this kind carries."""
+    attributes, read = span.attributes, Content()
+    if kind not in ("tool", "retrieval"):
+        read.input, read.output = _given(attributes), output(attributes)
+        if not (read.input and read.output):
+            _old(read, attributes, span.events)
+        read.sampling = sampling(params={name: attributes[key] for key, name in _SETTINGS.items() if key in attributes})
+    if kind not in ("assistant", "agent"):
+        read.arguments, read.result = _arguments(attributes) or None, _result(attributes)
+        if read.result in ("", [], {}):
+            read.result = None
+        if read.result is None and kind == "tool":
+            said = _told(span.events)[1]
+            read.result = said[0].content if said else None
+    read.tools = _tools(attributes)
+    return read
+
+
+def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    given = first(attributes, "gen_ai.tool.definitions", "gen_ai.request.tools")
+    found = shapes.same_definitions(given) if isinstance(given, str) else shapes.tool_definitions(given)
+    if found or _FIRST_FUNCTION not in attributes:
+        return found
+    return shapes.tool_definitions(_listed(unflatten(attributes, _FUNCTIONS)))
+
+
+def _given(attributes: Mapping[str, Any]) -> list[Message]:
+    """What a model was given, by the current names."""
+    given = shapes.messages(attributes.get("gen_ai.input.messages"))
     if instructions := structured(first(attributes, "gen_ai.system_instructions")):
-        reading.input.insert(0, Message("system", shapes.content(instructions)))
-    return reading
+        given.insert(0, Message("system", shapes.content(instructions)))
+    return given
 
 
-def _old(attributes: Mapping[str, Any], events: Iterable[Event], kind: Kind | None) -> Reading:
-    """Numbered attributes (`gen_ai.prompt.0.content`) and one event per message, the conventions up to 1.36."""
-    reading = Reading(tools=shapes.tool_definitions(_listed(unflatten(attributes, "llm.request.functions"))))
-    reading.input = _numbered(attributes, "gen_ai.prompt")
-    reading.output = [_said(message) for message in _numbered(attributes, "gen_ai.completion")]
-    reading.finish_reason = word(attributes, "gen_ai.completion.0.finish_reason")
-    said: list[Message] = []
+def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | str | None:
+    if (given := first(attributes, "gen_ai.tool.call.arguments")) is not None:
+        return shapes.arguments(given)
+    query = word(attributes, "gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
+    return {"query": query} if query else None
+
+
+def answers(span: Span) -> list[Message]:
+    """What the model wrote, by any of the names: as `content` reads it, which also reads what was asked."""
+    said = output(span.attributes) or [_said(message) for message in _numbered(span.attributes, "gen_ai.completion")]
+    if said or not span.events:
+        return said
+    return _told(span.events)[1]
+
+
+def _result(attributes: Mapping[str, Any]) -> Any:
+    """What a tool returned; some write a mere text as JSON, in quotes."""
+    came = first(attributes, "gen_ai.tool.call.result", "gen_ai.retrieval.documents", "gen_ai.memory.records")
+    if isinstance(came, str) and len(came) > 1 and came[0] == came[-1] == '"':
+        try:
+            return plain(load(came))
+        except FormatError:
+            return came
+    return came
+
+
+def output(attributes: Mapping[str, Any]) -> list[Message]:
+    """What the model wrote, by the current names."""
+    return [_said(message) for message in shapes.messages(attributes.get("gen_ai.output.messages"))]
+
+
+def _old(read: Content, attributes: Mapping[str, Any], events: Iterable[Event]) -> None:
+    """Add what is not known yet: from numbered attributes (`gen_ai.prompt.0.content`), then from events."""
+    read.input = read.input or _numbered(attributes, "gen_ai.prompt")
+    read.output = read.output or [_said(message) for message in _numbered(attributes, "gen_ai.completion")]
+    if events:
+        given, said = _told(events)
+        read.input, read.output = read.input or given, read.output or said
+
+
+def _told(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
+    """What was given and what was answered, in one event per message: the conventions up to 1.36."""
+    given: list[Message] = []
     answers: list[Message] = []
     for event in events:
         if role := _MESSAGE_EVENTS.get(event.name):
-            said.append(_event_message(event.attributes, role))
+            given.append(_event_message(event.attributes, role))
         elif event.name == "gen_ai.choice":
             answers.append(_event_message(event.attributes, "assistant"))
-            reading.finish_reason = reading.finish_reason or word(event.attributes, "finish_reason")
         elif event.name == "gen_ai.content.prompt":
-            said += shapes.messages(event.attributes.get("gen_ai.prompt"))
+            given += shapes.messages(event.attributes.get("gen_ai.prompt"))
         elif event.name == "gen_ai.content.completion":
             answers += [_said(message) for message in shapes.messages(event.attributes.get("gen_ai.completion"))]
-    if kind == "tool":
-        reading.result = answers[0].content if answers else None
-        return reading
-    reading.input = reading.input or said
-    reading.output = reading.output or answers
-    return reading
+    return given, answers
 
 
-def _guess(attributes: Mapping[str, Any], reading: Reading) -> Kind | None:
-    """The kind of a span that does not name its operation."""
-    if (named := word(attributes, "traceloop.span.kind")) in TRACELOOP_KINDS:
-        return TRACELOOP_KINDS[named]
-    if word(attributes, "llm.request.type") in ("chat", "completion"):
-        return "assistant"
-    if "gen_ai.operation.name" in attributes:
+def functions(attributes: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...] | None:
+    """Names, descriptions and parameters of tools in numbered attributes; None when there are none."""
+    if _FIRST_FUNCTION not in attributes:
         return None
-    if reading.tool_name and (reading.arguments is not None or reading.result is not None):
-        return "tool"
-    if reading.output and word(attributes, "gen_ai.system", "gen_ai.provider.name", "gen_ai.request.model"):
-        return "assistant"
-    return None
+    found: list[tuple[str, str, str]] = []
+    while name := word(attributes, f"{_FUNCTIONS}.{len(found)}.name"):
+        at = f"{_FUNCTIONS}.{len(found)}"
+        found.append((name, word(attributes, f"{at}.description"), word(attributes, f"{at}.parameters")))
+    return tuple(found) or None
+
+
+_FUNCTIONS = "llm.request.functions"
+_FIRST_FUNCTION = f"{_FUNCTIONS}.0.name"
 
 
 def _said(message: Message) -> Message:
@@ -125,17 +189,6 @@ def _said(message: Message) -> Message:
     if message.role == "user":
         return Message("assistant", message.content, message.tool_calls, "", message.name, message.reasoning)
     return message
-
-
-def _finish(attributes: Mapping[str, Any]) -> str:
-    reasons = structured(first(attributes, "gen_ai.response.finish_reasons", "gen_ai.response.finish_reason"))
-    if isinstance(reasons, list):
-        reasons = reasons[0] if reasons else None
-    if isinstance(reasons, str):
-        return reasons
-    outputs = structured(attributes.get("gen_ai.output.messages"))
-    last = outputs[-1] if isinstance(outputs, list) and outputs else None
-    return word(last, "finish_reason") if isinstance(last, dict) else ""
 
 
 def _numbered(attributes: Mapping[str, Any], prefix: str) -> list[Message]:

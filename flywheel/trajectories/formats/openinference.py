@@ -8,8 +8,9 @@ from typing import Any
 
 from flywheel.core.traces import Kind, Message
 from flywheel.trajectories.formats import shapes
-from flywheel.trajectories.formats.reading import cost, count, structured
-from flywheel.trajectories.formats.spans import Reading, Span, first, unflatten, word
+from flywheel.trajectories.formats.reading import structured
+from flywheel.trajectories.formats.sampling import sampling, settings
+from flywheel.trajectories.formats.spans import Content, Span, first, unflatten
 
 KINDS: dict[str, Kind] = {
     "LLM": "assistant",
@@ -27,44 +28,33 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def read(span: Span) -> Reading:
+def content(span: Span, kind: Kind | None) -> Content:
     attributes = span.attributes
-    kind = KINDS.get(word(attributes, "openinference.span.kind").upper())
-    reading = Reading(
-        kind=kind,
-        input=_messages(attributes, "llm.input_messages"),
-        output=_messages(attributes, "llm.output_messages"),
-        model=word(attributes, "llm.model_name"),
-        finish_reason=word(attributes, "llm.finish_reason"),
-        tokens_in=count(first(attributes, "llm.token_count.prompt")),
-        tokens_out=count(first(attributes, "llm.token_count.completion")),
-        tokens_cached=count(first(attributes, "llm.token_count.prompt_details.cache_read")),
-        cost_usd=cost(first(attributes, "llm.cost.total")),
-        tools=_tools(attributes),
-        agent=word(attributes, "agent.name"),
-        session_id=word(attributes, "session.id"),
-        user_id=word(attributes, "user.id"),
-        tags=[tag for tag in _listed(attributes.get("tag.tags")) if isinstance(tag, str)],
-    )
-    if isinstance(metadata := structured(attributes.get("metadata")), dict):
-        reading.metadata = metadata
+    read = Content(tools=_tools(attributes))
     given, came = attributes.get("input.value"), attributes.get("output.value")
     if kind == "tool":
-        reading.tool_name = word(attributes, "tool.name")
-        reading.tool_call_id = word(attributes, "tool_call.id", "tool.id")
         asked = first(attributes, "input.value", "tool_call.function.arguments", "tool.parameters")
-        reading.arguments = None if asked is None else shapes.arguments(asked)
-        reading.result = came
+        read.arguments = None if asked is None else shapes.arguments(asked)
+        read.result = came
     elif kind == "retrieval":
-        reading.arguments = None if given is None else {"query": shapes.as_text(given)}
+        read.arguments = None if given is None else {"query": shapes.as_text(given)}
         documents = _listed(unflatten(attributes, "retrieval.documents"))
-        reading.result = [row.get("document", row) if isinstance(row, Mapping) else row for row in documents] or came
+        read.result = [row.get("document", row) if isinstance(row, Mapping) else row for row in documents] or came
     elif kind in ("assistant", "agent"):
-        if not reading.input and isinstance(given, str):
-            reading.input = [Message("user", given)]
-        if not reading.output and isinstance(came, str):
-            reading.output = [Message("assistant", came)]
-    return reading
+        read.input = _messages(attributes, "llm.input_messages")
+        read.output = output(attributes, kind)
+        read.sampling = sampling(params=settings(structured(attributes.get("llm.invocation_parameters"))))
+        if not read.input and isinstance(given, str):
+            read.input = [Message("user", given)]
+    return read
+
+
+def output(attributes: Mapping[str, Any], kind: Kind | None) -> list[Message]:
+    """What the model or the agent wrote."""
+    if kind not in ("assistant", "agent"):
+        return []
+    said, came = _messages(attributes, "llm.output_messages"), attributes.get("output.value")
+    return said or ([Message("assistant", came)] if isinstance(came, str) else [])
 
 
 def _messages(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
@@ -89,7 +79,22 @@ def _messages(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
     return messages
 
 
+def schemas(attributes: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The JSON texts of tool definitions; None when there are none."""
+    if _FIRST_TOOL not in attributes:
+        return None
+    found: list[str] = []
+    while isinstance(given := attributes.get(f"llm.tools.{len(found)}.tool.json_schema"), str):
+        found.append(given)
+    return tuple(found) or None
+
+
+_FIRST_TOOL = "llm.tools.0.tool.json_schema"
+
+
 def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if _FIRST_TOOL not in attributes:
+        return []
     rows = _listed(unflatten(attributes, "llm.tools"))
     schemas = [
         row["tool"].get("json_schema") for row in rows if isinstance(row, dict) and isinstance(row.get("tool"), dict)

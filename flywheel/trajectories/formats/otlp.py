@@ -1,8 +1,10 @@
 """OTLP traces over HTTP, protobuf and JSON: bytes to spans, spans to traces.
 
-`decode` reads the wire: ids, times, attributes. `parse` also maps what GenAI and OpenInference say onto steps. One span
-becomes one step. A span that cannot be kept is rejected with its reason and its siblings are kept; a body that cannot
-be read at all raises FormatError. Nothing else is ever raised, whatever the bytes.
+`decode` reads the wire: ids, times, attributes. A span that cannot be kept is rejected with its reason and its siblings
+are kept; a body that cannot be read at all raises FormatError. Nothing else is ever raised, whatever the bytes.
+
+A span is stored as it came (`to_json`, `from_json`) and becomes a step when somebody reads it (`step_of`), so that
+whatever the dialects learn to read holds for what has long been stored. `parse` does both at once, for files.
 
 `received` counts every span that was sent, so `received == steps kept + rejected`. A span id may come twice in one
 batch: both steps are there, since the store merges them and counts the duplicate. Steps are in order of their start.
@@ -14,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.core.traces import Intervention, Outcome, Step, Trace
-from flywheel.trajectories.formats import genai, openinference, otlp_json, otlp_protobuf
-from flywheel.trajectories.formats.reading import FormatError, load, quote, structured
-from flywheel.trajectories.formats.spans import Decoded, Reading, Rejected, Span, word
+from flywheel.trajectories.formats import bounds, dialects, otlp_json, otlp_protobuf
+from flywheel.trajectories.formats.reading import FormatError, load, quote
+from flywheel.trajectories.formats.spans import Decoded, Event, Facts, Rejected, Span, word
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -37,8 +39,6 @@ LABELS: dict[str, Outcome] = {
 }
 """Labels of an evaluation named `outcome`."""
 
-META = "flywheel.meta."
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_WARNINGS = 20
 
@@ -58,40 +58,20 @@ def decode(body: bytes, content_type: str) -> Decoded:
     if media in (PROTOBUF, "application/protobuf"):
         return otlp_protobuf.decode(body)
     if media == JSON:
+        bounds.check_json(body)
         return otlp_json.decode(load(body))
     raise FormatError(f"Content-Type {quote(content_type)} is neither {PROTOBUF} nor {JSON}")
 
 
 def parse(body: bytes, content_type: str) -> Batch:
     """The traces of an OTLP trace request. Raises FormatError for a body that cannot be read."""
-    return _batch(decode(body, content_type))
-
-
-def parts(body: bytes, content_type: str) -> Batch:
-    """As `parse`, but a trace for each span, so that the store can merge what each span says in any order.
-
-    A span that names no agent leaves the name empty; its service's name and version are in the metadata.
-    """
-    decoded = decode(body, content_type)
-    batch = Batch(received=decoded.received, rejected=decoded.rejected)
-    for span in decoded.spans:
-        trace = _trace(span.trace_id, [span], batch.warnings, named_by_service=False)
-        service = {key: value for key in ("service.name", "service.version") if (value := word(span.resource, key))}
-        trace.metadata = {**service, **trace.metadata}
-        batch.traces.append(trace)
-    del batch.warnings[_MAX_WARNINGS:]
-    return batch
-
-
-def parse_envelope(value: Any) -> Batch:
-    """The traces of one decoded OTLP JSON envelope, such as a line of a span export."""
-    return _batch(otlp_json.decode(value))
+    return traces_of(decode(body, content_type))
 
 
 # Spans to traces
 
 
-def _batch(decoded: Decoded) -> Batch:
+def traces_of(decoded: Decoded) -> Batch:
     batch = Batch(received=decoded.received, rejected=decoded.rejected)
     by_trace: dict[str, list[Span]] = {}
     for span in decoded.spans:
@@ -115,46 +95,40 @@ def _ordered(spans: list[Span]) -> list[Span]:
     return sorted(spans, key=lambda span: (span.start_ns, depth(span.span_id), span.span_id))
 
 
-def _trace(trace_id: str, spans: list[Span], warnings: list[str], *, named_by_service: bool = True) -> Trace:
+def _trace(trace_id: str, spans: list[Span], warnings: list[str]) -> Trace:
     trace = Trace(trace_id)
     named: list[tuple[str, str]] = []
-    outcomes: list[tuple[int, Outcome]] = []
+    ends: list[tuple[int, Outcome]] = []
     tags: dict[str, None] = {}
     tools: dict[str, dict[str, Any]] = {}
     for span in spans:
-        reading = genai.read(span)
-        if "openinference.span.kind" in span.attributes:
-            preferred = openinference.read(span)
-            preferred.fill(reading)
-            reading = preferred
-        trace.steps.append(_step(span, reading))
-        if reading.agent:
-            named.append((reading.agent, reading.version))
-        trace.session_id = trace.session_id or reading.session_id
-        trace.user_id = trace.user_id or reading.user_id
-        trace.environment = trace.environment or _environment(span)
-        tags |= dict.fromkeys(reading.tags)
-        tools |= {tool["name"]: tool for tool in reading.tools}
-        trace.metadata |= reading.metadata
-        trace.metadata |= {
-            key[len(META) :]: structured(value) for key, value in span.attributes.items() if key.startswith(META)
-        }
-        trace.interventions += _interventions(span)
-        outcomes += _outcomes(span, warnings)
+        facts = dialects.facts(span)
+        trace.steps.append(step_of(span))
+        if facts.agent:
+            named.append((facts.agent, facts.version))
+        trace.session_id = trace.session_id or facts.session_id
+        trace.user_id = trace.user_id or facts.user_id
+        trace.environment = trace.environment or facts.environment
+        tags |= dict.fromkeys(facts.tags)
+        tools |= {tool["name"]: tool for tool in dialects.tools(span)}
+        trace.metadata |= facts.metadata
+        trace.interventions += interventions(span)
+        ends += outcomes(span, warnings)
     if named:
         trace.agent = named[0][0]
         trace.version = next((version for name, version in named if name == trace.agent and version), "")
-    if named_by_service:
-        service = next((name for span in spans if (name := word(span.resource, "service.name"))), "")
-        release = next((name for span in spans if (name := word(span.resource, "service.version"))), "")
-        trace.agent, trace.version = trace.agent or service, trace.version or release
+    service = next((name for span in spans if (name := word(span.resource, "service.name"))), "")
+    release = next((name for span in spans if (name := word(span.resource, "service.version"))), "")
+    trace.agent, trace.version = trace.agent or service, trace.version or release
     trace.tags, trace.tools = list(tags), list(tools.values())
-    trace.outcome = max(outcomes, key=lambda item: item[0])[1] if outcomes else None
+    trace.outcome = max(ends, key=lambda item: item[0])[1] if ends else None
     return trace
 
 
-def _step(span: Span, reading: Reading) -> Step:
-    kind = reading.kind or "other"
+def step_of(span: Span) -> Step:
+    """What the span says, as a step."""
+    facts = dialects.facts(span)
+    kind = facts.kind or "other"
     step = Step(
         span_id=span.span_id,
         kind=kind,
@@ -163,43 +137,86 @@ def _step(span: Span, reading: Reading) -> Step:
         started_at=_moment(span.start_ns),
         ended_at=_moment(span.end_ns),
         status=span.status,
-        error=_error(span),
-        model=reading.model,
-        raw=_raw(span),
+        error=error_of(span),
+        model=facts.model,
+        tool_name=tool_of(span, facts),
+        tool_call_id=facts.tool_call_id if kind == "tool" else "",
+        finish_reason=facts.finish_reason,
+        tokens_in=facts.tokens_in,
+        tokens_out=facts.tokens_out,
+        tokens_cached=facts.tokens_cached,
+        cost_usd=facts.cost_usd,
+        raw=to_json(span),
     )
-    if kind in ("assistant", "agent"):
-        step.input, step.output = reading.input, reading.output
-        step.finish_reason = reading.finish_reason
-    if kind == "tool":
-        step.tool_name = reading.tool_name or span.name.removeprefix("execute_tool ")
-        step.tool_call_id = reading.tool_call_id
-    if kind in ("tool", "retrieval"):
-        step.arguments, step.result = reading.arguments, reading.result
-    # An agent's own span often repeats the sum over its model calls; counting both would count twice.
-    if kind == "assistant" or word(span.attributes, "gen_ai.operation.name") == "embeddings":
-        step.tokens_in, step.tokens_out = reading.tokens_in, reading.tokens_out
-        step.tokens_cached, step.cost_usd = reading.tokens_cached, reading.cost_usd
+    fill(step, span)
     return step
 
 
-def _raw(span: Span) -> dict[str, Any]:
-    row = {
-        "name": span.name,
-        "kind": span.kind,
-        "attributes": span.attributes,
-        "events": [{"name": e.name, "time_ns": str(e.time_ns), "attributes": e.attributes} for e in span.events],
-        "links": span.links,
-        "resource": span.resource,
-        "scope": span.scope,
-        "trace_state": span.trace_state,
-        "status": {"code": span.status, "message": span.status_message},
-        "start_ns": str(span.start_ns),
-        "end_ns": str(span.end_ns),
-    }
-    return {key: value for key, value in row.items() if value not in ("", [], {})}
+def fill(step: Step, span: Span) -> None:
+    """Read into a step what its span carries: what was said in it, or done."""
+    if step.kind in ("assistant", "agent"):
+        content = dialects.content(span, step.kind)
+        step.input, step.output, step.sampling = content.input, content.output, content.sampling
+    elif step.kind in ("tool", "retrieval"):
+        content = dialects.content(span, step.kind)
+        step.arguments, step.result = content.arguments, content.result
 
 
-def _error(span: Span) -> str:
+def tool_of(span: Span, facts: Facts) -> str:
+    """The tool that a span executed."""
+    return (facts.tool_name or span.name.removeprefix("execute_tool ")) if facts.kind == "tool" else ""
+
+
+def to_json(span: Span) -> dict[str, Any]:
+    """The span as it is stored: everything but its ids; only what is set."""
+    row: dict[str, Any] = {"name": span.name} if span.name else {}
+    row["kind"] = span.kind
+    if span.attributes:
+        row["attributes"] = span.attributes
+    if span.events:
+        row["events"] = [{"name": e.name, "time_ns": str(e.time_ns), "attributes": e.attributes} for e in span.events]
+    if span.links:
+        row["links"] = span.links
+    if span.resource:
+        row["resource"] = span.resource
+    if span.scope:
+        row["scope"] = span.scope
+    if span.trace_state:
+        row["trace_state"] = span.trace_state
+    row["status"] = {"code": span.status, "message": span.status_message}
+    row["start_ns"], row["end_ns"] = str(span.start_ns), str(span.end_ns)
+    return row
+
+
+def from_json(row: dict[str, Any], *, trace_id: str, span_id: str, parent_id: str) -> Span:
+    """The span that `to_json` has stored."""
+    status = row.get("status", {})
+    return Span(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=row.get("name", ""),
+        kind=row.get("kind", 0),
+        start_ns=int(row.get("start_ns", 0)),
+        end_ns=int(row.get("end_ns", 0)),
+        status=status.get("code", "unset"),
+        status_message=status.get("message", ""),
+        trace_state=row.get("trace_state", ""),
+        attributes=row.get("attributes", {}),
+        events=events_of(row),
+        links=row.get("links", []),
+        resource=row.get("resource", {}),
+        scope=row.get("scope", {}),
+    )
+
+
+def events_of(row: dict[str, Any]) -> list[Event]:
+    """The events of a span that `to_json` has stored."""
+    return [Event(item["name"], int(item["time_ns"]), item["attributes"]) for item in row.get("events", ())]
+
+
+def error_of(span: Span) -> str:
+    """What went wrong, in the span's words."""
     if span.status_message:
         return span.status_message
     for event in span.events:
@@ -210,12 +227,7 @@ def _error(span: Span) -> str:
     return word(span.attributes, "error.type", "error.message", "exception.message")
 
 
-def _environment(span: Span) -> str:
-    keys = ("deployment.environment.name", "deployment.environment")
-    return word(span.resource, *keys) or word(span.attributes, *keys, "langfuse.environment")
-
-
-def _interventions(span: Span) -> Iterator[Intervention]:
+def interventions(span: Span) -> Iterator[Intervention]:
     for event in span.events:
         if event.name == "flywheel.intervention":
             moment = _moment(event.time_ns)
@@ -228,13 +240,20 @@ def _interventions(span: Span) -> Iterator[Intervention]:
             )
 
 
-def _outcomes(span: Span, warnings: list[str]) -> Iterator[tuple[int, Outcome]]:
-    """Every outcome that the span reports, with its time; the last one reported holds."""
+def stated_outcome(span: Span, warnings: list[str]) -> Outcome | None:
+    """What the attribute `flywheel.outcome` says."""
     said = span.attributes.get("flywheel.outcome")
     if isinstance(said, str) and said in OUTCOMES:
-        yield span.end_ns, OUTCOMES[said]
-    elif said is not None:
+        return OUTCOMES[said]
+    if said is not None:
         warnings.append(f"flywheel.outcome: {quote(said)} is not one of success, failed")
+    return None
+
+
+def outcomes(span: Span, warnings: list[str]) -> Iterator[tuple[int, Outcome]]:
+    """Every outcome that the span reports, with its time; the last one reported holds."""
+    if (said := stated_outcome(span, warnings)) is not None:
+        yield span.end_ns, said
     for event in span.events:
         if event.name != "gen_ai.evaluation.result" or event.attributes.get("gen_ai.evaluation.name") != "outcome":
             continue

@@ -1,6 +1,8 @@
 """OTLP's JSON: hexadecimal ids, 64-bit integers as strings, unknown fields ignored."""
 
 import base64
+import functools
+import json
 import string
 from typing import Any
 
@@ -28,21 +30,21 @@ def decode(value: Any) -> Decoded:
     for item in root.list("resourceSpans"):
         try:
             group = Row(item, "resourceSpans")
-            resource = _attributes(group.row("resource"))
+            resource = attributes(group.row("resource"))
             scopes = group.list("scopeSpans")
         except FormatError as error:
             decoded.reject(str(error))
             continue
         for inner in scopes:
-            _scope_spans(inner, resource, decoded)
+            _scope_spans(inner, resource, item.get("resource"), decoded)
     return decoded
 
 
-def _scope_spans(value: Any, resource: dict[str, Any], decoded: Decoded) -> None:
+def _scope_spans(value: Any, resource: dict[str, Any], sent: Any, decoded: Decoded) -> None:
     try:
         group = Row(value, "scopeSpans")
         named = group.row("scope")
-        named_scope = scope(named.text("name"), named.text("version"), _attributes(named))
+        named_scope = scope(named.text("name"), named.text("version"), attributes(named))
         spans = group.list("spans")
     except FormatError as error:
         decoded.reject(str(error))
@@ -51,37 +53,44 @@ def _scope_spans(value: Any, resource: dict[str, Any], decoded: Decoded) -> None
         try:
             decoded.spans.append(_span(Row(item, "span"), resource, named_scope))
         except FormatError as error:
-            decoded.reject(str(error))
+            decoded.reject(str(error), functools.partial(_alone, item, sent, group.value.get("scope")))
         except RecursionError:
             decoded.reject("span: nested too deep to be read")
+
+
+def _alone(span: Any, resource: Any, scoped: Any) -> bytes:
+    """A request of its own that holds just this span."""
+    scope_spans = {"spans": [span]} if scoped is None else {"scope": scoped, "spans": [span]}
+    group = {"scopeSpans": [scope_spans]} if resource is None else {"resource": resource, "scopeSpans": [scope_spans]}
+    return json.dumps({"resourceSpans": [group]}).encode()
 
 
 def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
     if "severityText" in row.value or "severityNumber" in row.value:
         raise FormatError("span: this is a log record; send logs to /v1/logs")
-    trace_id, span_id = _id(row, "traceId", 16), _id(row, "spanId", 8)
+    trace_id, span_id = identity(row, "traceId", 16), identity(row, "spanId", 8)
     status = row.row("status")
     return Span(
         trace_id=trace_id,
         span_id=span_id,
-        parent_id=_id(row, "parentSpanId", 8, required=False),
+        parent_id=identity(row, "parentSpanId", 8, required=False),
         name=text(row.text("name")),
         kind=_int(row, "kind", 2**31),
-        start_ns=_int(row, "startTimeUnixNano", _MAX_NS),
-        end_ns=_int(row, "endTimeUnixNano", _MAX_NS),
+        start_ns=nanoseconds(row, "startTimeUnixNano"),
+        end_ns=nanoseconds(row, "endTimeUnixNano"),
         status=_status(status),
         status_message=text(status.text("message")),
         trace_state=text(row.text("traceState")),
-        attributes=_attributes(row),
+        attributes=attributes(row),
         events=[
-            Event(text(event.text("name")), _int(event, "timeUnixNano", _MAX_NS), _attributes(event))
+            Event(text(event.text("name")), nanoseconds(event, "timeUnixNano"), attributes(event))
             for event in row.rows("events")
         ],
         links=[
             {
-                "trace_id": _id(link, "traceId", 16),
-                "span_id": _id(link, "spanId", 8),
-                "attributes": _attributes(link),
+                "trace_id": identity(link, "traceId", 16),
+                "span_id": identity(link, "spanId", 8),
+                "attributes": attributes(link),
             }
             for link in row.rows("links")
         ],
@@ -90,7 +99,8 @@ def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
     )
 
 
-def _id(row: Row, key: str, size: int, required: bool = True) -> str:
+def identity(row: Row, key: str, size: int, required: bool = True) -> str:
+    """An id of this many bytes in lower-case hex; empty when there is none and none is required."""
     value = row.text(key)
     if not value or not value.strip("0"):
         if required:
@@ -107,6 +117,10 @@ def _is_base64(value: str, size: int) -> bool:
         return len(base64.b64decode(value, validate=True)) == size
     except ValueError:
         return False
+
+
+def nanoseconds(row: Row, key: str) -> int:
+    return _int(row, key, _MAX_NS)
 
 
 def _int(row: Row, key: str, limit: int) -> int:
@@ -128,18 +142,19 @@ def _status(row: Row) -> Status:
     return STATUSES[code]
 
 
-def _attributes(row: Row) -> dict[str, Any]:
+def attributes(row: Row) -> dict[str, Any]:
     """`[{key, value: {…Value}}]` as a plain object; the last of equal keys wins."""
     found = {}
     for item in row.rows("attributes"):
         key = item.text("key", required=True)
         value = item.value.get("value")
-        found[key] = None if value is None else _value(Row(value, f"{row.at('attributes')}[{quote(key)}]"), 0)
+        found[key] = None if value is None else any_value(Row(value, f"{row.at('attributes')}[{quote(key)}]"))
     result: dict[str, Any] = plain(found)
     return result
 
 
-def _value(row: Row, depth: int) -> Any:
+def any_value(row: Row, depth: int = 0) -> Any:
+    """An AnyValue: `{"stringValue" | "intValue" | …}`."""
     if depth > _MAX_NESTED:
         raise FormatError(f"{row.path[:200]}: nested deeper than {_MAX_NESTED} levels")
     for key, value in row.value.items():
@@ -155,12 +170,13 @@ def _value(row: Row, depth: int) -> Any:
             return _double(value)
         if key == "arrayValue":
             return [
-                None if item == {} else _value(Row(item, row.path), depth + 1) for item in row.row(key).list("values")
+                None if item == {} else any_value(Row(item, row.path), depth + 1)
+                for item in row.row(key).list("values")
             ]
         if key == "kvlistValue":
             pairs = row.row(key).list("values")
             return {
-                pair.text("key", required=True): _value(Row(pair.value.get("value") or {}, row.path), depth + 1)
+                pair.text("key", required=True): any_value(Row(pair.value.get("value") or {}, row.path), depth + 1)
                 for pair in (Row(item, row.path) for item in pairs)
             }
         if key == "bytesValue":

@@ -1,10 +1,11 @@
-"""A span as it came off the wire, and what one telemetry dialect reads out of it."""
+"""A span as it came off the wire, and what telemetry dialects read out of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flywheel.core.traces import Kind, Message, Status
+from flywheel.trajectories.formats import bounds
 from flywheel.trajectories.formats.reading import text
 
 
@@ -41,54 +42,74 @@ class Rejected:
     reason: str
     index: int
     """Which span of the batch, counted from 0 in the order of the wire."""
+    content: bytes = b""
+    """A request of its own that holds the span alone, in the encoding of the batch, where it could be cut out."""
 
 
 @dataclass(slots=True)
 class Decoded:
     spans: list[Span] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    _room: int = bounds.CONTENTS
 
     @property
     def received(self) -> int:
         return len(self.spans) + len(self.rejected)
 
-    def reject(self, reason: str) -> None:
-        self.rejected.append(Rejected(text(reason)[:500], self.received))
+    def reject(self, reason: str, alone: Callable[[], bytes] | None = None) -> None:
+        """`alone` makes its content, and is not asked when enough is kept."""
+        content = alone() if alone is not None and self._room > 0 else b""
+        self._room -= len(content)
+        self.rejected.append(Rejected(text(reason)[:500], self.received, content))
 
 
 @dataclass(slots=True)
-class Reading:
-    """What a dialect understood of a span. Empty and None mean that it does not say."""
+class Facts:
+    """What a span says of itself and of its trajectory, without its content: read of every span that arrives.
+
+    Empty and None mean that it does not say.
+    """
 
     kind: Kind | None = None
-    input: list[Message] = field(default_factory=list)
-    output: list[Message] = field(default_factory=list)
-    tool_name: str = ""
-    tool_call_id: str = ""
-    arguments: dict[str, Any] | str | None = None
-    result: Any = None
+    speaks: bool = False
+    """Whether it may carry messages: some attribute or event is neither one of these facts nor known to hold none."""
     model: str = ""
     finish_reason: str = ""
     tokens_in: int | None = None
     tokens_out: int | None = None
     tokens_cached: int | None = None
     cost_usd: float | None = None
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_name: str = ""
+    tool_call_id: str = ""
     agent: str = ""
     version: str = ""
     session_id: str = ""
     user_id: str = ""
+    environment: str = ""
     tags: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
 
-    def fill(self, other: "Reading") -> None:
+
+@dataclass(slots=True)
+class Content:
+    """What a span carries: read when somebody looks at it."""
+
+    input: list[Message] = field(default_factory=list)
+    output: list[Message] = field(default_factory=list)
+    arguments: dict[str, Any] | str | None = None
+    result: Any = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """As `core.traces.Step.sampling`."""
+
+    def fill(self, other: "Content") -> None:
         """Take from `other` what is not known yet."""
-        for name in _FIELDS:
+        for name in _CONTENT:
             if getattr(self, name) in _UNKNOWN:
                 setattr(self, name, getattr(other, name))
 
 
-_FIELDS = tuple(item.name for item in fields(Reading))
+_CONTENT = tuple(item.name for item in fields(Content))
 _UNKNOWN: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -104,12 +125,18 @@ def scope(name: str, version: str, attributes: Mapping[str, Any]) -> dict[str, A
 
 def first(attributes: Mapping[str, Any], *keys: str) -> Any:
     """The first of these attributes that is set to something."""
-    return next((attributes[key] for key in keys if attributes.get(key) not in (None, "")), None)
+    for key in keys:
+        if (value := attributes.get(key)) is not None and value != "":
+            return value
+    return None
 
 
 def word(attributes: Mapping[str, Any], *keys: str) -> str:
     """The first of these attributes that is a non-empty string."""
-    return next((value for key in keys if isinstance(value := attributes.get(key), str) and value), "")
+    for key in keys:
+        if isinstance(value := attributes.get(key), str) and value:
+            return value
+    return ""
 
 
 def unflatten(attributes: Mapping[str, Any], prefix: str) -> Any:

@@ -191,11 +191,11 @@ def test_exported_spans_are_read_line_by_line() -> None:
 
 def test_good_lines_are_kept_beside_bad_ones_and_blank_ones_do_not_count() -> None:
     parsed = list(parse_jsonl([b"\xef\xbb\xbf" + lines(openai())[0], b"", b"{oops", b"\xff", *lines(atif())]))
-    assert [(item.line_number, item.trace is not None) for item in parsed] == [
-        (1, True),
-        (3, False),
-        (4, False),
-        (5, True),
+    assert [(item.at, item.trace is not None) for item in parsed] == [
+        ("line 1", True),
+        ("line 3", False),
+        ("line 4", False),
+        ("line 5", True),
     ]
     assert "not valid JSON" in parsed[1].error
     assert "not UTF-8" in parsed[2].error
@@ -207,7 +207,7 @@ def test_pretty_printed_json_is_told_apart_from_a_broken_line() -> None:
 
 
 def test_an_unknown_format_is_refused_at_once() -> None:
-    with pytest.raises(FormatError, match="format: 'csv' is not one of auto, atif, openai, otlp"):
+    with pytest.raises(FormatError, match="format: 'csv' is not one of auto, atif, otlp"):
         parse_jsonl([], "csv")
 
 

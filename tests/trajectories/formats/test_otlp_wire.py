@@ -122,6 +122,24 @@ def test_a_string_that_is_not_utf8_costs_its_span_and_not_its_siblings() -> None
     assert batch.traces[0].agent == "support-bot"
 
 
+def test_what_many_spans_say_is_read_once_and_belongs_to_each() -> None:
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for number in range(3):
+        sent = spans.add(trace_id=b"\1" * 16, span_id=bytes([9] * 7 + [number + 1]))
+        sent.attributes.add(key="model").value.string_value = "gpt"
+        sent.attributes.add(key="a\0b").value.string_value = "c\0"
+        sent.attributes.add(key="tags").value.array_value.values.add(string_value="x")
+        sent.attributes.add(key="deep").value.kvlist_value.values.add(key="n").value.int_value = 7
+        sent.attributes.add(key="model").value.bool_value = False
+    first, second, third = (each.attributes for each in otlp.decode(request.SerializeToString(), otlp.PROTOBUF).spans)
+    assert list(first.items()) == [("model", False), ("a\u2400b", "c\u2400"), ("tags", ["x"]), ("deep", {"n": 7})]
+    first["tags"].append("y")
+    first["deep"]["n"] = 8
+    first["model"] = "other"
+    assert second == third == {"model": False, "a\u2400b": "c\u2400", "tags": ["x"], "deep": {"n": 7}}
+
+
 def test_logs_and_metrics_sent_to_traces_are_called_by_their_name() -> None:
     logs = ExportLogsServiceRequest()
     log = logs.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=5, severity_text="INFO")

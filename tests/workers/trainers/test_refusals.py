@@ -80,6 +80,13 @@ def test_a_cluster_in_both_splits(make: Make) -> None:
     )
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])
+def test_a_request_in_both_splits_with_the_same_answer(algorithm: str, make: Make) -> None:
+    same = task("Zoe", prompt=" REMIND  ada.", target=task("Ada")["target"], cluster="elsewhere")
+    error = refused(make(algorithm, held_out=[same]))
+    assert (error.kind, "same request and answer: 'remind ada" in error.message) == ("contamination", True)
+
+
 def test_no_cluster_is_no_shared_cluster(make: Make) -> None:
     run = make("grpo", train=[task("Ada", cluster="")], held_out=[task("Bo", cluster="")])
     assert len(specs.data(specs.read(run.path, "grpo")).held_out) == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.core.envs import Task, build
+from flywheel.core.envs import Say, Table, Task, build
 from flywheel.core.tools import call_text
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict, guarded
@@ -67,6 +67,7 @@ class Odd:
 
     def __init__(self, verdicts: dict[str, Verdict | Exception], weights: dict[str, float] | None = None) -> None:
         self.verdicts, self.asked = verdicts, 0
+        self.tools: list[dict[str, Any]] = []
         if weights:
             self.weights = weights
 
@@ -76,10 +77,13 @@ class Odd:
     def respond(self, task: Task, messages: Any, seed: int) -> list[Message]:
         return []
 
-    def probes(self, task: Task) -> dict[str, Message]:
+    def state(self, task: Task, messages: Any) -> list[Table]:
+        return []
+
+    def probes(self, task: Task) -> dict[str, Say]:
         return {}
 
-    def gold(self, task: Task) -> Message:
+    def solve(self, task: Task, messages: Any) -> Message:
         return Message("assistant", "gold")
 
     def verifier(self, task: Task) -> Any:

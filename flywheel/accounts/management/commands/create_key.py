@@ -32,7 +32,7 @@ class Command(BaseCommand):
         if project is None:
             known = ", ".join(Project.objects.order_by("slug").values_list("slug", flat=True)) or "none yet"
             raise CommandError(f"there is no project {options['project']!r}; there is {known}")
-        actor = _person(options["user"]) if options["user"] else _system(project, options["scope"])
+        actor = _person(options["user"]) if options["user"] else system_account(project, options["scope"])
         try:
             made = keys.make(
                 project=project,
@@ -54,7 +54,7 @@ def _person(username: str) -> User:
     return user
 
 
-def _system(project: Project, scopes: list[str]) -> User:
+def system_account(project: Project, scopes: list[str]) -> User:
     """The machine account, with the smallest roles that the scopes need."""
     user, made = User.objects.get_or_create(username=SYSTEM)
     if made:

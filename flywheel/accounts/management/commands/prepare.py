@@ -70,7 +70,8 @@ class Command(BaseCommand):
         for username, password in _read(_file()).items():
             user = User.objects.filter(username=username).first()
             if user and user.check_password(password):
-                roles = ", ".join(user.memberships.filter(project__slug="demo").values_list("role", flat=True))
+                held = user.memberships.filter(project__slug="demo").order_by("role")
+                roles = ", ".join(held.values_list("role", flat=True))
                 self.stdout.write(f"Demo login: username {username}, password {password} ({roles})")
 
 

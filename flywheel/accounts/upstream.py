@@ -1,0 +1,107 @@
+"""Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin.
+
+The key itself is never stored: it is named by the environment variable of the web process that holds it, and the
+variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice.
+"""
+
+import ipaddress
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.db import transaction
+
+from flywheel.accounts.models import Project, User, record
+
+KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
+VLLM_KEY = "VLLM_API_KEY"
+"""The variable of the key that this installation's vLLM wants, if it does; vLLM itself reads it so."""
+METADATA = ipaddress.ip_address("fd00:ec2::254")
+"""Where a cloud answers its machines with their credentials over IPv6; over IPv4 it is a link-local address."""
+
+
+class BadUpstream(ValueError):
+    """The server cannot be used; `field` is the one to change."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@transaction.atomic
+def set_upstream(
+    *, project: Project, actor: User, base_url: str, api_key_env: str = "", through: str = ""
+) -> dict[str, Any]:
+    """Send the project's model calls there from now on; an empty address ends it. Raises BadUpstream."""
+    chosen = check(base_url, api_key_env) if base_url.strip() else {}
+    locked = Project.objects.select_for_update().get(pk=project.pk)
+    if locked.upstream != chosen:
+        before, locked.upstream = locked.upstream, chosen
+        locked.save(update_fields=["upstream"])
+        record(
+            project=project,
+            actor=actor,
+            action="accounts.set_upstream",
+            subject=chosen.get("base_url", "no upstream"),
+            through=through,
+            before=before,
+            after=chosen,
+        )
+    project.upstream = chosen
+    return chosen
+
+
+def check(base_url: str, api_key_env: str) -> dict[str, Any]:
+    """The setting as it is stored. Raises BadUpstream."""
+    address, variable = base_url.strip().rstrip("/"), api_key_env.strip()
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https") or not (address.isascii() and address.isprintable()):
+        raise BadUpstream("base_url", "this is not the address of a server, such as https://api.openai.com/v1")
+    if " " in address or parts.username is not None or parts.query or parts.fragment:
+        raise BadUpstream(
+            "base_url", "leave out logins, spaces, ? and #: the address ends where /chat/completions begins"
+        )
+    if is_metadata(host):
+        raise BadUpstream("base_url", f"{host} is where a cloud keeps its machines' credentials; no model lives there")
+    if variable and not KEY_NAME.fullmatch(variable):
+        raise BadUpstream(
+            "api_key_env",
+            "name the environment variable, not the key: capitals, digits and _, ending in _API_KEY",
+        )
+    return {"base_url": address, "api_key_env": variable}
+
+
+def is_metadata(host: str) -> bool:
+    """Whether this is a link-local or metadata address, which no model is served from."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address.is_link_local or address == METADATA
+
+
+def is_left(journal: Path) -> bool:
+    """Whether a call's journal was last written a minute ago: younger ones are of calls under way."""
+    try:
+        return journal.stat().st_mtime < time.time() - 60
+    except OSError:
+        return False
+
+
+def host_of(base_url: str) -> str:
+    """The host and port, as people are shown where their key goes."""
+    return urlsplit(base_url).netloc
+
+
+def key_of(api_key_env: str) -> str:
+    """The key that the variable holds, or empty."""
+    return os.environ.get(api_key_env, "") if KEY_NAME.fullmatch(api_key_env) else ""

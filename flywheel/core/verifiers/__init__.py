@@ -1,0 +1,151 @@
+"""Is an attempt right? `verify(trace, target) -> Verdict`, pure, the same code in evals, rewards and regression tests.
+
+A verifier is data. `{"kind": "tool_call", …}` is that of an environment's kind; `{"kind": "rubric", "parts": […]}` is
+composed by people (`rubric`, its parts in `parts`). `core.envs.build` turns the data into a function; `digest` of the
+data and of this package's `REVISION` is stored with every score, so that a score always says what made it.
+
+A verdict's score is a finite number in [0, 1], or None with the reason why nothing could be scored. None is never 0.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flywheel.core import digests
+from flywheel.core.traces import Trace
+
+REVISION = 1
+"""Raise it when a change to verifier code can change any score."""
+
+PASS = 1.0
+"""An attempt succeeds when its score reaches this."""
+
+CAUSES = {
+    "raised": "raised",
+    "timeout": "timed out",
+    "memory": "out of memory",
+    "output": "too much output",
+    "nan": "not a number",
+    "range": "out of range",
+    "unscored": "says that it cannot judge",
+    "crashed": "crashed",
+    "refused": "refused",
+    "target": "the task's target has no such key",
+    "not_answered": "not answered",
+    "environment": "the environment's server did not answer",
+    "judge": "its judge did not answer",
+    "malformed": "its judge's answer does not fit",
+    "canary": "its judge passed a canary",
+}
+"""Why there is no score, in a word of the machine's and one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    score: float | None
+    reason: str
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    cause: str = ""
+    """One of `CAUSES` when there is no score."""
+
+    @property
+    def success(self) -> bool | None:
+        return None if self.score is None else self.score >= PASS - 1e-9
+
+
+Verify = Callable[[Trace, Mapping[str, Any]], Verdict]
+
+
+class VerifierError(ValueError):
+    """The verifier's own settings are wrong; the message names the field and what would be right."""
+
+
+class Python(Protocol):
+    """Runs a Python verifier where it can do no harm. Gives an unscored verdict where it cannot, and never raises."""
+
+    def __call__(self, source: str, trace: Mapping[str, Any], target: Any) -> Verdict: ...
+
+
+class Judge(Protocol):
+    """Asks a judge behind an endpoint (`judge`). Gives an unscored verdict where there is none, and never raises."""
+
+    def __call__(
+        self, settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any, *, anew: bool = False
+    ) -> Verdict: ...
+
+
+class GymError(RuntimeError):
+    """Somebody else's server did not play or did not judge. Nothing of it is a score."""
+
+    kind = "environment"
+
+
+class Gym(Protocol):
+    """Plays and judges at somebody else's server, for environments that are one (`core.envs.nemo_gym`)."""
+
+    def carry_out(self, episodes: Sequence[Any]) -> list[list[str] | None]:
+        """The observations of the calls that wait in each episode; None for one whose server did not answer."""
+
+    def why(self, episode: Any) -> str:
+        """Why it did not, where that is still known."""
+
+    def verify(self, episode: Any, response: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the server says of an attempt. Raises GymError."""
+
+
+Each = Callable[[Callable[[Any], Verdict], Sequence[Any]], list[Verdict]]
+"""Judges all of these, as many at once as there is room for. The verdicts come in their order."""
+
+
+def one_by_one(judge: Callable[[Any], Verdict], items: Sequence[Any]) -> list[Verdict]:
+    return [judge(item) for item in items]
+
+
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """What verifiers need that is not pure, handed in by whoever has it. A part whose runner is missing refuses."""
+
+    python: Python | None = None
+    judge: Judge | None = None
+    gym: Gym | None = None
+    anew: bool = False
+    """What was said once is asked again, to see whether the same is said."""
+    each: Each = one_by_one
+
+
+NO_RUNNERS = Runners()
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """The identity of a verifier: its settings and the revision of the code that reads them."""
+    return digests.digest({"spec": dict(spec), "revision": REVISION})
+
+
+def unscored(reason: str, cause: str = "raised") -> Verdict:
+    return Verdict(score=None, reason=reason, cause=cause)
+
+
+def guarded(verify: Verify) -> Verify:
+    """Wrap a verifier so that what it raises, or a score that is no number in [0, 1], becomes an unscored verdict."""
+
+    def safe(trace: Trace, target: Mapping[str, Any]) -> Verdict:
+        try:
+            verdict = verify(trace, target)
+        except Exception as error:
+            return unscored(f"the verifier raised {type(error).__name__}: {error}")
+        return checked(verdict)
+
+    return safe
+
+
+def checked(verdict: Verdict) -> Verdict:
+    """The verdict, or an unscored one where its score is no number in [0, 1] or the score of a part is no number."""
+    score = verdict.score
+    if score is not None and not (math.isfinite(score) and 0.0 <= score <= 1.0):
+        cause = "range" if math.isfinite(score) else "nan"
+        return unscored(f"the verifier returned {score!r}, which is not a number from 0 to 1", cause)
+    for name, found in verdict.parts.items():
+        if found is not None and not math.isfinite(found):
+            return unscored(f"the verifier returned {found!r} for its part {name}, which is not a number", "nan")
+    return verdict

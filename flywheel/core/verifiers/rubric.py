@@ -1,0 +1,358 @@
+"""A verifier that people compose: weighted parts, each with its score, some of them required.
+
+    {"kind": "rubric", "parts": [{"name", "type", "weight", "required", …the type's settings}, …]}
+
+The score is the weighted mean of the parts. A required part that does not pass makes it 0, and so does whatever the
+environment's own verifier calls unsafe; what could still be asked is then not asked. A part that counts and has no
+score leaves the attempt unscored, with its cause, and so does an own verifier that cannot tell harm. Parts of the
+environment's own verdict are reported too, so that metrics such as valid output go on; a part of the rubric with the
+same name takes its place.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+import re2
+
+from flywheel.core.digests import canonical
+from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
+from flywheel.core.verifiers.judge import check as check_judge
+from flywheel.core.verifiers.judge import part_digest
+from flywheel.core.verifiers.parts import (
+    LONGEST_PATTERN,
+    LONGEST_PROSE,
+    LONGEST_SOURCE,
+    TYPES,
+    Case,
+    Setting,
+    judge,
+    pattern,
+)
+
+KIND = "rubric"
+MOST_PARTS = 30
+LONGEST_TEXT = 2000
+LARGEST_NUMBER = 1e300
+COMMON = ("name", "type", "weight", "required")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_PATH = re.compile(r"[^.]+(\.[^.]+)*|\.")
+_REFERENCE = re.compile(r"#|#/(\$defs|definitions)/[^/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    type: str
+    weight: float
+    is_required: bool
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    parts: tuple[Part, ...]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {part.name: part.weight for part in self.parts if part.weight}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The runners that its parts need."""
+        return frozenset(TYPES[part.type].runner for part in self.parts) - {""}
+
+    def verdict(self, case: Case) -> Verdict:
+        scores: dict[str, float | None] = dict(case.own.parts)
+        scores |= {part.name: None for part in self.parts}
+        if case.own.parts.get("unsafe"):
+            return Verdict(0.0, case.own.reason, scores)
+        if case.own.score is None:  # whether it did harm cannot be told
+            return Verdict(None, case.own.reason, scores, case.own.cause)
+        found: dict[str, Verdict] = {}
+        # What runs elsewhere is asked last, and not at all once the score is settled.
+        for part in sorted(self.parts, key=lambda part: bool(TYPES[part.type].runner)):
+            verdict = found[part.name] = _judged(part, case)
+            scores[part.name] = verdict.score
+            for name, score in verdict.parts.items():
+                if part.type != "environment":
+                    scores[f"{part.name}.{name}"] = score
+            if part.is_required and verdict.success is False:
+                return Verdict(0.0, f"{part.name}: {verdict.reason}", scores)
+        for part in self.parts:
+            verdict = found[part.name]
+            if verdict.score is None and (part.weight or part.is_required):
+                return Verdict(None, f"{part.name}: {verdict.reason}", scores, verdict.cause)
+        total = sum(self.weights.values())
+        score = sum(part.weight * (found[part.name].score or 0.0) for part in self.parts) / total
+        return Verdict(min(score, PASS), self._reason(found), scores)
+
+    def _reason(self, found: Mapping[str, Verdict]) -> str:
+        short = [part.name for part in self.parts if part.weight and not found[part.name].success]
+        said = [f"{name}: {found[name].reason}" for name in short or [part.name for part in self.parts if part.weight]]
+        return "; ".join(said)[:2000]
+
+
+def _judged(part: Part, case: Case) -> Verdict:
+    try:
+        return checked(judge(part.type, part.settings, case))
+    except Exception as error:
+        return unscored(f"it raised {type(error).__name__}: {str(error)[:300]}")
+
+
+def is_rubric(spec: Mapping[str, Any]) -> bool:
+    return spec.get("kind") == KIND
+
+
+def needs(spec: Mapping[str, Any]) -> frozenset[str]:
+    """The runners that a verifier needs; none for that of a kind that is played here. Raises VerifierError."""
+    if is_rubric(spec):
+        return read(spec).needs
+    return frozenset({"gym"} if spec.get("kind") == "nemo_gym" else ())
+
+
+def judges(spec: Mapping[str, Any]) -> dict[str, Part]:
+    """The parts of a verifier that are judges, by the digest of their settings. Raises VerifierError."""
+    parts = read(spec).parts if is_rubric(spec) else ()
+    return {part_digest(part.settings): part for part in parts if part.type == "judge"}
+
+
+def read(spec: Mapping[str, Any]) -> Rubric:
+    """The rubric of its data. Raises VerifierError, which names the field and what would be right."""
+    for name in spec:
+        if name not in ("kind", "parts"):
+            raise VerifierError(f"{name}: a rubric has no such field, only kind and parts")
+    rows = spec.get("parts")
+    if not isinstance(rows, list) or not rows:
+        raise VerifierError("parts: a list of at least one part is wanted")
+    if len(rows) > MOST_PARTS:
+        raise VerifierError(f"parts: {len(rows)} are too many; {MOST_PARTS} are the most")
+    parts = tuple(_part(f"parts.{number}", row) for number, row in enumerate(rows))
+    for number, part in enumerate(parts):
+        if part.name in [before.name for before in parts[:number]]:
+            raise VerifierError(f"parts.{number}.name: {part.name!r} is the name of an earlier part")
+        if part.type == "judge" and part.settings in [before.settings for before in parts[:number]]:
+            raise VerifierError(f"parts.{number}.criteria: an earlier part asks the very same; give that more votes")
+    if not any(part.weight for part in parts):
+        raise VerifierError("parts: at least one weight must be above 0, or every attempt would score the same")
+    return Rubric(parts)
+
+
+def _part(where: str, row: Any) -> Part:
+    if not isinstance(row, Mapping):
+        raise VerifierError(f"{where}: an object is wanted")
+    kind = row.get("type")
+    if not isinstance(kind, str) or kind not in TYPES:
+        raise VerifierError(f"{where}.type: {kind!r} is unknown, one of {', '.join(TYPES)} is wanted")
+    name = row.get("name", kind)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "unsafe":
+        raise VerifierError(
+            f"{where}.name: {str(name)[:60]!r} is not of the form right_tool (small letters, digits and _, not unsafe)"
+        )
+    weight = row.get("weight", 1)
+    _number(f"{where}.weight", weight)
+    if not 0 <= weight <= 1000:
+        raise VerifierError(f"{where}.weight: {weight!r} is not from 0 to 1000")
+    required = row.get("required", False)
+    if not isinstance(required, bool):
+        raise VerifierError(f"{where}.required: {required!r} is neither true nor false")
+    known = TYPES[kind].settings
+    settings: dict[str, Any] = {}
+    for key, value in row.items():
+        if key in COMMON:
+            continue
+        if key not in known:
+            raise VerifierError(f"{where}.{key}: a part of type {kind} has no such setting, only {', '.join(known)}")
+        settings[key] = _setting(f"{where}.{key}", known[key], value)
+    for key, setting in known.items():
+        if setting.kind == "choice":
+            settings.setdefault(key, next(iter(setting.choices)))
+    _CHECKS.get(kind, _nothing)(where, settings)
+    return Part(name, kind, float(weight), required, settings)
+
+
+def _setting(where: str, setting: Setting, value: Any) -> Any:
+    match setting.kind:
+        case "choice":
+            if not isinstance(value, str) or value not in setting.choices:
+                raise VerifierError(f"{where}: {value!r} is unknown, one of {', '.join(setting.choices)} is wanted")
+        case "number":
+            _number(where, value)
+            return float(value)
+        case "flag":
+            if not isinstance(value, bool):
+                raise VerifierError(f"{where}: {value!r} is neither true nor false")
+        case "text" | "prose" | "code":
+            if where.endswith(".tables") and isinstance(value, list) and all(isinstance(each, str) for each in value):
+                return value
+            most = {"code": LONGEST_SOURCE, "prose": LONGEST_PROSE}.get(setting.kind, LONGEST_TEXT)
+            if not isinstance(value, str) or not value or len(value.encode("utf-8", "replace")) > most:
+                raise VerifierError(f"{where}: a text of 1 to {most} bytes is wanted")
+            if "\0" in value:
+                raise VerifierError(f"{where}: there is a NUL character in it")
+            if where.endswith((".path", ".target")) and not _PATH.fullmatch(value):
+                raise VerifierError(f"{where}: {value!r} is not of the form arguments.to")
+        case "json":
+            try:
+                if len(canonical(value)) > LONGEST_SOURCE:
+                    raise VerifierError(f"{where}: it is longer than {LONGEST_SOURCE // 1024} kB")
+            except (TypeError, ValueError, RecursionError):
+                raise VerifierError(f"{where}: it cannot be written as JSON") from None
+            if b"\\u0000" in canonical(value):
+                raise VerifierError(f"{where}: there is a NUL character in it")
+    return value
+
+
+def _number(where: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST_NUMBER:
+        raise VerifierError(f"{where}: {repr(value)[:60]} is not a number below {LARGEST_NUMBER:g}")
+
+
+def _nothing(where: str, settings: dict[str, Any]) -> None:
+    pass
+
+
+def _check_wanted(where: str, settings: dict[str, Any]) -> None:
+    if ("target" in settings) == ("value" in settings):
+        raise VerifierError(f"{where}.target: a key of the target is wanted, or else a value; one of the two")
+
+
+def _check_regex(where: str, settings: dict[str, Any]) -> None:
+    text = settings.get("pattern", "")
+    if not 0 < len(text) <= LONGEST_PATTERN:
+        raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
+    try:
+        pattern(text)
+    except re2.error as error:
+        raise VerifierError(f"{where}.pattern: {_words(error)}") from None
+
+
+def _check_schema(where: str, settings: dict[str, Any]) -> None:
+    schema = settings.get("schema")
+    if not isinstance(schema, Mapping):
+        raise VerifierError(f"{where}.schema: a JSON schema, an object in braces, is wanted")
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        at = ".".join(map(str, error.path))
+        raise VerifierError(f"{where}.schema{'.' + at if at else ''}: {error.message[:300]}") from None
+    if at := _leaves(schema):
+        raise VerifierError(f"{where}.schema: {at} is not taken; a reference goes to #, #/$defs/… or #/definitions/…")
+    for at, text in _patterns(schema, ""):
+        if text is None:
+            raise VerifierError(f"{where}.schema{at}: patternProperties are not limited in time; name the properties")
+        try:
+            pattern(text)
+        except re2.error as error:
+            raise VerifierError(f"{where}.schema{at}: {_words(error)}") from None
+
+
+def _leaves(schema: Any) -> str:
+    """What would hand a part of the schema to a validator with other patterns, or to a place that was not looked at."""
+    if isinstance(schema, list):
+        return next(filter(None, map(_leaves, schema)), "")
+    if not isinstance(schema, Mapping):
+        return ""
+    if isinstance(schema.get("$schema"), str):
+        return "$schema"
+    for key in ("$ref", "$dynamicRef"):
+        to = schema.get(key, "#")
+        if isinstance(to, str) and not _REFERENCE.fullmatch(to):
+            return f"{key} to {to[:80]}"
+    return next(filter(None, map(_leaves, schema.values())), "")
+
+
+def _patterns(schema: Any, at: str) -> list[tuple[str, str | None]]:
+    """Every regular expression of a schema with its place; None for those that are keys."""
+    if isinstance(schema, list):
+        return [found for number, each in enumerate(schema) for found in _patterns(each, f"{at}.{number}")]
+    if not isinstance(schema, Mapping):
+        return []
+    found: list[tuple[str, str | None]] = []
+    for key, value in schema.items():
+        if key == "patternProperties":
+            found.append((f"{at}.{key}", None))
+        elif key == "pattern" and isinstance(value, str):
+            found.append((f"{at}.{key}", value))
+        elif key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
+            for name, each in value.items():
+                found += _patterns(each, f"{at}.{key}.{name}")
+        elif key not in ("enum", "const", "default", "examples"):
+            found += _patterns(value, f"{at}.{key}")
+    return found
+
+
+def _check_number(where: str, settings: dict[str, Any]) -> None:
+    bounds = "least" in settings or "most" in settings
+    if bounds and ("target" in settings or "value" in settings):
+        raise VerifierError(f"{where}.least: bounds, or a wanted number; not both")
+    if not bounds:
+        _check_wanted(where, settings)
+    for name in ("tolerance", "relative"):
+        if settings.get(name, 0) < 0:
+            raise VerifierError(f"{where}.{name}: {settings[name]:g} is below 0")
+    if settings.get("least", -math.inf) > settings.get("most", math.inf):
+        raise VerifierError(f"{where}.least: it is above most")
+
+
+def _check_call(where: str, settings: dict[str, Any]) -> None:
+    _check_wanted(where, settings)
+    value = settings.get("value")
+    if value is None:
+        return
+    calls = value if settings["read"] == "calls" else [value]
+    if not isinstance(calls, list):
+        raise VerifierError(f"{where}.value: a list of calls is wanted")
+    for call in calls:
+        if not isinstance(call, Mapping) or set(call) - {"tool", "arguments"} or not isinstance(call.get("tool"), str):
+            raise VerifierError(f'{where}.value: a call {{"tool": name, "arguments": {{…}}}} is wanted')
+        if not isinstance(call.get("arguments", {}), Mapping):
+            raise VerifierError(f"{where}.value: arguments must be an object")
+
+
+def _check_state(where: str, settings: dict[str, Any]) -> None:
+    tables = settings.get("tables")
+    if isinstance(tables, str):
+        settings["tables"] = [name.strip() for name in tables.split(",") if name.strip()]
+
+
+def _check_python(where: str, settings: dict[str, Any]) -> None:
+    if problem := _source_problem(settings.get("source", "")):
+        raise VerifierError(f"{where}.source: {problem}")
+
+
+@lru_cache(maxsize=256)
+def _source_problem(source: str) -> str:
+    """What is wrong with the source of a Python verifier, as far as reading it can tell; it is not run."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"it cannot be read: {error or type(error).__name__}"
+    if not any(isinstance(each, ast.FunctionDef) and each.name == "verify" for each in tree.body):
+        return "it needs a function verify(trace, target)"
+    return ""
+
+
+def _words(error: Exception) -> str:
+    said = error.args[0] if error.args else "cannot be read"
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+
+
+_CHECKS: dict[str, Callable[[str, dict[str, Any]], None]] = {
+    "exact": _check_wanted,
+    "regex": _check_regex,
+    "json_schema": _check_schema,
+    "number": _check_number,
+    "tool_call": _check_call,
+    "state": _check_state,
+    "python": _check_python,
+    "judge": check_judge,
+}

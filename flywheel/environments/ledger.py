@@ -1,0 +1,84 @@
+"""Who opened the held-out part of a task set, and how often: the one place that writes it.
+
+Each measurement is a chance to choose by luck, and each look teaches a person what the tasks are. So both are kept, and
+stand beside every verdict that rests on the set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.db.models import Count, F, Q, Sum
+from django.utils import timezone
+
+from flywheel.accounts.models import User
+from flywheel.environments.ledger_models import Opening
+from flywheel.environments.models import TaskSet
+
+BUDGET = 20
+"""Measurements of one held-out part after which its numbers are worth less, and fresh tasks more: with an error of 5 %
+at first, the twentieth may spend 0.008 % when openings share it as 1/k², so hardly anything can be shown any more."""
+MEASURED = (Opening.Kind.EVAL, Opening.Kind.TRAINING)
+
+
+@transaction.atomic
+def opened(
+    *, task_set: TaskSet, kind: Opening.Kind, subject: object, actor: User | None = None, times: int | None = None
+) -> None:
+    """Note that it was opened once more; `times` for what knows itself how often it did, as an eval that goes on."""
+    row, is_new = Opening.objects.get_or_create(
+        task_set=task_set, kind=kind, subject=str(subject)[:100], actor=actor, defaults={"times": times or 1}
+    )
+    if not is_new:
+        changes = {"times": F("times") + 1 if times is None else times, "last_at": timezone.now()}
+        Opening.objects.filter(pk=row.pk).update(**changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """How often a held-out part was measured, and how many people saw its rollouts."""
+
+    times: int
+    evals: int
+    runs: int
+    people: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.times >= BUDGET
+
+    @property
+    def budget(self) -> int:
+        return BUDGET
+
+    @property
+    def words(self) -> str:
+        """Where the count comes from."""
+        told = [(self.evals, "eval"), (self.runs, "training run")]
+        by = [f"{count} {word}{'s' if count != 1 else ''}" for count, word in told if count]
+        looked = (
+            f"{self.people} {'person' if self.people == 1 else 'people'} looked at its rollouts" if self.people else ""
+        )
+        return "; ".join(filter(None, ["by " + " and ".join(by) if by else "not measured yet", looked]))
+
+
+def openings(task_set: TaskSet) -> Openings:
+    return openings_of([task_set])[task_set.pk]
+
+
+def openings_of(task_sets: Sequence[TaskSet]) -> dict[int, Openings]:
+    """Of each set, by its key."""
+    looked = Q(kind__in=[Opening.Kind.PAGE, Opening.Kind.EXPORT])
+    rows = (
+        Opening.objects.filter(task_set__in=task_sets)
+        .order_by()
+        .values("task_set")
+        .annotate(
+            measured=Sum("times", filter=Q(kind__in=MEASURED)),
+            evals=Count("pk", filter=Q(kind=Opening.Kind.EVAL)),
+            runs=Count("pk", filter=Q(kind=Opening.Kind.TRAINING)),
+            people=Count("actor", filter=looked, distinct=True),
+        )
+    )
+    found = {row["task_set"]: Openings(row["measured"] or 0, row["evals"], row["runs"], row["people"]) for row in rows}
+    return {task_set.pk: found.get(task_set.pk, Openings(0, 0, 0, 0)) for task_set in task_sets}

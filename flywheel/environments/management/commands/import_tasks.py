@@ -1,0 +1,35 @@
+"""`manage.py import_tasks ENVIRONMENT FILE --project demo`: other people's tasks, as far as they fit."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from flywheel.accounts.models import Project
+from flywheel.environments.import_tasks import import_tasks
+from flywheel.environments.make import CannotMake
+
+
+class Command(BaseCommand):
+    help = "Make tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, or of tasks that were exported here."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("environment", help="its name; of kind tool_call or workplace")
+        parser.add_argument("file", type=Path, help="JSON Lines")
+        parser.add_argument("--project", required=True, help="the project's slug")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        project = Project.objects.filter(slug=options["project"]).first()
+        found = project.environments.filter(name=options["environment"]).first() if project else None
+        if found is None:
+            raise CommandError(f"there is no environment {options['environment']!r} in {options['project']!r}")
+        try:
+            with options["file"].open("rb") as lines:
+                report = import_tasks(environment=found, lines=lines, actor=None, through="manage.py import_tasks")
+        except CannotMake as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"{options['file']}: {error.strerror}") from None
+        for problem in report.problems:
+            self.stderr.write(str(problem))
+        self.stdout.write(str(report))

@@ -1,0 +1,62 @@
+"""The playground: an episode that a person plays by hand, or lets a version play turn by turn."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.agents.models import Version
+from flywheel.jobs import Job, JobEvent
+
+
+class Play(models.Model):
+    """One episode of a task. Written by `play` alone; its row is locked for each move."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="plays")
+    task = models.ForeignKey("environments.Task", on_delete=models.CASCADE, related_name="plays")
+    environment_version = models.ForeignKey(
+        "environments.EnvironmentVersion", on_delete=models.CASCADE, related_name="plays"
+    )
+    seed = models.PositiveIntegerField(default=0)
+    messages = models.JSONField()
+    """The conversation so far, each as `Message.to_json`."""
+    moves = models.JSONField(default=list)
+    """Who made each move: `agent@number`, or empty for a person. As many as messages of the assistant."""
+    is_over = models.BooleanField(default=False)
+    verdict = models.JSONField(null=True, blank=True)
+    """`{"score", "reason", "cause", "parts"}` of the whole episode, once it is over and judged."""
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"play {self.pk}"
+
+
+class PlayTurn(Job):
+    """What a worker does in an episode: a version's next move or all that are left, and the verdict of a verifier that
+    runs elsewhere."""
+
+    play = models.ForeignKey(Play, on_delete=models.CASCADE, related_name="turns")
+    version = models.ForeignKey(Version, on_delete=models.CASCADE, null=True, blank=True, related_name="+")
+    """Who is asked; nobody where only the verdict is wanted."""
+    temperature = models.FloatField(default=0.0)
+    at = models.PositiveIntegerField()
+    """Moves that were made when it was asked for."""
+    to_the_end = models.BooleanField(default=False)
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"turn {self.pk}"
+
+
+class PlayTurnEvent(JobEvent):
+    job = models.ForeignKey(PlayTurn, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]

@@ -1,0 +1,77 @@
+"""Jobs about an environment's verifier: proving tasks under it, and trying one that is not saved yet."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+from flywheel.accounts.models import Project
+from flywheel.jobs import Job, JobEvent
+
+
+class Proving(Job):
+    """Proofs of tasks that a worker makes, because the verifier needs its sandbox. `done` are tasks."""
+
+    environment = models.ForeignKey("environments.Environment", on_delete=models.CASCADE, related_name="provings")
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"proving {self.pk}"
+
+
+class ProvingEvent(JobEvent):
+    job = models.ForeignKey(Proving, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class Trial(Job):
+    """A verifier on examples, before anybody saves it. Kept for a while only: it is a look, not a score."""
+
+    environment = models.ForeignKey("environments.Environment", on_delete=models.CASCADE, related_name="trials")
+    verifier = models.JSONField()
+    tasks = models.JSONField(default=list)
+    """Numbers of the tasks that it is tried on."""
+    rollouts = models.PositiveSmallIntegerField(default=0)
+    """So many of each task's newest rollouts are judged too."""
+    report = models.JSONField(default=dict, blank=True)
+    """`{"tasks": [{"number", "prompt", "is_proved", "rows": [{"what", "wanted", "passed", "score", "before", "cause",
+    "reason", "parts", "trace_id"}]}], "seconds"}`, grown task by task."""
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"trial {self.pk}"
+
+
+class TrialEvent(JobEvent):
+    job = models.ForeignKey(Trial, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class JudgeMemory(models.Model):
+    """What a judge said of an attempt, so that nobody asks it twice. A memory and no record: scores stand with their
+    results, and this may go at any time. It goes when a trajectory of the project is deleted, whose words it may hold.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="judge_memories")
+    key = models.CharField(max_length=64)
+    """Of the part, the attempt as it was told, the address, and the model that answered there."""
+    score = models.FloatField()
+    reason = models.TextField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "key"], name="judge_memory_once")
+        ]
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["at"], name="judge_memory_by_age")]
+
+    def __str__(self) -> str:
+        return self.key[:12]

@@ -1,0 +1,154 @@
+"""The editor of an environment's verifier: compose, try on examples, save as the next version."""
+
+import uuid
+from contextlib import suppress
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers.parts import TYPES
+from flywheel.environments import make, proving, trials
+from flywheel.environments.make import CannotMake
+from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
+from flywheel.environments.stop import stop
+from flywheel.environments.verifier_forms import Draft
+from flywheel.jobs import StaleState
+from flywheel.polling import loaded_anew
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def verifier(request: PageRequest, name: str) -> HttpResponse:
+    """A form of parts. Every button sends the whole draft; `do` says what it wants."""
+    row = _environment(request, name)
+    version = make.latest(row)
+    if request.method == "GET":
+        return _page(request, row, version, Draft.of(version, trials.suggested(row)), None)
+    draft = Draft.read(request.POST.dict())
+    trial = _trial_of(row, request.POST.get("trial", ""))
+    do = request.POST.get("do", "")
+    try:
+        if do == "save":
+            return _save(request, row, version, draft)
+        if do == "try":
+            trial = trials.submit(
+                environment=row,
+                verifier=draft.spec,
+                actor=request.actor,
+                key=_key(request),
+                tasks=draft.numbers,
+                rollouts=draft.count,
+            )
+        else:
+            draft.change(do, request.POST.get("kind", ""))
+    except (CannotMake, VerifierError) as error:
+        draft.refuse(error)
+        return _page(request, row, version, draft, trial, status=422)
+    return _page(request, row, version, draft, trial)
+
+
+def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, draft: Draft) -> HttpResponse:
+    made = make.environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
+    if made == version:
+        messages.info(request, f"Nothing changed: {made} has this verifier already.")
+    elif proving.is_for_a_worker(made):
+        messages.success(request, f"{made} is the newest version. A worker proves its tasks under it.")
+    else:
+        unproved = row.tasks.filter(retired_at=None, is_proved=False).count()
+        messages.success(request, f"{made} is the newest version. {unproved} tasks are not proved under it.")
+    address = reverse("environments:environment", args=[request.project.slug, row.name])
+    return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
+
+
+def _page(
+    request: PageRequest,
+    row: Environment,
+    version: EnvironmentVersion,
+    draft: Draft,
+    trial: Trial | None,
+    status: int = 200,
+) -> HttpResponse:
+    context = {
+        "environment": row,
+        "version": version,
+        "draft": draft,
+        "types": TYPES,
+        "trial": trial,
+        "key": uuid.uuid4(),
+    }
+    template = "environments/_verifier.html" if request.htmx else "environments/verifier.html"
+    return render(request, template, context, status=status)
+
+
+@require_GET
+@requires(Permission.BUILD)
+def trial(request: PageRequest, trial: int) -> HttpResponse:
+    """What the editor asks for every second while a verifier is tried."""
+    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
+    return render(request, "environments/_trial.html", {"trial": found})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
+    """Let the worker stop; what it said by then is shown on."""
+    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
+    with suppress(StaleState):  # it was quicker
+        stop(job=found, actor=request.actor)
+    found.refresh_from_db()
+    return render(request, "environments/_trial.html", {"trial": found})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def prove(request: PageRequest, name: str) -> HttpResponse:
+    """Ask for the proofs that wait."""
+    row = _environment(request, name)
+    version = make.latest(row)
+    proving.forget_spoiled(row)
+    if proving.waiting(row, version).exists():
+        proving.ask(row, request.actor)
+    else:
+        messages.info(request, f"No task waits for its proof under {version}.")
+    return redirect("environments:environment", request.project.slug, row.name)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def proving_live(request: PageRequest, proving: int) -> HttpResponse:
+    """What the environment's page asks for every two seconds while tasks are proved."""
+    job = get_object_or_404(Proving, project=request.project, pk=proving)
+    return loaded_anew() if job.is_finished else render(request, "environments/_proving.html", {"proving": job})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop_proving(request: PageRequest, proving: int) -> HttpResponse:
+    """Let the worker stop; what is proved stays proved."""
+    job = get_object_or_404(Proving.objects.select_related("environment"), project=request.project, pk=proving)
+    try:
+        stop(job=job, actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not stopped: {error}.")
+    return redirect("environments:environment", request.project.slug, job.environment.name)
+
+
+def _environment(request: PageRequest, name: str) -> Environment:
+    return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
+
+
+def _trial_of(row: Environment, pk: str) -> Trial | None:
+    return row.trials.filter(pk=int(pk)).first() if pk.isdecimal() and len(pk) < 10 else None
+
+
+def _key(request: PageRequest) -> uuid.UUID:
+    try:
+        return uuid.UUID(request.POST.get("key", ""))
+    except ValueError:
+        raise CannotMake("the form is incomplete: load the page again") from None

@@ -1,0 +1,53 @@
+"""Old rollouts under another verifier: scores of their own, beside those that the run was judged with."""
+
+from typing import ClassVar
+
+from django.db import models
+
+from flywheel.environments.models import EnvironmentVersion
+from flywheel.jobs import Job, JobEvent
+
+
+class Rescore(Job):
+    """A run's rollouts, judged again by another version's verifier without asking anybody anything."""
+
+    run = models.ForeignKey("evals.EvalRun", on_delete=models.CASCADE, related_name="rescores")
+    environment_version = models.ForeignKey(EnvironmentVersion, on_delete=models.PROTECT, related_name="rescores")
+    verifier_digest = models.CharField(max_length=64)
+    """Of the verifier that judges: settings and code revision."""
+    judges = models.JSONField(default=dict, blank=True)
+    """As in `EvalRun`."""
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"rescore {self.pk}"
+
+
+class RescoreEvent(JobEvent):
+    job = models.ForeignKey(Rescore, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class Rescored(models.Model):
+    """What the other verifier says of one attempt; the attempt's own `Result` stays as it is."""
+
+    rescore = models.ForeignKey(Rescore, on_delete=models.CASCADE, related_name="scores")
+    result = models.ForeignKey("evals.Result", on_delete=models.CASCADE, related_name="rescored")
+    score = models.FloatField(null=True)
+    success = models.BooleanField(null=True)
+    parts = models.JSONField(default=dict)
+    reason = models.TextField(blank=True)
+    cause = models.CharField(max_length=16, blank=True)
+    """Why there is no score, as `core.verifiers.CAUSES` has it."""
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.result} under {self.rescore}"

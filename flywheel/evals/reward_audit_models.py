@@ -1,0 +1,94 @@
+"""Reward audits: what people say of outputs that a verifier judged, before anything is trained on its verdicts."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.agents.models import Version
+from flywheel.environments.models import EnvironmentVersion
+
+
+class RewardAudit(models.Model):
+    """Outputs of one eval on train tasks, judged by people who do not see the verdicts until it is finished.
+
+    A trigger refuses every change after that.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="reward_audits")
+    run = models.ForeignKey("evals.EvalRun", on_delete=models.PROTECT, related_name="reward_audits")
+    """Says whose outputs they are, and by its verifier digest who judged them."""
+    seed = models.PositiveIntegerField()
+    """The items were drawn with it."""
+    result = models.JSONField(default=dict, blank=True)
+    """`core.reward_audit.Finding` as a dict, written once at the end."""
+    is_green = models.BooleanField(null=True)
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.CheckConstraint(
+                condition=Q(finished_at=None, is_green=None) | Q(finished_at__isnull=False, is_green__isnull=False),
+                name="reward_audit_has_a_verdict_once_finished",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"reward audit {self.pk}"
+
+
+class RewardAuditItem(models.Model):
+    """One output of an audit and what a person said of it."""
+
+    class Answer(models.TextChoices):
+        PASS = "pass", "pass"
+        FAIL = "fail", "fail"
+        CANNOT_TELL = "cannot_tell", "cannot tell"
+
+    audit = models.ForeignKey(RewardAudit, on_delete=models.CASCADE, related_name="items")
+    place = models.PositiveSmallIntegerField()
+    """In the order in which people see them, from 1."""
+    result = models.ForeignKey("evals.Result", on_delete=models.CASCADE, related_name="audit_items")
+    answer = models.CharField(max_length=16, choices=Answer, blank=True)
+    note = models.TextField(blank=True)
+    judged_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    judged_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["audit", "place"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["audit", "place"], name="reward_audit_place_once"),
+            models.UniqueConstraint(fields=["audit", "result"], name="reward_audit_result_once"),
+            models.CheckConstraint(
+                condition=Q(answer="", judged_at=None) | (~Q(answer="") & Q(judged_at__isnull=False)),
+                name="reward_audit_item_judged_at",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"item {self.place} of {self.audit}"
+
+
+class AuditOverride(models.Model):
+    """Leave to train on a reward whose audit is not green; a trigger refuses every change."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="audit_overrides")
+    version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="+")
+    environment_version = models.ForeignKey(EnvironmentVersion, on_delete=models.PROTECT, related_name="+")
+    verifier_digest = models.CharField(max_length=64)
+    """It holds for exactly these three, as a green audit does."""
+    reason = models.TextField()
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"override {self.pk}"

@@ -1,0 +1,135 @@
+"""What holds of a reward now: whether somebody's audit of it is green, and for exactly what.
+
+An audit holds for one version's outputs, in one version of an environment, under one verifier digest. A changed
+verifier, prompt, tool or baseline makes it stale, because people judged other outputs or another judge.
+"""
+
+from dataclasses import dataclass, field
+
+from django.db.models import QuerySet
+
+from flywheel.agents.models import Version
+from flywheel.core import verifiers
+from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
+from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.jobs import State
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Whose outputs, in which environment, judged by which verifier."""
+
+    version: Version
+    environment_version: EnvironmentVersion
+    verifier_digest: str
+    task_set: TaskSet | None = field(default=None, compare=False)
+    """The set by which it was come upon: an audit holds for every set of the environment's version."""
+
+    @classmethod
+    def now(cls, version: Version, task_set: TaskSet) -> "Judged":
+        """As the set's verifier would judge the version today: a change of its code counts as another verifier."""
+        found = task_set.environment_version
+        return cls(version, found, verifiers.digest(found.verifier), task_set)
+
+    @classmethod
+    def of(cls, run: EvalRun) -> "Judged":
+        return cls(run.version, run.task_set.environment_version, run.verifier_digest, run.task_set)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What holds of a reward now."""
+
+    state: str
+    """`green`, `red`, `overridden`, `begun` (not finished), `stale` (green, but for something else), `none`"""
+    words: str
+    audit: RewardAudit | None = None
+    override: AuditOverride | None = None
+
+    @property
+    def allows(self) -> bool:
+        """Whether it may be trained on."""
+        return self.state in ("green", "overridden")
+
+
+def standing(judged: Judged) -> Standing:
+    """The newest word counts: a finished audit, or an override that came after it."""
+    done = audits_of(judged).exclude(finished_at=None).order_by("-finished_at").first()
+    leave = overrides_of(judged).select_related("created_by").first()
+    if done is not None and done.is_green:
+        return Standing("green", told(done), done)
+    if leave is not None and (done is None or done.finished_at is None or leave.created_at > done.finished_at):
+        return Standing("overridden", f"{leave.created_by} overrides it: {leave.reason}", done, leave)
+    if done is not None:
+        return Standing("red", told(done), done)
+    begun = audits_of(judged).first()
+    if begun is not None:
+        left = begun.items.filter(answer="").count()
+        return Standing("begun", f"{left} of {begun.items.count()} outputs wait to be judged", begun)
+    if other := _green_elsewhere(judged):
+        return Standing("stale", f"{other} is green, but not for this: {_differs(Judged.of(other.run), judged)}", other)
+    return Standing("none", "nobody has compared this verifier's verdicts with a person's yet")
+
+
+def audits_of(judged: Judged) -> QuerySet[RewardAudit]:
+    """Audits of exactly this, newest first."""
+    return RewardAudit.objects.filter(
+        run__version=judged.version,
+        run__task_set__environment_version=judged.environment_version,
+        run__verifier_digest=judged.verifier_digest,
+    ).select_related("run__version__agent", "run__task_set__environment_version", "finished_by", "created_by")
+
+
+def overrides_of(judged: Judged) -> QuerySet[AuditOverride]:
+    return AuditOverride.objects.filter(
+        version=judged.version,
+        environment_version=judged.environment_version,
+        verifier_digest=judged.verifier_digest,
+    )
+
+
+def runs_of(judged: Judged) -> QuerySet[EvalRun]:
+    """Finished evals on train tasks whose outputs could be audited, newest first."""
+    return EvalRun.objects.filter(
+        version=judged.version,
+        task_set__environment_version=judged.environment_version,
+        verifier_digest=judged.verifier_digest,
+        split=Split.TRAIN,
+        state=State.SUCCEEDED,
+    ).select_related("version__agent", "task_set")
+
+
+def told(audit: RewardAudit) -> str:
+    """A finished audit in a sentence."""
+    found = audit.result
+    if not audit.is_green:
+        return f"{audit} is not green: {'; '.join(found['faults'])}"
+    agreement = found["agreement"]
+    return (
+        f"people agree with the verifier on {agreement['mean']:.0%} of {agreement['n']} outputs "
+        f"({agreement['low']:.0%} to {agreement['high']:.0%})"
+    )
+
+
+def _green_elsewhere(judged: Judged) -> RewardAudit | None:
+    """The newest green audit in the same environment, of the same agent."""
+    return (
+        RewardAudit.objects.filter(
+            run__version__agent=judged.version.agent_id,
+            run__task_set__environment_version__environment=judged.environment_version.environment_id,
+            is_green=True,
+        )
+        .select_related("run__version__agent", "run__task_set__environment_version")
+        .first()
+    )
+
+
+def _differs(old: Judged, new: Judged) -> str:
+    changed = []
+    if old.version != new.version:
+        changed.append(f"the outputs were {old.version}'s")
+    if old.environment_version != new.environment_version:
+        changed.append(f"the environment is {new.environment_version} now, and was {old.environment_version}")
+    if old.verifier_digest != new.verifier_digest:
+        changed.append("the verifier has changed")
+    return ", ".join(changed)

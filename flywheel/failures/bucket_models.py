@@ -1,0 +1,112 @@
+"""Buckets that a project defines, and what people decided about buckets: whose one is, how urgent, whether closed.
+
+What became of a bucket (tasks, runs, versions) is not stored here: `life.py` reads it from what was made.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Lower
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.core.buckets import BUCKETS, Bucket
+
+
+class ProjectBucket(models.Model):
+    """A kind of failure that this project tells apart; a kind of one of the built-in buckets. `buckets.py` makes it."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="buckets")
+    key = models.CharField(max_length=64)
+    """Stored with every label, so it never changes."""
+    label = models.CharField(max_length=60)
+    description = models.TextField(blank=True)
+    parent = models.CharField(max_length=64)
+    shortcut = models.CharField(max_length=1, blank=True)
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    archived_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "key"], name="bucket_once"),
+            models.UniqueConstraint("project", Lower("label"), condition=Q(archived_at=None), name="bucket_label_once"),
+            models.UniqueConstraint(
+                fields=["project", "shortcut"],
+                condition=Q(archived_at=None) & ~Q(shortcut=""),
+                name="bucket_shortcut_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def bucket(self) -> Bucket:
+        """As the rest of the code knows buckets: what usually helps is what helps its parent."""
+        return Bucket(
+            self.key,
+            self.label,
+            self.description,
+            self.shortcut,
+            BUCKETS[self.parent].fix,
+            parent=self.parent,
+            is_archived=self.archived_at is not None,
+        )
+
+
+class Priority(models.TextChoices):
+    URGENT = "urgent"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class Severity(models.TextChoices):
+    """How bad one failure of the bucket is, whatever their number."""
+
+    CRITICAL = "critical"
+    MAJOR = "major"
+    MINOR = "minor"
+
+
+class BucketLife(models.Model):
+    """What people decided about a bucket of a project, also a built-in one; made when there is something to keep."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="bucket_lives")
+    bucket = models.CharField(max_length=64)
+    owner = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", null=True, blank=True)
+    priority = models.CharField(max_length=8, choices=Priority, default=Priority.NORMAL)
+    severity = models.CharField(max_length=8, choices=Severity, blank=True)
+    """Empty until somebody says."""
+    closed_at = models.DateTimeField(null=True, blank=True)
+    """When it was closed last; still there when it was reopened since."""
+    closed_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", null=True, blank=True)
+    closed_because = models.TextField(blank=True)
+    reopened_at = models.DateTimeField(null=True, blank=True)
+    """Since it was closed last."""
+    reopened_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", null=True, blank=True)
+    """Who reopened it, or whose label did."""
+    reopened_for = models.ForeignKey(
+        "failures.Failure", on_delete=models.SET_NULL, related_name="+", null=True, blank=True
+    )
+    """The failure that came back; none where a person reopened it."""
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "bucket"], name="bucket_life_once"),
+            models.CheckConstraint(condition=Q(priority__in=Priority.values), name="bucket_priority_is_known"),
+            models.CheckConstraint(condition=Q(severity__in=["", *Severity.values]), name="bucket_severity_is_known"),
+            models.CheckConstraint(
+                condition=Q(reopened_at=None) | Q(closed_at__isnull=False), name="bucket_reopened_after_closing"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"life of {self.bucket}"
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed_at is not None and self.reopened_at is None

@@ -1,0 +1,153 @@
+"""The buckets of a project: what is offered to reviewers, and defining, changing and archiving its own.
+
+A project's bucket is a kind of one of the built-in ones (its parent), so that whatever works on kinds of failures, such
+as the fix ladder, works on it too. Its key is in every label, so it never changes; its name may.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.core.buckets import BUCKETS, Bucket
+from flywheel.failures.models import ProjectBucket
+from flywheel.trajectories.buckets import every, forget, name_of
+
+__all__ = ["BadBucket", "Wanted", "archive", "change", "define", "every", "family", "name_of", "of_project", "offered"]
+
+SHORTCUTS = "abhilmotvwz"
+"""Keys that nothing else on the pages of review listens to."""
+DESCRIPTION_LIMIT = 2_000
+EDITABLE = ("label", "description", "parent", "shortcut")
+RESERVED = ("none", "new")
+"""Words of the filter bar and of addresses, which cannot be keys."""
+
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class BadBucket(ValueError):
+    """It cannot be so; the message names the field and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a bucket is to be."""
+
+    label: str
+    parent: str
+    description: str = ""
+    shortcut: str = ""
+
+
+def of_project(project: Project) -> dict[str, Bucket]:
+    """What can be chosen, the built-in ones first; those that are archived are left out."""
+    return {key: bucket for key, bucket in every(project).items() if not bucket.is_archived}
+
+
+def offered(project: Project, chosen: str = "") -> list[Bucket]:
+    """The buckets of a form: those that can be chosen, and an archived one where it stands in it."""
+    return [bucket for key, bucket in every(project).items() if not bucket.is_archived or key == chosen]
+
+
+def family(project: Project, key: str) -> str:
+    """The built-in bucket that this one is a kind of, or is."""
+    known = every(project).get(key)
+    return known.family if known else key
+
+
+def define(*, project: Project, actor: User, wanted: Wanted, key: str = "", through: str = "") -> ProjectBucket:
+    """Define a bucket. Without `key` it is made of the label. Raises BadBucket."""
+    bucket = ProjectBucket(project=project, key=key or _key_of(project, wanted.label), created_by=actor)
+    return _save(bucket, actor, wanted, "define_bucket", through)
+
+
+def change(*, bucket: ProjectBucket, actor: User, wanted: Wanted, through: str = "") -> ProjectBucket:
+    """Make the bucket so; its labels follow. Raises BadBucket."""
+    return _save(bucket, actor, wanted, "change_bucket", through)
+
+
+@transaction.atomic
+def archive(*, bucket: ProjectBucket, actor: User, is_archived: bool = True, through: str = "") -> None:
+    """Offer the bucket no more, or again. Raises BadBucket when its name or key was given away meanwhile, and while a
+    detector proposes it."""
+    if not is_archived:
+        _check(bucket, Wanted(bucket.label, bucket.parent, bucket.description, bucket.shortcut))
+    stored = ProjectBucket.objects.select_for_update().get(pk=bucket.pk)
+    bucket.archived_at = stored.archived_at
+    if is_archived and (
+        names := sorted(bucket.project.detector_settings.filter(bucket=bucket.key).values_list("detector", flat=True))
+    ):
+        raise BadBucket(f"bucket: the detector {names[0]} proposes it; let it propose another one first")
+    if (stored.archived_at is not None) != is_archived:
+        bucket.archived_at = timezone.now() if is_archived else None
+        bucket.save()
+        forget(bucket.project)
+        _record(bucket, actor, "archive_bucket" if is_archived else "unarchive_bucket", through)
+
+
+def _save(bucket: ProjectBucket, actor: User, wanted: Wanted, action: str, through: str) -> ProjectBucket:
+    _check(bucket, wanted)
+    before = {name: getattr(bucket, name) for name in EDITABLE} if bucket.pk else {}
+    bucket.label, bucket.parent, bucket.shortcut = wanted.label.strip(), wanted.parent, wanted.shortcut
+    bucket.description = wanted.description.strip()
+    changed = {name: getattr(bucket, name) for name, value in before.items() if getattr(bucket, name) != value}
+    if before and not changed:
+        return bucket
+    try:
+        with transaction.atomic():
+            bucket.save()
+            forget(bucket.project)
+            _record(bucket, actor, action, through, **changed)
+    except IntegrityError:
+        raise BadBucket("label: somebody defined another bucket with this name or key just now") from None
+    return bucket
+
+
+def _check(bucket: ProjectBucket, wanted: Wanted) -> None:
+    """Raise BadBucket for what does not fit."""
+    label = wanted.label.strip()
+    others = BUCKETS | {
+        row.key: row.bucket for row in bucket.project.buckets.filter(archived_at=None).exclude(pk=bucket.pk)
+    }
+    if not label or len(label) > 60 or not label.isprintable():
+        raise BadBucket("label: between 1 and 60 visible characters are wanted")
+    if label.lower() in {other.label.lower() for other in others.values()}:
+        raise BadBucket(f"label: there is a bucket {label!r} already")
+    if wanted.parent not in BUCKETS:
+        raise BadBucket(f"parent: {wanted.parent!r} is no built-in bucket, one of {', '.join(BUCKETS)} is wanted")
+    if len(wanted.description) > DESCRIPTION_LIMIT or "\0" in wanted.description:
+        raise BadBucket(f"description: at most {DESCRIPTION_LIMIT} characters are kept, and no null character")
+    if wanted.shortcut and (len(wanted.shortcut) > 1 or wanted.shortcut not in SHORTCUTS):
+        raise BadBucket(f"shortcut: one of {' '.join(SHORTCUTS)} is wanted, or none")
+    taken = {other.shortcut: other.label for other in others.values() if other.shortcut}
+    if wanted.shortcut in taken:
+        raise BadBucket(f"shortcut: {wanted.shortcut} chooses {taken[wanted.shortcut]!r} already")
+
+    if bucket.pk is None and not _KEY.fullmatch(bucket.key):
+        raise BadBucket("key: lower-case letters, digits and underscores are wanted, a letter first, at most 64")
+    if bucket.pk is None and (bucket.key in (*BUCKETS, *RESERVED) or _is_used(bucket.project, bucket.key)):
+        raise BadBucket(f"key: {bucket.key!r} is taken; keys stay with their labels, also when a bucket is archived")
+
+
+def _key_of(project: Project, label: str) -> str:
+    """The label as a key; where it has no letters that a key may have, a number."""
+    written = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")[:64]
+    return written if _KEY.fullmatch(written) else f"bucket_{project.buckets.count() + 1}"
+
+
+def _is_used(project: Project, key: str) -> bool:
+    return project.buckets.filter(key=key).exists()
+
+
+def _record(bucket: ProjectBucket, actor: User, action: str, through: str, **data: Any) -> None:
+    record(
+        project=bucket.project,
+        actor=actor,
+        action=f"failures.{action}",
+        subject=f"bucket {bucket.key}",
+        through=through,
+        **data,
+    )

@@ -1,0 +1,51 @@
+"""What the panes of a desk show of one trajectory, whichever queue it comes from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import render
+
+from flywheel.accounts.access import PageRequest
+from flywheel.failures import forms, review
+from flywheel.failures.buckets import every, offered
+from flywheel.failures.label import describe
+from flywheel.failures.models import Proposal
+from flywheel.trajectories import actions
+from flywheel.trajectories.models import Trajectory
+
+
+def reading(row: Trajectory, written: forms.Written, proposals: Sequence[Proposal]) -> dict[str, Any]:
+    """The trajectory around the failing step, and the form with what stands in it."""
+    actual = actions.own_call(row, written.step)
+    return {
+        "trajectory": row,
+        "written": written,
+        "view": review.view_of(row, written.step),
+        "best": every(row.project).get(proposals[0].bucket) if proposals else None,
+        "buckets": offered(row.project, written.bucket),
+        "actual": actual,
+        "aligned": actions.aligned(actual, written.correction.action if written.correction else None),
+        "correction": written.correction,
+        "wanted": written.wants_correction,
+    }
+
+
+def known(row: Trajectory) -> dict[str, Any]:
+    """What is proposed and decided about it, and the tasks that came of it."""
+    decisions = list(row.failures.select_related("labelled_by"))
+    return {
+        "trajectory": row,
+        "current": next((failure for failure in decisions if failure.current), None),
+        "decisions": [(failure, describe(row.project, failure)) for failure in decisions],
+        "proposals": [(proposal, every(row.project).get(proposal.bucket)) for proposal in row.proposals.all()],
+        "tasks": row.tasks.select_related("environment"),
+    }
+
+
+def pane_again(request: PageRequest, shown: dict[str, Any]) -> HttpResponse:
+    """The decision pane alone, in the place of the one that was sent."""
+    response = render(request, "failures/_decision.html", shown, status=422)
+    response["HX-Retarget"] = "#decision-pane"
+    response["HX-Reswap"] = "outerHTML"
+    return response

@@ -1,0 +1,42 @@
+"""What a project says of a detector: whether it proposes there, and into which bucket. `detectors.py` changes it."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.core.buckets import DETECTORS
+
+
+class DetectorSetting(models.Model):
+    """A detector in a project; without a row it is on and proposes its own bucket."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="detector_settings")
+    detector = models.CharField(max_length=64)
+    is_on = models.BooleanField(default=True)
+    by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    at = models.DateTimeField(default=timezone.now)
+    """When it was switched last, and by whom."""
+    bucket = models.CharField(max_length=64, blank=True)
+    """What it proposes here in the place of its own bucket; empty for its own."""
+    bucket_since = models.DateTimeField(null=True, blank=True)
+    reads_all = models.BooleanField(default=False)
+    """Every trajectory is to be read again, not only those for which it proposed something else than it would now."""
+    marked_to = models.PositiveBigIntegerField(default=0)
+    """Key of the last trajectory that was put up for reading again."""
+    caught_up_at = models.DateTimeField(null=True, blank=True)
+    """When all were; empty until then."""
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "detector"], name="detector_setting_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.detector} {'on' if self.is_on else 'off'}"
+
+    @property
+    def proposes(self) -> str:
+        """The key of the bucket."""
+        return self.bucket or DETECTORS[self.detector].bucket

@@ -1,0 +1,111 @@
+"""What comes into a queue: by hand, or by its rule. Adding again what is there already does nothing.
+
+Rules are applied where what they ask becomes known: `detected` and `sample` in the transaction in which detectors have
+read a trajectory, `disagreed` when reviewers of another queue disagree. `catch_up` applies the rule of a new queue to
+what was there before, in the background.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import User, record
+from flywheel.failures.models import Queue, Rule
+from flywheel.trajectories.models import Trajectory
+
+AT_ONCE = 5_000
+
+
+def add(*, queue: Queue, keys: Iterable[int], actor: User, through: str = "") -> int:
+    """Add these trajectories of the queue's project by hand, in this order; returns how many were not in it yet."""
+    count, waiting = 0, iter(keys)
+    with transaction.atomic():
+        while some := list(islice(waiting, AT_ONCE)):
+            count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.pk})
+        if count:
+            record(
+                project=queue.project,
+                actor=actor,
+                action="failures.add_to_queue",
+                subject=f"queue {queue}",
+                through=through,
+                trajectories=count,
+            )
+    return count
+
+
+def after_detection(keys: Sequence[int]) -> int:
+    """Detectors have read these trajectories: put those into the queues that a rule wants there."""
+    return _run(_RULES.format(scope="row.id = ANY(%(keys)s)", since="queue.created_at"), {"keys": list(keys)})
+
+
+def disagreed(trajectory: Trajectory) -> int:
+    """Reviewers disagree on it."""
+    return _run(_DISAGREED.format(scope="row.id = %(key)s"), {"key": trajectory.pk})
+
+
+def catch_up() -> int:
+    """Apply the rules of queues that ask for what was there before them. Returns how many items that made."""
+    count = 0
+    for queue in Queue.objects.filter(caught_up_at=None, archived_at=None):
+        with transaction.atomic():
+            scope = "queue.id = %(queue)s"
+            statement = _DISAGREED if queue.rule == Rule.DISAGREED else _RULES
+            count += _run(statement.format(scope=scope, since="'-infinity'"), {"queue": queue.pk})
+            Queue.objects.filter(pk=queue.pk).update(caught_up_at=timezone.now())
+    return count
+
+
+def _run(statement: str, values: dict[str, Any]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return int(cursor.rowcount)
+
+
+_ADD = """
+INSERT INTO failures_queueitem (queue_id, trajectory_id, state, queued_at, added_at, added_by_id)
+SELECT queue.id, row.id, 'to_review', now(), now(), %(actor)s
+FROM unnest(%(keys)s::bigint[]) WITH ORDINALITY AS wanted (id, place)
+JOIN failures_queue AS queue ON queue.id = %(queue)s
+JOIN trajectories_trajectory AS row ON row.id = wanted.id AND row.project_id = queue.project_id
+ORDER BY wanted.place
+ON CONFLICT (queue_id, trajectory_id) DO NOTHING
+"""
+
+_RULES = """
+INSERT INTO failures_queueitem (queue_id, trajectory_id, state, queued_at, added_at)
+SELECT queue.id, row.id, 'to_review', now(), now()
+FROM failures_queue AS queue JOIN trajectories_trajectory AS row ON row.project_id = queue.project_id
+WHERE queue.archived_at IS NULL AND {scope} AND row.source <> 'rollout' AND (
+    queue.rule = 'detected' AND row.label = '' AND row.proposed_bucket <> '' AND EXISTS (
+        SELECT FROM failures_proposal AS proposal
+        WHERE proposal.trajectory_id = row.id AND queue.bucket IN ('', proposal.bucket)
+            AND queue.detector IN ('', proposal.detector)
+    )
+    OR queue.rule = 'sample' AND row.received_at >= {since}
+        AND ('x' || substr(md5(queue.id || ' ' || row.trace_id), 1, 8))::bit(32)::bigint < queue.percent / 100 * 2 ^ 32
+)
+ORDER BY row.id
+ON CONFLICT (queue_id, trajectory_id) DO NOTHING
+"""
+"""Whether a trajectory is in a sample depends on its id and the queue alone: it stays in or out however it grows."""
+
+_DISAGREED = """
+INSERT INTO failures_queueitem (queue_id, trajectory_id, state, queued_at, added_at)
+SELECT queue.id, row.id, 'to_review', now(), now()
+FROM failures_queue AS queue JOIN trajectories_trajectory AS row ON row.project_id = queue.project_id
+WHERE queue.archived_at IS NULL AND queue.rule = 'disagreed' AND {scope} AND row.id IN (
+    SELECT item.trajectory_id
+    FROM failures_queueitem AS item
+    JOIN failures_queue AS other ON other.id = item.queue_id
+    JOIN failures_review AS said ON said.item_id = item.id AND said.current AND NOT said.declined
+    WHERE item.queue_id <> queue.id AND other.project_id = queue.project_id AND item.state = 'needs_another'
+    GROUP BY item.id, item.trajectory_id, other.needed
+    HAVING count(*) >= other.needed AND count(DISTINCT said.bucket) > 1
+)
+ORDER BY row.id
+ON CONFLICT (queue_id, trajectory_id) DO NOTHING
+"""

@@ -1,0 +1,275 @@
+"""Regression suites for programs: what guards an agent, and how a candidate stands at each."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.agents.models import Agent
+from flywheel.agents.refs import UnknownReference
+from flywheel.environments import suites as definitions
+from flywheel.environments.models import Suite
+from flywheel.environments.suites import BadSuite, ChangedMeanwhile
+from flywheel.evals.refs import find_task_set
+from flywheel.evals.run import CannotEvaluate
+from flywheel.jobs import StaleState
+from flywheel.paging import BadCursor, keyset
+from flywheel.promotions import suites
+from flywheel.promotions.models import Candidate
+
+router = Router(tags=["promotions"])
+
+
+class ListQuery(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+    retired: bool = Field(False, description="those that no candidate runs any more, too")
+
+
+class SuiteOut(Schema):
+    agent: str
+    name: str
+    version: int
+    kind: str
+    task_set: str
+    samples: int
+    rule: str
+    measure: str
+    margin: float | None
+    created_by: str
+    created_at: datetime
+    retired_by: str | None
+    retired_at: datetime | None
+    retired_why: str
+
+    @staticmethod
+    def resolve_agent(row: Suite) -> str:
+        return row.agent.name
+
+    @staticmethod
+    def resolve_task_set(row: Suite) -> str:
+        return str(row.task_set)
+
+    @staticmethod
+    def resolve_created_by(row: Suite) -> str:
+        return row.created_by.username
+
+    @staticmethod
+    def resolve_retired_by(row: Suite) -> str | None:
+        return row.retired_by.username if row.retired_by else None
+
+
+class SuitePage(Schema):
+    items: list[SuiteOut]
+    next: str | None
+
+
+class SuiteIn(Schema):
+    name: str
+    kind: str = Field(..., description="`safety` or `general`")
+    task_set: str = Field(..., description="`set@version`; its held-out tasks are the suite")
+    rule: str = Field("", description="of a safety suite: `no_break` (what is meant when empty) or `no_failure`")
+    measure: str = Field("", description="when an attempt passes: `success`, or of a safety suite `safe`")
+    margin: float | None = Field(
+        None, description="of a general suite: by how much success may fall, 0.05 unless given"
+    )
+    samples: int = Field(1, description="attempts per task; a task passes when all of them do")
+    reason: str = Field("", description="why a suite of that name changes")
+    seen: int | None = Field(
+        None, ge=0, description="version of it as you saw it, 0 for none; 409 where that is not so any more"
+    )
+
+
+class RetireIn(Schema):
+    version: int
+    """As you saw it."""
+    reason: str
+
+
+class SuiteRunOut(Schema):
+    eval_id: int
+    state: str
+
+
+class ToldOut(Schema):
+    """What a suite said when a candidate was approved."""
+
+    suite: str
+    kind: str
+    state: str
+    words: str
+    version_eval: int | None
+    baseline_eval: int | None
+
+
+class LiveOut(Schema):
+    suite: str
+    eval_id: int | None
+    """The newest that ended well; None while the live version has not run it under its present verifier."""
+    running_eval_id: int | None
+    tasks: int | None
+    passed: int | None
+    unscored: int | None
+    success: dict[str, Any] | None
+
+
+class StandingOut(Schema):
+    suite: str
+    kind: str
+    rule: str
+    state: str
+    """`passed`; or `below`, `not_shown`, `missing`, `unfinished`, `failed`, `void`, `trained_on`, `unchecked` (what the
+    version learnt from was not compared with the tasks yet), `retired`."""
+    words: str
+    version_eval: int | None
+    baseline_eval: int | None
+    tasks: int | None
+    passed: int | None
+    """Of the candidate's tasks; None until both have run."""
+    baseline_passed: int | None
+    difference: dict[str, Any] | None
+    failed: list[str]
+    """Trace ids of rollouts that failed, of what the live version passed first; at most 20."""
+
+    @staticmethod
+    def of(stand: suites.Standing) -> dict[str, Any]:
+        found = stand.finding
+        return {
+            **stand.told(),
+            "rule": stand.suite.words,
+            "tasks": found.tasks if found else None,
+            "passed": found.passed if found else None,
+            "baseline_passed": found.before if found else None,
+            "difference": stand.difference,
+            "failed": [result.trajectory.trace_id for result in stand.failed if result.trajectory],
+        }
+
+
+class StandingsOut(Schema):
+    items: list[StandingOut]
+    problems: list[str] = []
+    """Why a suite could not be started."""
+
+
+@router.get("/agents/{name}/suites", response=SuitePage, auth=Key(Scope.READ), operation_id="list_suites")
+def list_suites(request: HttpRequest, name: str, page: Query[ListQuery]) -> dict[str, Any]:
+    """Newest first."""
+    rows = _agent(request, name).suites.select_related("agent", "task_set", "created_by", "retired_by")
+    try:
+        found = keyset(rows if page.retired else rows.filter(retired_at=None), cursor=page.cursor, limit=page.limit)
+    except BadCursor as error:
+        raise HttpError(422, str(error)) from error
+    return {"items": found.items, "next": found.next_cursor or None}
+
+
+@router.post(
+    "/agents/{name}/suites",
+    response={200: SuiteOut, 201: SuiteOut},
+    auth=Key(Scope.BUILD),
+    operation_id="put_suite",
+)
+def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
+    """201 for a new suite or a new version of one, 200 for the present one with exactly this content. 409 when another
+    version is present than `seen`."""
+    asked, agent = keyed(request), _agent(request, name)
+    try:
+        task_set = find_task_set(asked.project, body.task_set)
+        content = {**body.dict(), "task_set": task_set}
+        made, is_new = definitions.put(agent=agent, actor=asked.actor, through=asked.through, **content)
+    except UnknownReference as error:
+        raise HttpError(422, f"task_set: {error}") from error
+    except BadSuite as error:
+        raise HttpError(_status(error), str(error)) from error
+    suites.check_waiting(made)
+    return Status(201 if is_new else 200, made)
+
+
+@router.post(
+    "/agents/{name}/suites/{suite}/retire", response=SuiteOut, auth=Key(Scope.BUILD), operation_id="retire_suite"
+)
+def retire_suite(request: HttpRequest, name: str, suite: str, body: RetireIn) -> Suite:
+    """No candidate runs it any more; what rests on it stays. 409 when another version of it is present."""
+    asked = keyed(request)
+    row = get_object_or_404(_agent(request, name).suites, name=suite, version=body.version)
+    try:
+        definitions.retire(suite=row, actor=asked.actor, reason=body.reason, through=asked.through)
+    except BadSuite as error:
+        raise HttpError(_status(error), str(error)) from error
+    row.refresh_from_db()
+    return row
+
+
+@router.post("/agents/{name}/suites/{suite}/run", response=SuiteRunOut, auth=Key(Scope.BUILD), operation_id="run_suite")
+def run_suite(request: HttpRequest, name: str, suite: str) -> dict[str, Any]:
+    """Evaluate the live version at it, unless that is done or under way."""
+    asked = keyed(request)
+    try:
+        run = suites.run_live(suite=_suite(request, name, suite), actor=asked.actor, through=asked.through)
+    except (CannotEvaluate, StaleState) as error:
+        raise HttpError(422, str(error)) from error
+    return {"eval_id": run.pk, "state": run.state}
+
+
+@router.get(
+    "/agents/{name}/suites/live", response=list[LiveOut], auth=Key(Scope.READ), operation_id="get_suites_of_live"
+)
+def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
+    """The newest result of the live version at each present suite."""
+    agent = _agent(request, name)
+    return [
+        {
+            "suite": str(each.suite),
+            "eval_id": each.run.pk if each.run else None,
+            "running_eval_id": each.under_way.pk if each.under_way else None,
+            **{part: getattr(each, part) if each.run else None for part in ("tasks", "passed", "unscored", "success")},
+        }
+        for each in suites.live_results([agent])[agent.pk]
+    ]
+
+
+@router.get(
+    "/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.READ), operation_id="list_candidate_suites"
+)
+def list_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
+    """How a candidate stands at every suite that binds its agent now, or did when it was made and was `retired` since.
+    The gate wants each to be `passed`."""
+    return _standings(_candidate(request, pk))
+
+
+@router.post(
+    "/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.TRAIN), operation_id="run_candidate_suites"
+)
+def run_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
+    """Start what is missing and let what failed go on, of both versions. 409 where the candidate does not wait."""
+    asked, row = keyed(request), _candidate(request, pk)
+    try:
+        problems = suites.start_for(candidate=row, actor=asked.actor, through=asked.through)
+    except suites.NotWaiting as error:
+        raise HttpError(409, str(error)) from error
+    return {**_standings(row), "problems": problems}
+
+
+def _standings(row: Candidate) -> dict[str, Any]:
+    return {"items": [StandingOut.of(stand) for stand in suites.standings_of(row)]}
+
+
+def _status(error: BadSuite) -> int:
+    return 409 if isinstance(error, ChangedMeanwhile) else 422
+
+
+def _agent(request: HttpRequest, name: str) -> Agent:
+    return get_object_or_404(Agent.objects.select_related("live"), project=keyed(request).project, name=name)
+
+
+def _suite(request: HttpRequest, name: str, suite: str) -> Suite:
+    return get_object_or_404(definitions.present(_agent(request, name)), name=suite)
+
+
+def _candidate(request: HttpRequest, pk: int) -> Candidate:
+    rows = Candidate.objects.select_related("agent", "version_eval__version__agent", "baseline_eval__version__agent")
+    return get_object_or_404(rows, project=keyed(request).project, pk=pk)

@@ -1,0 +1,166 @@
+"""Regression suites: of an agent, and beside a comparison."""
+
+from django.contrib import messages
+from django.db.models import Case, QuerySet, When
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.agents.models import Agent
+from flywheel.environments import suites as definitions
+from flywheel.environments.models import Suite, TaskSet
+from flywheel.environments.suites import BadSuite
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import CannotEvaluate
+from flywheel.jobs import StaleState
+from flywheel.promotions import suites
+from flywheel.promotions.models import Candidate
+from flywheel.promotions.suite_forms import RetireForm, SuiteForm
+
+RETIRED_SHOWN = 50
+
+
+@require_GET
+@requires(Permission.VIEW)
+def of_agent(request: PageRequest, agent: str) -> HttpResponse:
+    """An agent's suites; for htmx the part that the agent's page shows."""
+    found = _agent(request, agent)
+    present = list(definitions.present(found))
+    like = next((suite for suite in present if suite.name == request.GET.get("change")), None)
+    return _show(request, found, SuiteForm.start(_sets(request), present, like), like)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def put(request: PageRequest, agent: str) -> HttpResponse:
+    found = _agent(request, agent)
+    form = SuiteForm(_sets(request), request.POST)
+    if form.is_valid():
+        try:
+            suite, is_new = definitions.put(agent=found, actor=request.actor, **form.content())
+        except BadSuite as error:
+            form.refuse(error.field, error.problem)
+        else:
+            suites.check_waiting(suite)
+            said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
+            messages.success(request, said)
+            return redirect("agents:agent", request.project.slug, found.name)
+    like = definitions.present(found).filter(name=form.cleaned_data.get("name", "")).first()
+    return _show(request, found, form, like, status=422)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def retire(request: PageRequest, agent: str, suite: str) -> HttpResponse:
+    """Retire the version that the page showed."""
+    found, form = _agent(request, agent), RetireForm(request.POST)
+    if not form.is_valid():
+        said = "; ".join(f"{name}: {' '.join(map(str, problems))}" for name, problems in form.errors.items())
+        messages.error(request, f"Nothing was retired: {said}")
+        return redirect("promotions:suites", request.project.slug, agent)
+    row = get_object_or_404(found.suites, name=suite, version=form.cleaned_data["version"])
+    try:
+        definitions.retire(suite=row, actor=request.actor, reason=form.cleaned_data["reason"])
+    except BadSuite as error:
+        messages.error(request, f"Nothing was retired: {error}.")
+    else:
+        messages.success(request, f"{row} is retired; no candidate runs it any more.")
+    return redirect("promotions:suites", request.project.slug, agent)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def run(request: PageRequest, agent: str, suite: str) -> HttpResponse:
+    """Evaluate the live version at the suite."""
+    row = _suite(request, agent, suite)
+    try:
+        found = suites.run_live(suite=row, actor=request.actor)
+    except (CannotEvaluate, StaleState) as error:
+        messages.error(request, f"{row} was not run: {error}.")
+        return redirect("promotions:suites", request.project.slug, agent)
+    return redirect("evals:run", request.project.slug, found.pk)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def beside(request: PageRequest, candidate: int, baseline: int) -> HttpResponse:
+    """Fragment of a comparison: how the newer version stands at the suites, and with `tile` how many it passed. It asks
+    again while they run."""
+    new, old = _eval(request, candidate), _eval(request, baseline)
+    if not _is_pair(new, old):
+        return HttpResponse()
+    row = _candidate_of(new, old)
+    stands = suites.standings_of(row) if row else suites.standings(new, old)
+    is_open = row is None or row.state == Candidate.State.WAITING
+    context = suites.context(stands, candidate, baseline, is_open=is_open)
+    context["has_tile"] = context["is_polled"] = "tile" in request.GET
+    return render(request, "promotions/_standings.html", context) if stands else HttpResponse()
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def run_beside(request: PageRequest, candidate: int, baseline: int) -> HttpResponse:
+    """Start what is missing, and let what failed go on."""
+    new, old = _eval(request, candidate), _eval(request, baseline)
+    if not _is_pair(new, old):
+        raise Http404
+    row = _candidate_of(new, old)
+    try:
+        if row is None:
+            problems = suites.start(version_eval=new, baseline_eval=old, actor=request.actor)
+        else:
+            problems = suites.start_for(candidate=row, actor=request.actor)
+    except suites.NotWaiting as error:
+        problems = [str(error)]
+    for problem in problems:
+        messages.error(request, f"Not started: {problem}.")
+    if row is not None:
+        return redirect("promotions:candidate", request.project.slug, row.pk)
+    return redirect("evals:compare", request.project.slug, candidate, baseline)
+
+
+def _is_pair(new: EvalRun, old: EvalRun) -> bool:
+    """Whether they are of two versions of one agent."""
+    return new.version.agent_id == old.version.agent_id and new.version_id != old.version_id
+
+
+def _candidate_of(new: EvalRun, old: EvalRun) -> Candidate | None:
+    """The candidate that the two evals made: the one that waits, else the newest."""
+    rows = Candidate.objects.filter(version_eval=new, baseline_eval=old).select_related(
+        "agent", "version_eval__version__agent", "baseline_eval__version__agent"
+    )
+    waits = Case(When(state=Candidate.State.WAITING, then=1), default=0)
+    return rows.order_by(waits.desc(), "-pk").first()
+
+
+def _show(request: PageRequest, agent: Agent, form: SuiteForm, like: Suite | None, status: int = 200) -> HttpResponse:
+    context = {
+        "agent": agent,
+        "results": suites.live_results([agent])[agent.pk],
+        "form": form,
+        "like": like,
+        "can_be_made": definitions.sets_for(request.project).exists(),
+    }
+    if request.htmx:
+        return render(request, "promotions/_suites.html", context, status=status)
+    retired = agent.suites.exclude(retired_at=None).select_related("retired_by", "created_by", "task_set")
+    context["retired"] = retired.order_by("-retired_at")[:RETIRED_SHOWN]
+    return render(request, "promotions/suites.html", context, status=status)
+
+
+def _sets(request: PageRequest) -> QuerySet[TaskSet]:
+    return definitions.sets_for(request.project)
+
+
+def _agent(request: PageRequest, name: str) -> Agent:
+    return get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
+
+
+def _suite(request: PageRequest, agent: str, name: str) -> Suite:
+    return get_object_or_404(definitions.present(_agent(request, agent)), name=name)
+
+
+def _eval(request: PageRequest, pk: int) -> EvalRun:
+    return get_object_or_404(EvalRun.objects.select_related("version__agent"), project=request.project, pk=pk)

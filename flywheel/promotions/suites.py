@@ -1,0 +1,289 @@
+"""What the agent's regression suites say of a candidate, and the evals that they rest on.
+
+    start(version_eval, baseline_eval)         have both arms run every present suite, as the two evals were run
+    standings(version_eval, baseline_eval)     how the newer version stands at each: judged now, from stored results
+    standings_of(candidate)                    the same of a candidate, with the suites that were retired since
+    live_results(agents)                       what the live versions last did at theirs
+
+Nothing of it is kept until somebody decides: suites bind as they are when an approver decides, and so do those that
+were present when the candidate was made, so that nobody takes one away from it. What they said is then kept with the
+promotion.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent, Version
+from flywheel.core.suites import Finding, judge_mean, judge_no_break, judge_no_failure
+from flywheel.environments import suites as definitions
+from flywheel.environments.models import Suite
+from flywheel.evals import suites as evals
+from flywheel.evals.compare import comparison
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.suites import Attempts, Settings
+from flywheel.evals.void import void_of
+from flywheel.jobs import StaleState, State
+from flywheel.promotions.models import Candidate
+from flywheel.training import contamination
+from flywheel.training.models import ContaminationCheck
+
+
+class NotWaiting(ValueError):
+    """The candidate is decided; the message says so."""
+
+
+log = logging.getLogger(__name__)
+
+Tallies = Mapping[int, Mapping[int, Attempts]]
+
+STATES: Final = {
+    "passed": "passed",
+    "below": "not passed",
+    "not_shown": "not shown",
+    "missing": "not run",
+    "unfinished": "running",
+    "failed": "failed",
+    "void": "void",
+    "trained_on": "trained on",
+    "unchecked": "not checked yet",
+    "retired": "retired since",
+}
+"""How a candidate stands at a suite; only the first lets it through."""
+UNTOLD: Final = ("missing", "what it did cannot be told")
+"""Of a suite that nothing is known of: never passed."""
+LISTED = 20
+"""Failed tasks of a suite that are named with their rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A candidate at one suite."""
+
+    suite: Suite
+    state: str
+    words: str
+    version_run: EvalRun | None
+    baseline_run: EvalRun | None
+    finding: Finding | None = None
+    """None until both arms have run."""
+    difference: dict[str, Any] | None = None
+    """Of success, candidate minus baseline; of a general suite."""
+    failed: list[Result] = field(default_factory=list)
+    """Rollouts of the tasks that count against it."""
+
+    @property
+    def is_passed(self) -> bool:
+        return self.state == "passed"
+
+    @property
+    def label(self) -> str:
+        return STATES[self.state]
+
+    @property
+    def unlisted(self) -> int:
+        """Tasks that count against it beyond those that are named."""
+        if self.finding is None:
+            return 0
+        return len(self.finding.failed or self.finding.broken) - len(self.failed)
+
+    def told(self) -> dict[str, Any]:
+        """As a promotion keeps it."""
+        runs = {"version_eval": self.version_run, "baseline_eval": self.baseline_run}
+        return {
+            "suite": str(self.suite),
+            "kind": self.suite.kind,
+            "state": self.state,
+            "words": self.words,
+            **{name: run.pk if run else None for name, run in runs.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """What the live version of an agent last did at one of its suites."""
+
+    suite: Suite
+    run: EvalRun | None
+    """Its newest that ended well."""
+    under_way: EvalRun | None
+    tasks: int = 0
+    passed: int = 0
+    unscored: int = 0
+
+    @property
+    def success(self) -> dict[str, Any] | None:
+        return getattr(self.run, "success", None)
+
+
+def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *, is_open: bool) -> dict[str, Any]:
+    """What `_standings.html` shows, and the tile of a candidate's page."""
+    return {
+        "stands": stands,
+        "stands_passed": sum(stand.is_passed for stand in stands),
+        "is_open": is_open,
+        "is_running": any(stand.state == "unfinished" for stand in stands),
+        "can_start": any(stand.state in ("missing", "failed", "void", "unchecked") for stand in stands),
+        "candidate_eval": version_eval,
+        "baseline_eval": baseline_eval,
+    }
+
+
+def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: User, through: str = "") -> list[str]:
+    """Have both arms run every present suite of the agent; why any cannot run. What has run already is found."""
+    problems = []
+    settings = Settings.of(version_eval)
+    suites = list(definitions.present(version_eval.version.agent))
+    _check(version_eval.version, suites)
+    for suite in suites:
+        for version in (baseline_eval.version, version_eval.version):
+            try:
+                evals.start(version=version, suite=suite, settings=settings, actor=actor, through=through)
+            except (CannotEvaluate, StaleState) as error:
+                problems.append(f"{suite} of {version}: {error}")
+    for problem in problems:
+        log.warning("a regression suite was not started: %s", problem)
+    return problems
+
+
+def check_waiting(suite: Suite) -> None:
+    """Compare a new suite with what the candidates of its agent that wait learnt from: pages only read it."""
+    for row in suite.agent.candidates.filter(state=Candidate.State.WAITING).select_related("version"):
+        _check(row.version, [suite])
+
+
+def _check(version: Version, suites: Collection[Suite]) -> None:
+    for dataset in contamination.datasets_of(version):
+        for suite in suites:
+            contamination.checked(dataset, suite.task_set)
+
+
+def start_for(*, candidate: Candidate, actor: User, through: str = "") -> list[str]:
+    """`start` for a candidate. Raises NotWaiting where nobody is to decide about it any more."""
+    if candidate.state != Candidate.State.WAITING:
+        raise NotWaiting(f"{candidate} is {candidate.state} already, so its suites are not run any more")
+    version_eval, baseline_eval = candidate.version_eval, candidate.baseline_eval
+    return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor, through=through)
+
+
+def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
+    """How the candidate stands at every present suite of its agent."""
+    suites = list(definitions.present(version_eval.version.agent))
+    if not suites:
+        return []
+    arms = (version_eval.version, baseline_eval.version)
+    found = evals.find(arms, suites, Settings.of(version_eval))
+    tallies = evals.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
+    learnt = contamination.datasets_of(version_eval.version)
+    checks = contamination.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
+    shown = []
+    for suite in suites:
+        new, old = (found.get((version.pk, suite.pk)) for version in arms)
+        barred = _learnt([checks.get((dataset.pk, suite.task_set_id)) for dataset in learnt])
+        said = barred or _not_run({arms[0]: new, arms[1]: old})
+        if said is None and new is not None and old is not None:
+            shown.append(_judged(suite, new, old, tallies))
+        else:
+            shown.append(Standing(suite, *(said or UNTOLD), new, old))
+    return shown
+
+
+def standings_of(candidate: Candidate) -> list[Standing]:
+    """How a candidate stands at what binds its agent now, and while it waits at what did when it was made and was
+    retired since."""
+    shown = standings(candidate.version_eval, candidate.baseline_eval)
+    if candidate.state != Candidate.State.WAITING:
+        return shown
+    for suite, following in definitions.left(candidate.agent, since=candidate.created_at):
+        then = f"; {following} followed it" if following else ""
+        words = f"{suite.retired_by} retired it after this was put forward: {suite.retired_why}{then}"
+        shown.append(Standing(suite, "retired", words, None, None))
+    return shown
+
+
+def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
+    """Of each agent, by its key, what its live version last did at each of its present suites."""
+    every = list(definitions.present(*agents))
+    suites: dict[int, list[Suite]] = {agent.pk: [] for agent in agents}
+    for suite in every:
+        suites[suite.agent_id].append(suite)
+    lives = [agent.live for agent in agents if agent.live]
+    found = evals.newest(lives, every, State.SUCCEEDED) if every else {}
+    going = evals.newest(lives, every, State.QUEUED, State.RUNNING) if every else {}
+    tallies = evals.tallies(found.values()) if found else {}
+
+    def result(agent: Agent, suite: Suite) -> LiveResult:
+        asked = (agent.live_id or 0, suite.pk)
+        run = found.get(asked)
+        tried = [attempts.tried(suite.measure).passed for attempts in tallies.get(run.pk, {}).values()] if run else []
+        return LiveResult(suite, run, going.get(asked), len(tried), tried.count(True), tried.count(None))
+
+    return {agent.pk: [result(agent, suite) for suite in suites[agent.pk]] for agent in agents}
+
+
+def run_live(*, suite: Suite, actor: User, through: str = "") -> EvalRun:
+    """The live version's eval at the suite. Raises CannotEvaluate."""
+    live = suite.agent.live
+    if live is None:
+        raise CannotEvaluate("version", f"{suite.agent} has no live version")
+    return evals.start(version=live, suite=suite, settings=Settings.own(live), actor=actor, through=through)
+
+
+def _learnt(checks: Sequence[ContaminationCheck | None]) -> tuple[str, str] | None:
+    """The state and its words where what the version learnt from has tasks of the suite, or nobody has looked yet."""
+    blocked = {task for check in checks if check for task in check.report["blocked"]}
+    if blocked:
+        return "trained_on", f"{len(blocked)} of its tasks are in what the version learnt from, so it says nothing"
+    if None in checks:
+        return "unchecked", "what the version learnt from was not compared with its tasks yet"
+    return None
+
+
+def _not_run(runs: Mapping[Version, EvalRun | None]) -> tuple[str, str] | None:
+    """The state and its words while an arm has not ended well; None when both have."""
+    by_state: dict[str, list[str]] = {}
+    for version, run in runs.items():
+        state, words = _state_of(run)
+        by_state.setdefault(state, []).append(f"{version} {words}")
+    by_state.pop("", None)
+    for state in ("void", "failed", "missing", *by_state):
+        if state in by_state:
+            return state, "; ".join(by_state[state])
+    return None
+
+
+def _state_of(run: EvalRun | None) -> tuple[str, str]:
+    if run is None:
+        return "missing", "has not run it as the two evals were run"
+    if void_of(run.judges):
+        return "void", f"has no score that counts: {run.error}"
+    if run.state in (State.FAILED, State.CANCELLED):
+        why = f": {run.error}" if run.error else ""
+        return "failed", f"did not end ({run.state}{why})"
+    if run.state != State.SUCCEEDED:
+        return "unfinished", f"is at {run.done} of {run.total} attempts"
+    return "", ""
+
+
+def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Standing:
+    before, after = tallies.get(old.pk, {}), tallies.get(new.pk, {})
+    arms = [{task: attempts.tried(suite.measure) for task, attempts in arm.items()} for arm in (before, after)]
+    difference = None
+    if suite.margin is not None:
+        difference = comparison(new, old)["differences"]["success"]
+        fill = min(_fill(before), _fill(after))
+        finding = judge_mean(arms[0], arms[1], difference=difference, fill=fill, margin=suite.margin)
+    else:
+        judge = judge_no_break if suite.rule == Suite.Rule.NO_BREAK else judge_no_failure
+        finding = judge(*arms)
+    shown = finding.failed or finding.broken
+    failed = evals.failing(new, suite.measure, shown[:LISTED]) if shown else []
+    return Standing(suite, finding.state, finding.words, new, old, finding, difference, failed)
+
+
+def _fill(arm: Mapping[int, Attempts]) -> float:
+    count = sum(attempts.count for attempts in arm.values())
+    return 1 - sum(attempts.unscored for attempts in arm.values()) / count if count else 0.0

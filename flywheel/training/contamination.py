@@ -1,0 +1,176 @@
+"""Datasets against held-out sets: what is found is kept once for each pair, for both never change.
+
+    check_all(dataset)              against every task set of the project, when it is built
+    checked(dataset, task_set)      one pair, found now where it was not yet
+    known(datasets, task_sets)      of these pairs those that were found already
+    preview(draft)                  the same for rows that are not kept yet
+
+A dataset is checked where it is built, in that request: the work is about linear. Pages make up for pairs that came
+later (a set that was frozen after the dataset) while that is a matter of a second; launching and proposing always do.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from django.core.files.storage import default_storage
+
+from flywheel.agents.models import Version
+from flywheel.core.contamination import METHOD, Item, Report, check, item_of_row, item_of_task
+from flywheel.environments.leaks import line_of
+from flywheel.environments.make import core_task
+from flywheel.environments.models import Split, Suite, Task, TaskSet, TaskSetMember
+from flywheel.training.check_models import ContaminationCheck
+from flywheel.training.models import Dataset, TrainingRun
+
+AT_ONCE = 3_000
+"""Rows and held-out tasks together that a page compares while somebody waits."""
+
+
+def check_all(dataset: Dataset) -> list[ContaminationCheck]:
+    """The checks against every task set of the project, those that are missing made now."""
+    return _make(dataset, TaskSet.objects.filter(project=dataset.project_id))
+
+
+def checked(dataset: Dataset, task_set: TaskSet) -> ContaminationCheck:
+    """The check of this pair."""
+    (found,) = _make(dataset, TaskSet.objects.filter(pk=task_set.pk))
+    return found
+
+
+def known(datasets: Collection[Dataset], task_sets: Collection[TaskSet]) -> dict[tuple[int, int], ContaminationCheck]:
+    """The checks of these pairs that are kept, by the keys of the dataset and the set; none is made."""
+    rows = ContaminationCheck.objects.filter(method=METHOD, dataset__in=datasets, task_set__in=task_sets)
+    return {(check.dataset_id, check.task_set_id): check for check in rows}
+
+
+def shown(dataset: Dataset) -> list[ContaminationCheck]:
+    """The checks that a page of the dataset shows, what is missing made up for where that is quick."""
+    held_out = TaskSetMember.objects.filter(task_set__project=dataset.project_id, split=Split.HELD_OUT)
+    if dataset.rows + held_out.order_by().values("task").distinct().count() <= AT_ONCE:
+        return check_all(dataset)
+    return list(_kept(dataset).order_by("-task_set_id"))
+
+
+def refusal(check: ContaminationCheck | Report, task_set: TaskSet) -> str:
+    """Why nothing may be trained on this and measured on that; empty when it may."""
+    report = check.as_dict() if isinstance(check, Report) else check.report
+    if not report["blocked"]:
+        return ""
+    first = next(finding for finding in report["findings"] if finding["held_out"] == report["blocked"][0])
+    words = {"task": "is trained on itself", "source": "shares its source", "content": "asks and wants the same"}
+    also = f" with {first['train']}" if first["level"] != "task" else ""
+    return (
+        f"{len(report['blocked'])} of {report['held_out']} held-out tasks of {task_set} are in the training data: "
+        f"{first['held_out']} {words[first['level']]}{also}. A score on them would mean nothing, so nobody can "
+        "override this: retire the tasks on one side and freeze the set again"
+    )
+
+
+def suite_refusal(check: ContaminationCheck | Report, suite: Suite) -> str:
+    """Why a version of the suite's agent may not be trained on this; empty when it may."""
+    problem = refusal(check, suite.task_set)
+    return f"{problem}; {suite} guards {suite.agent}" if problem else ""
+
+
+def preview(rows: Iterable[Mapping[str, Any]], task_set: TaskSet) -> dict[TaskSet, Report] | None:
+    """What a dataset of these rows would have of every held-out set of the project, its own set first; None where that
+    takes longer than a page may, and is found when it is built."""
+    rows = list(rows)
+    sets = list(TaskSet.objects.filter(project=task_set.project_id).order_by("-pk"))
+    sets.sort(key=lambda row: row.pk != task_set.pk)
+    items, members = _held_out(sets)
+    if len(rows) + len(items) > AT_ONCE:
+        return None
+    return _reports(_items(rows, task_set), sets, items, members)
+
+
+def datasets_of(version: Version) -> list[Dataset]:
+    """Everything that a version learnt from: its own run's dataset, and those of the versions that it comes from."""
+    runs = TrainingRun.objects.filter(produced__in=line_of(version))
+    return list(Dataset.objects.filter(training_runs__in=runs).distinct().order_by("pk"))
+
+
+def _kept(dataset: Dataset) -> Any:
+    return dataset.contamination_checks.filter(method=METHOD).select_related("task_set", "dataset")
+
+
+def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
+    sets = list(sets.order_by("-pk"))
+    kept = set(_kept(dataset).filter(task_set__in=sets).values_list("task_set_id", flat=True))
+    missing = [row for row in sets if row.pk not in kept]
+    if missing:
+        items, members = _held_out(missing)
+        found = _reports(_items(_rows(dataset), *dataset.task_sets), missing, items, members)
+        ContaminationCheck.objects.bulk_create(
+            [
+                ContaminationCheck(
+                    dataset=dataset, task_set=row, method=METHOD, verdict=report.verdict, report=report.as_dict()
+                )
+                for row, report in found.items()
+            ],
+            ignore_conflicts=True,
+        )
+    return list(_kept(dataset).filter(task_set__in=sets).order_by("-task_set_id"))
+
+
+def _reports(
+    train: list[Item], sets: list[TaskSet], items: Mapping[int, Item], members: Mapping[int, set[int]]
+) -> dict[TaskSet, Report]:
+    """One pass over the held-out tasks of all sets, then each set's part of it."""
+    whole = check(train, items.values())
+    return {row: whole.among({items[task].id for task in members.get(row.pk, ())}) for row in sets}
+
+
+def _held_out(sets: Collection[TaskSet]) -> tuple[dict[int, Item], dict[int, set[int]]]:
+    """The held-out tasks of the sets, and by set which of them are its."""
+    rows = TaskSetMember.objects.filter(task_set__in=sets, split=Split.HELD_OUT).values_list("task_set", "task")
+    members: dict[int, set[int]] = {}
+    for task_set, task in rows:
+        members.setdefault(task_set, set()).add(task)
+    wanted = set().union(*members.values())
+    tasks = Task.objects.filter(pk__in=wanted).select_related("environment", "source").order_by("pk")
+    return {task.pk: _item(task) for task in tasks}, members
+
+
+def _item(task: Task) -> Item:
+    return item_of_task(core_task(task), place=task.environment.name, sources=_sources(task))
+
+
+def _sources(task: Task) -> list[str]:
+    return [f"trajectory {task.source.trace_id}"] if task.source else []
+
+
+def _rows(dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of the file; of a file that the storage has lost, the tasks that they were made of."""
+    try:
+        with default_storage.open(dataset.file) as file:
+            return [json.loads(line) for line in file]
+    except FileNotFoundError:
+        members = TaskSetMember.objects.filter(task_set__in=dataset.task_sets, split=Split.TRAIN)
+        return [core_task(member.task).to_json() for member in members.select_related("task")]
+
+
+def _items(rows: Iterable[Mapping[str, Any]], task_set: TaskSet, *others: TaskSet) -> list[Item]:
+    """Rows with what the database knows of their tasks: where they come from, and what is right. In a mix, rows name
+    the environment of their task."""
+    own = task_set.environment_version.environment.name
+    members = Task.objects.filter(task_sets__in=[task_set, *others]).select_related("environment", "source")
+    tasks = {f"{task.environment.name}/{task}": task for task in members}
+    found = []
+    for row in rows:
+        name = row.get("task_id", row.get("id", ""))
+        place = "" if row.get("environment") else own
+        task = tasks.get(f"{place}/{name}" if place else name)
+        item = item_of_row(row, place=place, sources=_sources(task) if task else ())
+        if task is not None:
+            whole = item_of_task(core_task(task))
+            item = replace(
+                item,
+                sources=item.sources | whole.sources,
+                world=whole.world,
+                answers=tuple(dict.fromkeys([*item.answers, *whole.answers])),
+            )
+        found.append(item)
+    return found

@@ -1,0 +1,137 @@
+"""Several datasets as one: a run that learns in several environments at once, each with its weight.
+
+A mix is a dataset like any other: frozen rows, named by their content, checked against every held-out set. The first of
+its parts is the one by whose held-out tasks a run on it is compared; what it does to the others is evaluated beside.
+
+Each row says which environment it belongs to, and its task's name begins with that environment's, since tasks of
+different environments bear the same numbers. The mix has as many rows as its parts together. A part whose weight gives
+it more rows than it has is gone through several times, one that gets fewer gives a sample: seeded by the content, so
+that the same parts and weights are the same mix.
+"""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+
+from flywheel.accounts.models import User
+from flywheel.core.digests import digest
+from flywheel.training import contamination, dataset
+from flywheel.training.dataset import CannotBuild, Draft
+from flywheel.training.models import Dataset
+
+MOST_PARTS = 20
+HEAVIEST = 1_000_000
+MOST_TIMES = 100
+"""So often at most a part's rows come again."""
+
+Part = tuple[Dataset, float]
+
+
+@transaction.atomic
+def mix(*, name: str, parts: Sequence[Part], actor: User, through: str = "") -> Dataset:
+    """Keep the mix as the next version of a dataset, or return the one that has its rows already.
+
+    Raises CannotBuild where the parts do not go together, or where one has a held-out task of another.
+    """
+    dataset.check_dataset_name(name)
+    kept = dataset.keep(name, draft(parts), actor, through)
+    contamination.check_all(kept)
+    for task_set in kept.task_sets:
+        if problem := contamination.refusal(contamination.checked(kept, task_set), task_set):
+            raise CannotBuild("parts", problem)
+    return kept
+
+
+def draft(parts: Sequence[Part]) -> Draft:
+    """The rows of the mix, and its recipe. Raises CannotBuild."""
+    check(parts)
+    counts = shares([part.rows for part, _ in parts], [weight for _, weight in parts])
+    drawn = random.Random(digest([[part.digest, weight] for part, weight in parts]))
+    rows: list[dict[str, Any]] = []
+    for (part, _), count in zip(parts, counts, strict=True):
+        environment = part.task_set.environment_version.environment.name
+        try:
+            with dataset.open_rows(part) as file:
+                own = [_placed(json.loads(line), environment) for line in file]
+        except FileNotFoundError:
+            raise CannotBuild("parts", f"the rows of {part} are missing from the storage") from None
+        rows += own * (count // len(own)) + drawn.sample(own, count % len(own))
+    drawn.shuffle(rows)
+    first = parts[0][0]
+    return Draft(first.kind, first.task_set, rows, _recipe(parts, counts, rows))
+
+
+def check(parts: Sequence[Part]) -> None:
+    """Raise CannotBuild for parts that do not go together."""
+    if not 2 <= len(parts) <= MOST_PARTS:
+        raise CannotBuild("parts", f"{len(parts)} datasets are no mix; from 2 to {MOST_PARTS} are wanted")
+    first, places = parts[0][0], set()
+    for number, (part, weight) in enumerate(parts):
+        if part.kind != first.kind:
+            raise CannotBuild(
+                f"parts.{number}",
+                f"{part} holds {part.get_kind_display()}, {first} {first.get_kind_display()}; a mix is of one kind",
+            )
+        if part.mix:
+            raise CannotBuild(f"parts.{number}", f"{part} is a mix itself; name what it is made of")
+        environment = part.task_set.environment_version.environment
+        if environment.pk in places:
+            raise CannotBuild(f"parts.{number}", f"{environment} is there already; a mix has each environment once")
+        places.add(environment.pk)
+        if isinstance(weight, bool) or not 0 < weight <= HEAVIEST:
+            raise CannotBuild(f"parts.{number}.weight", f"{weight!r} is not a number above 0, of {HEAVIEST:,} at most")
+
+
+def parts_of(kept: Dataset) -> list[dict[str, Any]]:
+    """The parts of a mix for a page or a program, with the datasets themselves."""
+    found = Dataset.objects.in_bulk([part["dataset"] for part in kept.mix])
+    return [{**part, "dataset": found[part["dataset"]]} for part in kept.mix]
+
+
+def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """How many rows each part gives: by weight, at least one, as many in all as there are. Raises CannotBuild."""
+    whole, total = sum(rows), math.fsum(weights)
+    exact = [whole * weight / total for weight in weights]
+    counts = [max(1, math.floor(share)) for share in exact]
+    # What rounding left over goes to those that lost most by it (largest remainder).
+    for number in sorted(range(len(rows)), key=lambda i: counts[i] - exact[i])[: max(0, whole - sum(counts))]:
+        counts[number] += 1
+    for number, (count, own) in enumerate(zip(counts, rows, strict=True)):
+        if count > MOST_TIMES * own:
+            raise CannotBuild(
+                f"parts.{number}.weight", f"its {own} rows would come {count // own} times; {MOST_TIMES} is the most"
+            )
+    return counts
+
+
+def _placed(row: dict[str, Any], environment: str) -> dict[str, Any]:
+    name = "task_id" if "task_id" in row else "id"
+    return {**row, name: f"{environment}/{row[name]}", "environment": environment}
+
+
+def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "mix": [
+            {
+                "dataset": part.pk,
+                "name": str(part),
+                "digest": part.digest,
+                "environment": str(part.task_set.environment_version),
+                "task_set": part.task_set_id,
+                "weight": weight,
+                "rows": count,
+                "of": part.rows,
+            }
+            for (part, weight), count in zip(parts, counts, strict=True)
+        ],
+        "tasks": sum(part.recipe.get("tasks", 0) for part, _ in parts),
+        "from_failures": sum(part.recipe.get("from_failures", 0) for part, _ in parts),
+        "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
+        "synthetic": sum(row.get("synthetic", False) for row in rows),
+        "chosen_by_reward": any(part.is_chosen_by_reward for part, _ in parts),
+        "duplicates": 0,
+    }

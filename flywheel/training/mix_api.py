@@ -1,0 +1,42 @@
+"""Mixing datasets, for programs."""
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.training.api import DatasetOut, _dataset_ref
+from flywheel.training.dataset import CannotBuild
+from flywheel.training.mix import mix
+from flywheel.training.models import Dataset
+
+router = Router(tags=["training"])
+
+
+class PartIn(Schema):
+    dataset: str = Field(..., description="`name@version`, of one environment")
+    weight: float = Field(1.0, gt=0, description="how often its rows come, beside the others' weights")
+
+
+class MixIn(Schema):
+    name: str
+    parts: list[PartIn] = Field(
+        ..., description="datasets of one kind; by the first one's held-out tasks a run on the mix is compared"
+    )
+
+
+@router.post("/datasets/mix", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="mix_datasets")
+def mix_datasets(request: HttpRequest, asked: MixIn) -> Status[Dataset]:
+    """One dataset of several environments, by weight; the same parts and weights are the same dataset."""
+    parts: list[tuple[Dataset, float]] = []
+    for number, part in enumerate(asked.parts):
+        found = _dataset_ref(request, part.dataset)
+        if found is None:
+            raise HttpError(422, f"parts.{number}.dataset: name one, name@version")
+        parts.append((found, part.weight))
+    try:
+        made = mix(name=asked.name, parts=parts, actor=keyed(request).actor, through=keyed(request).through)
+    except CannotBuild as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201, made)

@@ -1,0 +1,92 @@
+"""Which runs learn from a reward, and whether they may: the lock that a reward audit opens.
+
+A run learns from a reward where a verifier's verdicts decide what it is taught: in reinforcement always, in SFT and DPO
+where they chose the rows. What people wrote, a correction or a target, is no reward and needs no audit. The outputs
+that count are those that the verdicts were given to: the base's own in reinforcement, else those of whoever made the
+rollouts.
+
+    judged(algorithm, base, dataset)     whose outputs, by which verifiers; nothing where no reward is learnt from
+    refusal(run)                         why it may not start now; asked by the worker once more
+
+A mix has a verifier for each of its environments. The weakest of them is what stands with the run.
+"""
+
+from typing import Any
+
+from flywheel.agents.models import Version
+from flywheel.core.recipes import REINFORCED
+from flywheel.environments.leaks import line_of
+from flywheel.environments.models import TaskSet
+from flywheel.evals.models import EvalRun
+from flywheel.evals.solved import unlearnable
+from flywheel.evals.standing import Judged, Standing, runs_of, standing, told
+from flywheel.training.models import Dataset, TrainingRun
+
+LOCKED = "it learns from a reward that no audit has shown to be right"
+WEAKEST = ("none", "stale", "begun", "red", "overridden", "green")
+
+
+def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
+    """Whose outputs the verdicts were given to that this would learn from. A dataset need not be saved yet."""
+    if algorithm in REINFORCED:
+        return [Judged.now(base, task_set) for task_set in dataset.task_sets]
+    if not dataset.is_chosen_by_reward:
+        return []
+    if dataset.mix:
+        parts = Dataset.objects.filter(pk__in=[part["dataset"] for part in dataset.mix])
+        parts = parts.select_related("task_set__environment_version__environment").order_by("pk")
+        return [each for part in parts for each in judged(algorithm, base, part)]
+    runs = EvalRun.objects.select_related("version__agent", "task_set__environment_version__environment")
+    run = runs.filter(pk=dataset.recipe.get("eval_run") or 0).first()
+    return [Judged.of(run) if run else Judged.now(base, dataset.task_set)]
+
+
+def standing_of(algorithm: str, base: Version, dataset: Dataset) -> tuple[Judged, Standing] | None:
+    """What holds now of the reward that this would learn from, of several the weakest; None where it has none."""
+    found = [(each, standing(each)) for each in judged(algorithm, base, dataset)]
+    return min(found, key=lambda each: WEAKEST.index(each[1].state), default=None)
+
+
+def refusal(run: TrainingRun) -> str:
+    """Why the run may not train now, as when the verifier was changed after its launch; empty when it may."""
+    found = standing_of(run.algorithm, run.base, run.dataset)
+    return "" if found is None or found[1].allows else f"{LOCKED}: {found[1].words}"
+
+
+def kept(run: TrainingRun) -> dict[str, Any]:
+    """What stands with the run, and with every candidate that comes of it, for ever."""
+    audit, leave = run.reward_audit, run.audit_override
+    learns = run.algorithm in REINFORCED or run.dataset.is_chosen_by_reward
+    if not learns:
+        words = "learnt from what people wrote, and from no reward"
+    elif leave is not None:
+        words = f"audit overridden by {leave.created_by}: {leave.reason}"
+    else:
+        words = told(audit) if audit else "launched before rewards were audited"
+    return {
+        "run": run.pk,
+        "algorithm": run.algorithm,
+        "learns_from_reward": learns,
+        "audit": audit.pk if audit else None,
+        "is_green": audit.is_green if audit else None,
+        "by": audit.result.get("judges", []) if audit else [],
+        "found": {name: audit.result[name] for name in ("agreement", "kappa", "false_passes")} if audit else None,
+        "override": {"by": str(leave.created_by), "reason": leave.reason} if leave else None,
+        "words": words,
+    }
+
+
+def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | None) -> dict[str, Any] | None:
+    """How many train tasks would teach a reinforced run nothing, by the chosen eval or the base's newest on them."""
+    if algorithm not in REINFORCED:
+        return None
+    run = chosen or runs_of(Judged.now(base, task_set)).first()
+    return {"run": run, "outside": len(unlearnable(run))} if run else None
+
+
+def of_version(version: Version) -> list[dict[str, Any]]:
+    """The same of every run that a version comes from, the newest first."""
+    runs = TrainingRun.objects.filter(produced__in=line_of(version)).select_related(
+        "dataset", "reward_audit", "audit_override__created_by"
+    )
+    return [kept(run) for run in runs.order_by("-pk")]

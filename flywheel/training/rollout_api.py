@@ -1,0 +1,262 @@
+"""Rollouts to learn from, for programs: collect them, look at what a choice leaves, drop one, write a dataset."""
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.agents.content import BadContent
+from flywheel.agents.models import Version
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.environments.models import Split
+from flywheel.evals.api import EvalRow
+from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.refs import find_task_set
+from flywheel.evals.run import CannotEvaluate
+from flywheel.training import choice as choices
+from flywheel.training import rollout_show as show
+from flywheel.training.api import DatasetOut
+from flywheel.training.collect import collect, teacher
+from flywheel.training.dataset import CannotBuild
+from flywheel.training.from_rollouts import write
+from flywheel.training.models import Dataset
+from flywheel.training.rollouts import CannotDrop, NotForTraining, drop, take_back
+
+router = Router(tags=["training"])
+
+
+class TeacherIn(Schema):
+    base_url: str
+    model: str
+    api_key_env: str = Field("", description="name of the worker's variable that holds the key, ending in _API_KEY")
+
+
+class CollectIn(Schema):
+    version: str = Field("", description="`agent@number` or `agent@live`; or name a teacher")
+    teacher: TeacherIn | None = None
+    task_set: str = Field(..., description="`set@version`; its train split alone is attempted")
+    samples: int = 4
+    seed: int = 1
+    sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
+    engine: str = ""
+    budget: dict[str, float] = Field(default_factory=dict, description="`tokens`, `usd`, `minutes`")
+    key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
+
+
+class ChoiceQuery(Schema):
+    """What is not said stands at its default; an empty `reward`, `alike` or `cap` takes that filter away."""
+
+    form: str | None = Field(None, description="`sft`, `pairs` or `tasks`")
+    reward: str | None = None
+    parts: str | None = Field(None, description="conditions on parts of the verdict: `format >= 1, invalid <= 0`")
+    turns: str | None = None
+    tokens: str | None = None
+    synthetic: str | None = Field(None, description="`no`, `only`, or empty for both")
+    alike: str | None = None
+    cap: str | None = None
+    gap: str | None = None
+    solved_min: str | None = None
+    solved_max: str | None = None
+
+
+class RolloutQuery(ChoiceQuery):
+    show: str = Field("kept", description="`kept`, `left`, `unscored`, `dropped` or `all`")
+    limit: int = Field(50, ge=1, le=500)
+    cursor: str = ""
+
+
+class WriteIn(Schema):
+    name: str
+    choice: dict[str, Any] = Field(
+        default_factory=dict, description="as the parameters of `list_rollouts`; null is off"
+    )
+
+
+class DropIn(Schema):
+    reason: str
+
+
+class StepOut(Schema):
+    name: str
+    words: str
+    before: int
+    after: int
+
+
+class RolloutOut(Schema):
+    task: str
+    sample: int
+    trajectory: str
+    """Its trace id; empty where nothing was answered."""
+    reward: float | None
+    """None: unscored."""
+    parts: dict[str, Any]
+    turns: int
+    tokens: int | None
+    synthetic: bool
+    dropped: str
+    left_out: str
+    """The step at which it was left out; empty for one that is kept."""
+    like: str
+    """The trajectory that it nearly repeats, where that is why."""
+
+
+class RolloutsOut(Schema):
+    items: list[RolloutOut]
+    next: str | None
+    steps: list[StepOut]
+    kept: int
+    rows: int | None
+    """That a dataset would have; None where there are too many to make them now."""
+    problem: str
+    contamination: str
+    """The verdict beside the set's own held-out part, empty where it was not made now."""
+    blocked: str
+    """Why these rows may not be trained on."""
+
+
+@router.post("/rollouts", response={200: EvalRow, 201: EvalRow}, auth=Key(Scope.TRAIN), operation_id="collect_rollouts")
+def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
+    """Let a policy attempt the train split of a set: an eval run, 201 when it is new. None is held out."""
+    asked = keyed(request)
+    try:
+        version, task_set = _policy(request, body), find_task_set(asked.project, body.task_set)
+    except UnknownReference as error:
+        raise HttpError(422, str(error)) from None
+    try:
+        run, made = collect(
+            key=body.key or uuid.uuid4(),
+            version=version,
+            task_set=task_set,
+            actor=asked.actor,
+            samples=body.samples,
+            seed=body.seed,
+            sampling=body.sampling,
+            engine=body.engine,
+            budget=body.budget,
+            through=keyed(request).through,
+        )
+    except CannotEvaluate as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201 if made else 200, run)
+
+
+@router.get("/rollouts/{eval_id}", response=RolloutsOut, auth=Key(Scope.READ), operation_id="list_rollouts")
+def list_rollouts(request: HttpRequest, eval_id: int, asked: Query[RolloutQuery]) -> dict[str, Any]:
+    """A run's rollouts under a choice, by task and sample, and what each filter leaves of them."""
+    given = asked.dict(exclude_none=True, exclude={"show", "limit", "cursor"})
+    try:
+        found = show.shown(_run(request, eval_id), given)
+    except NotForTraining as error:
+        raise HttpError(409, str(error)) from None
+    if found.errors:
+        raise HttpError(422, "; ".join(f"{name}: {problem}" for name, problem in found.errors.items()))
+    if asked.show not in show.SHOW:
+        raise HttpError(422, f"show: {asked.show[:40]!r} is unknown, one of {', '.join(show.SHOW)} is wanted")
+    page = show.listed(found, asked.show, asked.cursor, asked.limit)
+    return {
+        "items": [_rollout(found, row) for row in page.items],
+        "next": page.next_cursor or None,
+        "steps": [{"name": s.name, "words": s.words, "before": s.before, "after": s.after} for s in found.found.steps],
+        "kept": len(found.found.kept),
+        "rows": len(found.draft.rows) if found.draft else 0 if found.problem else None,
+        "problem": found.problem,
+        "contamination": found.verdict,
+        "blocked": found.blocked,
+    }
+
+
+@router.post(
+    "/rollouts/{eval_id}/dataset", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="write_dataset"
+)
+def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[Dataset]:
+    """Keep what a choice leaves as a dataset; the same rows are the same dataset."""
+    try:
+        choice = choices.read(body.choice)
+        made = write(
+            name=body.name,
+            run=_run(request, eval_id),
+            choice=choice,
+            actor=keyed(request).actor,
+            through=keyed(request).through,
+        )
+    except (choices.BadChoice, CannotBuild) as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201, made)
+
+
+@router.put(
+    "/rollouts/{eval_id}/t-{number}/{sample}/drop",
+    response={204: None},
+    auth=Key(Scope.TRAIN),
+    operation_id="drop_rollout",
+)
+def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, body: DropIn) -> Status[None]:
+    """Take it out of what may be trained on, with the reason. Dropped already: nothing changes."""
+    found = _result(request, eval_id, number, sample)
+    try:
+        drop(result=found, reason=body.reason, actor=keyed(request).actor, through=keyed(request).through)
+    except CannotDrop as error:
+        raise HttpError(422, str(error)) from None
+    return Status(204, None)
+
+
+@router.delete(
+    "/rollouts/{eval_id}/t-{number}/{sample}/drop",
+    response={204: None},
+    auth=Key(Scope.TRAIN),
+    operation_id="take_rollout_back",
+)
+def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: int) -> Status[None]:
+    """Let a dropped rollout be used again."""
+    found = _result(request, eval_id, number, sample)
+    try:
+        take_back(result=found, actor=keyed(request).actor, through=keyed(request).through)
+    except CannotDrop as error:
+        raise HttpError(409, str(error)) from None
+    return Status(204, None)
+
+
+def _policy(request: HttpRequest, body: CollectIn) -> Version:
+    asked = keyed(request)
+    if bool(body.version) == (body.teacher is not None):
+        raise HttpError(422, "version: name a version or a teacher, one of them")
+    if body.teacher is None:
+        return find_version(asked.project, body.version)
+    try:
+        made = teacher(project=asked.project, actor=asked.actor, through=keyed(request).through, **body.teacher.dict())
+    except BadContent as error:
+        raise HttpError(422, f"teacher.{error}") from None
+    return find_version(asked.project, str(made))
+
+
+def _rollout(found: show.Shown, row: dict[str, Any]) -> dict[str, Any]:
+    rollout, twin = row["rollout"], row["twin"]
+    return {
+        "task": rollout.task_name,
+        "sample": rollout.sample,
+        "trajectory": rollout.trace_id,
+        "reward": rollout.score,
+        "parts": rollout.parts,
+        "turns": rollout.turns,
+        "tokens": rollout.tokens,
+        "synthetic": rollout.is_synthetic,
+        "dropped": rollout.dropped,
+        "left_out": found.found.left.get(rollout.pk, ""),
+        "like": twin.trace_id if twin else "",
+    }
+
+
+def _run(request: HttpRequest, eval_id: int) -> EvalRun:
+    rows = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version__environment")
+    return get_object_or_404(rows, project=keyed(request).project, pk=eval_id)
+
+
+def _result(request: HttpRequest, eval_id: int, number: int, sample: int) -> Result:
+    rows = Result.objects.select_related("run__project", "task").filter(run__project=keyed(request).project)
+    return get_object_or_404(rows, run=eval_id, run__split=Split.TRAIN, task__number=number, sample=sample)

@@ -1,0 +1,72 @@
+"""The form that collects rollouts."""
+
+from typing import Any
+
+from django import forms
+
+from flywheel.accounts.models import Project, User
+from flywheel.agents.content import BadContent
+from flywheel.agents.models import Version
+from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.evals.budget import MOST
+from flywheel.evals.forms import EvalForm
+from flywheel.training.collect import teacher
+
+LIMITS = ("tokens", "usd", "minutes")
+
+
+class CollectForm(EvalForm):
+    """An eval's form without the choice of a split, with an endpoint instead of a version, and with a budget."""
+
+    split = None  # type: ignore[assignment]  # Django's way to take an inherited field away
+    version = forms.CharField(max_length=120, required=False)
+    base_url = forms.CharField(max_length=500, required=False)
+    model = forms.CharField(max_length=200, required=False)
+    api_key_env = forms.CharField(max_length=100, required=False)
+    tokens = forms.IntegerField(min_value=1, max_value=MOST, required=False)
+    usd = forms.FloatField(min_value=0, max_value=MOST, required=False)
+    minutes = forms.FloatField(min_value=0, max_value=MOST, required=False)
+
+    @classmethod
+    def start(cls, project: Project, given: dict[str, str]) -> "CollectForm":
+        started = super().start(project, given)
+        assert isinstance(started, cls)
+        return started
+
+    def clean_version(self) -> Version | None:  # type: ignore[override]
+        return super().clean_version() if self.cleaned_data["version"] else None
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        has_endpoint = any(data.get(name) for name in ("base_url", "model", "api_key_env"))
+        if "version" in data and bool(data["version"]) == has_endpoint:
+            self.add_error("version", "Name a version, or the endpoint of a teacher: one of them.")
+        return data
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        return {name: self.cleaned_data[name] for name in LIMITS if self.cleaned_data[name] is not None}
+
+    def policy(self, actor: User) -> Version | None:
+        """Who is asked; None with what is wrong noted in the form."""
+        chosen = self.cleaned_data
+        if chosen["version"]:
+            found: Version = chosen["version"]
+            return found
+        try:
+            made = teacher(
+                project=self.project,
+                base_url=chosen["base_url"],
+                model=chosen["model"],
+                api_key_env=chosen["api_key_env"],
+                actor=actor,
+            )
+            return find_version(self.project, str(made))
+        except (BadContent, UnknownReference) as error:
+            self.refuse(
+                getattr(error, "field", "model").removeprefix("endpoint."), getattr(error, "problem", str(error))
+            )
+            return None
+
+    def refuse(self, field: str, problem: str) -> None:
+        super().refuse(field.removeprefix("budget."), problem)

@@ -1,0 +1,30 @@
+"""The kinds of failure that one project tells apart: the built-in ones, then its own, which `failures` makes."""
+
+from typing import Any
+
+from flywheel.accounts.models import Project
+from flywheel.core import buckets as core
+from flywheel.core.buckets import BUCKETS, Bucket
+from flywheel.standing import Standing, naming
+
+_OWN = Standing(lambda project: naming(Project, "buckets", project))
+_READ = "_buckets"
+
+
+def every(project: Project) -> dict[str, Bucket]:
+    """Also those that are archived: what was filed under them keeps its name. One statement for each `Project` read."""
+    read: dict[str, Any] = vars(project)
+    if _READ not in read:
+        read[_READ] = BUCKETS | {row.key: row.bucket for row in _OWN(project.pk)}
+    known: dict[str, Bucket] = read[_READ]
+    return known
+
+
+def forget(project: Project) -> None:
+    """What was read, since it has changed."""
+    vars(project).pop(_READ, None)
+
+
+def name_of(project: Project, key: str) -> str:
+    """In running text: `wrong tool`. A bucket that the project does not know shows its key."""
+    return core.name_of(key, every(project))

@@ -1,0 +1,33 @@
+"""Rollouts of NVIDIA NeMo Gym: `{"responses_create_params": {…}, "response": {…}, "reward": …}`, one a line.
+
+The response's output holds the whole episode: what the model wrote, its calls and what the tools answered. Token ids
+and log-probabilities come with the item that ends a turn. Whatever else a row says (the task's fields, `_ng_…`) is
+metadata.
+"""
+
+from typing import Any
+
+from flywheel.core.traces import Trace
+from flywheel.trajectories.formats import responses
+from flywheel.trajectories.formats.reading import Row, plain
+from flywheel.trajectories.formats.turns import of_reward
+
+
+def detect(row: dict[str, Any]) -> bool:
+    return "responses_create_params" in row and isinstance(row.get("response"), dict)
+
+
+def parse(value: dict[str, Any]) -> Trace:
+    """Raises FormatError, naming the field and what would be right."""
+    root = Row(plain(value))
+    trace = responses.exchange(root.row("responses_create_params"), root.row("response"), value)
+    task = root.value.get("_ng_task_index")
+    trace.session_id = trace.session_id or (f"task-{task}" if task is not None else "")
+    trace.outcome = of_reward(root.value.get("reward"))
+    own = {key: item for key, item in root.value.items() if key not in ("responses_create_params", "response")}
+    trace.metadata |= {key: item for key, item in own.items() if item is not None}
+    if failure := root.value.get("_ng_failure_class"):
+        trace.outcome = trace.outcome or "failed"
+        if trace.steps:
+            trace.steps[-1].status, trace.steps[-1].error = "error", str(failure)
+    return trace

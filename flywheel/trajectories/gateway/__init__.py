@@ -1,0 +1,9 @@
+"""An OpenAI-compatible pass-through that keeps what it sees: `/gateway/v1/…`.
+
+A call is checked, sent on to the project's upstream (or to the server of an agent's live version), and answered byte by
+byte as the upstream answers. Meanwhile everything is written to a journal, one file a call; when the call is over,
+another thread makes it a step of a trajectory. Recording never delays and never fails a call.
+
+`views` HTTP · `routing` whose call it is and where it goes · `upstream` the connection · `relay` the answer on its
+way · `journal` what was seen, safe from `kill -9` · `reading` a journal as a trajectory · `recorder` into the store
+"""

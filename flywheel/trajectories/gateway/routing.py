@@ -1,0 +1,255 @@
+"""Whose call it is, and which server answers it.
+
+`model: "agent@live"` goes to the server of the agent's live version, with what the version says where the caller says
+nothing: its system prompt, tools and sampling. So a promotion takes effect with the next call. `model: "agent"` does
+the same where such an agent has a live version that a server answers for; every other model is the upstream's.
+
+What was found is remembered, and for five seconds a call does not wait for the database: it goes the known way, and
+another thread looks whether that still holds. So a revoked key is refused, and a promotion takes effect, within five
+seconds. For when the database cannot be asked at all it is remembered for longer.
+"""
+
+import functools
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from django.db import Error, close_old_connections, connection
+from django.http import HttpRequest
+
+from flywheel import env
+from flywheel.accounts.access import KeyRefused, KeyRequest, admit
+from flywheel.accounts.models import Project, Scope
+from flywheel.accounts.upstream import KEY_NAME, VLLM_KEY, host_of, key_of
+from flywheel.agents.models import Agent, Version
+from flywheel.core import key_hosts
+
+log = logging.getLogger(__name__)
+
+LIVE = "@live"
+FRESH_S, TRUSTED_S = 1.0, 5.0
+"""For how long what was found is not looked up again, and for how long a call does not wait until it is."""
+REMEMBERED_S = 900.0
+"""How long a key and its routes outlive the database. Keys that are revoked meanwhile cannot be known."""
+REMEMBERED = 1000
+DATABASE_AWAY_S = 15.0
+"""After the database failed, calls with a remembered route do not wait for it again for so long."""
+
+
+class NoRoute(Exception):
+    """No server answers for this model; the message says what to do. `status` and `code` are as OpenAI has them."""
+
+    def __init__(self, message: str, *, code: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.status = code, status
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a call goes, and what is known of it before it is answered."""
+
+    project_id: int
+    key_id: int
+    base_url: str
+    api_key_env: str
+    model: str = ""
+    """The name that the server knows, where it is not the caller's."""
+    agent: str = ""
+    version: str = ""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """What the live version says where the caller says nothing."""
+    prices: tuple[float, float] | None = None
+    """Dollars for a million tokens in and out."""
+
+    @property
+    def host(self) -> str:
+        return host_of(self.base_url)
+
+    def key(self) -> str:
+        """The key for the server. Raises NoRoute when its variable is not set here, or bound to other hosts."""
+        if not self.api_key_env:
+            return ""
+        if problem := key_hosts.refusal(self.api_key_env, self.base_url):
+            raise NoRoute(problem, code="upstream_key_bound", status=503)
+        key = key_of(self.api_key_env)
+        if not key or not (key.isascii() and key.isprintable()):
+            raise NoRoute(
+                f"the environment variable {self.api_key_env}, which should hold the key for {self.host}, "
+                "is not set where Flywheel's web process runs, or holds what no header can carry",
+                code="upstream_key_missing",
+                status=503,
+            )
+        return key
+
+
+_known: OrderedDict[str, tuple[float, Route]] = OrderedDict()
+_looking: set[str] = set()
+"""What another thread looks up at the moment."""
+_lock = threading.Lock()
+_away_until = 0.0
+
+
+def route(request: HttpRequest, model: str) -> Route:
+    """The route of this call. Raises KeyRefused, NoRoute, and django.db.Error when the database is away too long.
+
+    The connection to the database is given back before anybody waits for a model.
+    """
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    token = token.strip() if kind.lower() == "bearer" else ""
+    name = hashlib.sha256(f"{token}\0{model}".encode()).hexdigest()
+    known, age_s = _remembered(name)
+    if known and age_s < (REMEMBERED_S if time.monotonic() < _away_until else TRUSTED_S):
+        if age_s > FRESH_S:
+            _look_up_soon(name, token, model)
+        return known
+    return _look_up(name, token, model)
+
+
+def _look_up(name: str, token: str, model: str) -> Route:
+    """Ask the database, and remember what it says. Raises KeyRefused, NoRoute and django.db.Error."""
+    global _away_until
+    asked = cast(KeyRequest, HttpRequest())
+    try:
+        try:
+            admit(asked, token, Scope.GATEWAY)
+            found = find(asked, model)
+        finally:
+            give_back_connection()
+    except (KeyRefused, NoRoute):
+        with _lock:
+            _known.pop(name, None)
+        raise
+    except Error:
+        _away_until = time.monotonic() + DATABASE_AWAY_S
+        known, age_s = _remembered(name)
+        if known and age_s < REMEMBERED_S:
+            log.warning("the database is away; a gateway call goes the way that its key went before")
+            return known
+        raise
+    with _lock:
+        _known[name] = time.monotonic(), found
+        _known.move_to_end(name)
+        while len(_known) > REMEMBERED:
+            _known.popitem(last=False)
+    return found
+
+
+def _look_up_soon(name: str, token: str, model: str) -> None:
+    with _lock:
+        if name in _looking or time.monotonic() < _away_until:
+            return
+        _looking.add(name)
+    try:
+        _thread().submit(_look_again, name, token, model)
+    except RuntimeError:  # the process ends
+        _looking.discard(name)
+
+
+def _look_again(name: str, token: str, model: str) -> None:
+    try:
+        _look_up(name, token, model)
+    except (KeyRefused, NoRoute, Error):
+        pass  # it is forgotten already, or the database is away
+    except Exception:
+        log.exception("a key of the gateway could not be looked up again")
+    finally:
+        with _lock:
+            _looking.discard(name)
+
+
+@functools.cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="gateway-keys")
+
+
+def _remembered(name: str) -> tuple[Route | None, float]:
+    """What was found, and how many seconds ago."""
+    with _lock:
+        at, found = _known.get(name, (0.0, None))
+    return found, time.monotonic() - at
+
+
+def give_back_connection() -> None:
+    """Let others have this thread's connection to the database while it waits for a model."""
+    if not connection.in_atomic_block:
+        close_old_connections()
+
+
+def find(request: KeyRequest, model: str) -> Route:
+    project, key_id = request.project, request.key.pk
+    name = model.removesuffix(LIVE)
+    agent = Agent.objects.filter(project=project, name=name).select_related("live").first() if name else None
+    if name != model or _is_served(agent):
+        return _live(project, key_id, agent, name)
+    if not project.upstream:
+        raise NoRoute(
+            f"no server answers for the model {model!r}: this project's gateway has no upstream "
+            "(Settings › Gateway), and no agent of this name has a live version that a server answers for",
+            code="no_upstream",
+        )
+    return Route(project.pk, key_id, project.upstream["base_url"], project.upstream.get("api_key_env", ""))
+
+
+def served(project: Project) -> list[Version]:
+    """The live versions that calls can be sent to."""
+    live = Version.objects.filter(pk__in=Agent.objects.filter(project=project).values("live")).select_related("agent")
+    return [version for version in live.order_by("agent__name") if _server_of(version, version.agent.served)]
+
+
+def _is_served(agent: Agent | None) -> bool:
+    return agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
+
+
+def _server_of(version: Version, served: str) -> Any:
+    """Where the live version is asked, as an endpoint says it; empty where no server answers for it."""
+    if version.endpoint.get("kind") == "openai":
+        return version.endpoint
+    if served and env.vllm_url():
+        key = VLLM_KEY if key_of(VLLM_KEY) else ""
+        return {"base_url": f"{env.vllm_url()}/v1", "model": served, "api_key_env": key}
+    return {}
+
+
+def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Route:
+    if agent is None:
+        raise NoRoute(f"the agent {name!r} does not exist in this project", code="model_not_found", status=404)
+    if agent.live is None:
+        raise NoRoute(
+            f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
+        )
+    version, endpoint = agent.live, _server_of(agent.live, agent.served)
+    if not endpoint:
+        raise NoRoute(
+            f"{name}@{version.number} is live, but no server answers for it: its endpoint is of kind "
+            f"{version.endpoint.get('kind')!r}, whose weights are loaded by the worker for evals only. Serve them with "
+            f"vLLM (make serve VERSION={name}@{version.number}), or make a version with the "
+            'endpoint {"kind": "openai", "base_url", "model"}, evaluate it and promote it',
+            code="version_not_served",
+        )
+    variable = endpoint.get("api_key_env", "")
+    prices = endpoint.get("price_in"), endpoint.get("price_out")
+    return Route(
+        project.pk,
+        key_id,
+        endpoint["base_url"].rstrip("/"),
+        variable if KEY_NAME.fullmatch(variable) else "",
+        model=endpoint["model"],
+        agent=name,
+        version=str(version.number),
+        defaults=_defaults(version),
+        prices=(float(prices[0]), float(prices[1])) if None not in prices else None,
+    )
+
+
+def _defaults(version: Version) -> dict[str, Any]:
+    shown = ("name", "description", "parameters")  # our extensions of a definition are not for the model's server
+    tools = [
+        {"type": "function", "function": {name: tool[name] for name in shown if name in tool}} for tool in version.tools
+    ]
+    said = {"tools": tools, "system": version.system_prompt}
+    return {**version.sampling, **{name: value for name, value in said.items() if value}}

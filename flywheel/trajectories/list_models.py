@@ -1,0 +1,113 @@
+"""What people keep of the list of trajectories, and what they do with many of them at once."""
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.jobs import Job, JobEvent
+
+
+class View(models.Model):
+    """A filter and columns under a name. `saved.py` keeps it."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="views", db_index=False)
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=100)
+    q = models.TextField(blank=True)
+    """In the filter bar's language."""
+    columns = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    """Empty for those that each person has chosen."""
+    is_shared = models.BooleanField(default=False)
+    """Seen by everyone in the project; changed by its owner alone."""
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["name", "id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "owner", "name"], name="view_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Taste(models.Model):
+    """How one person wants the list of one project."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    columns = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    """Empty for the usual ones."""
+    view = models.ForeignKey(View, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    """What the list opens with."""
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "user"], name="taste_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"list of {self.user} in {self.project}"
+
+
+class Bulk(Job):
+    """One thing done with many trajectories (`bulk.py`): those that a filter found when it was asked for."""
+
+    action = models.CharField(max_length=16)
+    options = models.JSONField(default=dict, blank=True)
+    """What the action needs: `{"tags": […]}`, `{"format": "atif"}`, `{"reason": "…"}`."""
+    q = models.TextField(blank=True)
+    """The filter, in which times that are counted from now are written out."""
+    ids = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    """Trace ids, instead of the filter."""
+    up_to = models.PositiveBigIntegerField()
+    """Key of the newest trajectory that there was: what arrives later is left alone."""
+    at = models.PositiveBigIntegerField(default=0)
+    """Key of the last trajectory that is done, written with what was done to it."""
+    report = models.JSONField(default=dict, blank=True)
+    """`{"changed", "skipped": {reason: count}, "failed": {reason: count}, "examples": [{"trace_id", "reason"}]}`;
+    of an export also the `file` and its `size`."""
+    through = models.CharField(max_length=120, blank=True)
+    """The API key that asked."""
+
+    class Meta(Job.Meta):
+        ordering: ClassVar[list[str]] = ["-id"]
+
+    def __str__(self) -> str:
+        return f"bulk action {self.pk}"
+
+
+class BulkEvent(JobEvent):
+    job = models.ForeignKey(Bulk, on_delete=models.CASCADE, related_name="events")
+
+    def __str__(self) -> str:
+        return self.text[:80]
+
+
+class Item(models.Model):
+    """A tool's name or a tag that some trajectory of the project has. Triggers (migration 0020) append it with the
+    first trajectory that has it; `items.py` reads it, and forgets what no trajectory has any more.
+
+    Nothing says that a name stands here once: so nobody who stores one waits for another who stores it too.
+    """
+
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="+", db_index=False, db_constraint=False
+    )
+    """Without a constraint: trajectories that go with their project still append."""
+    field = models.CharField(max_length=16)
+    """`tool_names` or `tags`."""
+    name = models.CharField(max_length=200)
+    is_doubted = models.BooleanField(default=False)
+    """Appended by a trajectory that had it and was deleted; never the only row of a name that there is."""
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["project", "field", "name", "is_doubted"], name="item_known")
+        ]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,116 @@
+"""What a project does not keep leaves what arrives here, before anything is read out of it.
+
+A span is redacted as the JSON that is stored; when something was found, what it says of itself is read from what is
+left. Parts of other formats are redacted value by value. Rejected spans and lines are kept only without their secrets.
+"""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import orjson
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from flywheel.core import traces
+from flywheel.core.redact import Redactor
+from flywheel.core.traces import Intervention, Message
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.spans import Span
+
+_WORDS = (
+    "name",
+    "error",
+    "model",
+    "tool_name",
+    "tool_call_id",
+    "finish_reason",
+    "arguments",
+    "result",
+    "raw",
+    "sampling",
+)
+"""What a step says, beside its messages."""
+_SAID = ("agent", "version", "session_id", "user_id", "environment", "tools", "tags", "metadata")
+
+
+def span(body: bytes, came: Span, redactor: Redactor, counts: Counter[str]) -> tuple[bytes, Span]:
+    """The span's stored JSON without its secrets, and the span as it reads then: the same one when it held none."""
+    clean, found = redactor.json(body)
+    if clean is body:
+        return body, came
+    counts.update(found)
+    row = orjson.loads(clean)
+    return clean, otlp.from_json(row, trace_id=came.trace_id, span_id=came.span_id, parent_id=came.parent_id)
+
+
+def part(came: traces.Trace, redactor: Redactor, counts: Counter[str]) -> traces.Trace:
+    """A part without its secrets. The same object when it held none."""
+    steps = [step(each, redactor, counts) for each in came.steps]
+    said = {name: getattr(came, name) for name in _SAID}
+    new, found = redactor.value(said)
+    done, more = redactor.value([item.to_json() for item in came.interventions])
+    counts.update(found)
+    counts.update(more)
+    interventions = [Intervention(**item) for item in done] if more else came.interventions
+    if not found and not more and all(a is b for a, b in zip(steps, came.steps, strict=True)):
+        return came
+    return replace(came, steps=steps, interventions=interventions, **(new if found else {}))
+
+
+def step(came: traces.Step, redactor: Redactor, counts: Counter[str]) -> traces.Step:
+    row: dict[str, Any] = {name: getattr(came, name) for name in _WORDS}
+    row["input"] = [message.to_json() for message in came.input]
+    row["output"] = [message.to_json() for message in came.output]
+    new, found = redactor.value(row)
+    if not found:
+        return came
+    counts.update(found)
+    new["input"] = [Message.from_json(message) for message in new["input"]]
+    new["output"] = [Message.from_json(message) for message in new["output"]]
+    return replace(came, **{name: new[name] for name in new if name in _FIELDS})
+
+
+_FIELDS = frozenset(item.name for item in fields(traces.Step))
+
+
+def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
+    """What was rejected, as it is kept for a person to look at; empty when it held a secret that cannot be cut out."""
+    text = _as_json(content)
+    clean, found = redactor.json(text)
+    counts.update(found)
+    if not found:
+        return content
+    return clean if text is content else b""
+
+
+def holds_any(content: bytes, encoding: str, redactor: Redactor) -> bool:
+    """Whether a request that was kept as it came holds a secret, or cannot be read to know."""
+    try:
+        plain = zlib.decompress(content, -15 if _is_bare(content, encoding) else 47) if encoding else content
+    except zlib.error:
+        return True
+    return bool(redactor.json(_as_json(plain))[1])
+
+
+def _is_bare(content: bytes, encoding: str) -> bool:
+    """Some senders of "deflate" leave the zlib header out."""
+    return encoding == "deflate" and not (content[:1] and content[0] & 0x0F == 8)
+
+
+def _as_json(content: bytes) -> bytes:
+    if content.lstrip()[:1] in (b"{", b"["):
+        return content
+    try:
+        return json.dumps(MessageToDict(ExportTraceServiceRequest.FromString(content))).encode()
+    except (DecodeError, ValueError):
+        return content
+
+
+def sentences(told: Sequence[str], redactor: Redactor) -> list[str]:
+    """Warnings and reasons, which quote what they are about."""
+    return [redactor.text(sentence)[0] for sentence in told]

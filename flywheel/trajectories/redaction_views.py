@@ -1,0 +1,30 @@
+"""A dry run of the redaction policy over the newest trajectories."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.accounts.redaction import redactor_of
+from flywheel.trajectories.rescan import scan
+
+NEWEST = 100
+
+
+@require_GET
+@requires(Permission.ADMIN)
+def dry_run(request: PageRequest) -> HttpResponse:
+    """What the policy would take out of what is stored, by kind and place."""
+    redactor = redactor_of(request.project)
+    report = scan(request.project, redactor, NEWEST)
+    context = {
+        "report": report,
+        "counts": report.counts.most_common(),
+        "places": report.by_count(),
+        "newest": NEWEST,
+        "version": redactor.version,
+        "command": f".venv/bin/python manage.py redact --project {request.project.slug}"
+        f" --apply --user {request.actor.username}",
+    }
+    return render(request, "trajectories/_redaction.html", context)

@@ -1,0 +1,85 @@
+// The list of trajectories: what a row is about, shown beside it, and all that match as one selection.
+
+(() => {
+  "use strict";
+
+  const panel = document.getElementById("preview");
+  const known = new Map();
+  const DELAY_MS = 350;
+  const KEPT = 100;
+  let waiting = 0;
+  let shownFor = null;
+
+  // ── Preview of a row, on hover and at the row of the keyboard ────────────────────────────────────────────────
+
+  function hide() {
+    clearTimeout(waiting);
+    shownFor = null;
+    if (panel) panel.hidden = true;
+  }
+
+  function later(row) {
+    if (!panel || row === shownFor || matchMedia("(hover: none)").matches) return;
+    hide();
+    shownFor = row;
+    waiting = setTimeout(() => show(row), DELAY_MS);
+  }
+
+  async function show(row) {
+    const address = row.dataset.preview;
+    if (!known.has(address)) {
+      const answer = await fetch(address, { headers: { "HX-Request": "true" } }).catch(() => null);
+      if (!answer?.ok) return;
+      if (known.size >= KEPT) known.delete(known.keys().next().value);
+      known.set(address, await answer.text());
+    }
+    if (row !== shownFor || !row.isConnected) return;
+    panel.innerHTML = known.get(address);
+    panel.hidden = false;
+    place(row);
+  }
+
+  /** Below the row or above it, whichever has the room; never over it. */
+  function place(row) {
+    const { top, bottom, left } = row.getBoundingClientRect();
+    const height = panel.offsetHeight;
+    const below = bottom + height + 8 < innerHeight || top < height + 8;
+    panel.style.top = `${below ? bottom + 4 : top - height - 4}px`;
+    panel.style.left = `${Math.min(Math.max(left, 0) + 120, innerWidth - panel.offsetWidth - 16)}px`;
+  }
+
+  document.addEventListener("mouseover", ({ target }) => {
+    if (!(target instanceof Element) || target.closest("#preview")) return;
+    const row = target.closest("tr[data-preview]");
+    if (row) later(row);
+    else if (shownFor) hide();
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    const row = target instanceof Element && target.closest("tr[data-preview]");
+    if (row) later(row);
+    else hide();
+  });
+  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hide();
+  });
+
+  // ── All that match ───────────────────────────────────────────────────────────────────────────────────────────
+
+  let takesAll = false;
+
+  document.addEventListener("change", ({ target }) => {
+    const all = document.querySelector("[data-all-matching]");
+    if (!all || !(target instanceof Element)) return;
+    if (target === all) {
+      takesAll = true;
+      const head = document.querySelector("[data-select-all]");
+      head.checked = all.checked;
+      head.dispatchEvent(new Event("change", { bubbles: true }));
+      takesAll = false;
+    } else if (target.matches(".tick input") && !takesAll) {
+      all.checked = false;
+    }
+    if (all.checked) document.querySelector("[data-selected-count]").textContent = "all";
+  });
+})();

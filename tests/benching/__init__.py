@@ -1,0 +1,1 @@
+"""What `tests/bench_ingest.py` measures with: requests, a client, peers, processes."""

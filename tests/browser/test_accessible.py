@@ -1,0 +1,120 @@
+"""axe-core over every page of the trajectories and failures rooms: wide and narrow, light and dark."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from playwright.sync_api import Browser
+from pytest_django.live_server_helper import LiveServer
+
+from flywheel.accounts.models import User
+from flywheel.failures.give import give
+from flywheel.failures.label import decide
+from flywheel.failures.models import Proposal, Queue, QueueItem
+from flywheel.trajectories import comments
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.store import store
+from tests.accounts.test_access import PROJECT_PAGES, World, agent, candidate, evaluated, world
+from tests.browser.browse import NARROW, WIDE, Tab
+from tests.conftest import Build, Cast
+from tests.trajectories.talking import body_of, episode
+
+__all__ = ["agent", "candidate", "evaluated", "world"]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.xdist_group("browser"),
+]
+AXE = files("axe_playwright_python") / "axe.min.js"
+SERIOUS = ("serious", "critical")
+RUN = """async () => {
+  const { violations } = await axe.run({ resultTypes: ["violations"] });
+  return violations.map(({ id, impact, nodes }) => [impact, id, nodes.slice(0, 3).map(({ html, any }) =>
+    html.slice(0, 160) + (any[0]?.data?.contrastRatio ? ` ${any[0].data.contrastRatio}` : ""))]);
+}"""
+
+
+@pytest.fixture
+def lived_in(cast: Cast, build: Build, world: World) -> World:
+    """The rooms as they are after a while: proposals, labels, a queue at work, talk."""
+    for number in range(12):
+        trace = f"{number + 1:032x}"
+        spans = otlp.decode(body_of(episode(trace, calls=1 + number % 3)), otlp.PROTOBUF).spans
+        store(cast.project, spans, source=Source.PRODUCTION, format="otlp")
+    rows = list(Trajectory.objects.filter(project=cast.project, source=Source.PRODUCTION).order_by("pk"))
+    now = timezone.now()
+    for number, row in enumerate(rows):
+        Trajectory.objects.filter(pk=row.pk).update(
+            started_at=now - timedelta(days=number), outcome=("success", "failed", None)[number % 3]
+        )
+        if number % 2 == 0:
+            said: dict[str, Any] = {"detector": "calls", "bucket": "wrong_tool", "evidence": "It called another."}
+            Proposal.objects.create(project=cast.project, trajectory=row, score=0.9, **said)
+            Trajectory.objects.filter(pk=row.pk).update(proposed_bucket="wrong_tool", proposed_score=0.9)
+    decide(trajectory=rows[1], actor=cast.reviewer, bucket="wrong_tool", note="the other one")
+    decide(trajectory=rows[3], actor=cast.reviewer)
+    queue = Queue.objects.get(pk=world.values["failures", "pk"])
+    for row in rows[4:8]:
+        QueueItem.objects.create(queue=queue, trajectory=row)
+    give(item=QueueItem.objects.filter(queue=queue).order_by("pk")[1], actor=cast.builder, bucket="wrong_tool")
+    named = Trajectory.objects.get(trace_id=world.values["trajectories", "trace_id"])
+    step = named.steps.latest("position").span_id
+    comments.say(trajectory=named, actor=cast.builder, text="Is this right, @everyone?", step=step)
+    return world
+
+
+@pytest.fixture
+def tab(browser: Browser, live_server: LiveServer, world: World, sign_in: Callable[[User], Client]) -> Iterator[Tab]:
+    tab = Tab(browser, live_server.url)
+    cookie = sign_in(world.everyone).cookies["sessionid"]
+    tab.context.add_cookies([{"name": "sessionid", "value": cookie.value, "url": live_server.url}])
+    # Before any script of the page, by the debugger: the page's policy stays on.
+    tab.context.add_init_script(AXE.read_text())
+    yield tab
+    tab.close()
+
+
+def overflow(tab: Tab) -> int:
+    """Pixels, once charts have followed the window."""
+    for _ in range(20):
+        if tab.overflow() == 0:
+            return 0
+        tab.page.wait_for_timeout(100)
+    return tab.overflow()
+
+
+def test_no_page_of_these_rooms_keeps_anybody_out(
+    lived_in: World, cast: Cast, tab: Tab, sign_in: Callable[[User], Client]
+) -> None:
+    client = sign_in(lived_in.everyone)
+    trace = lived_in.values["trajectories", "trace_id"]
+    step = Trajectory.objects.get(trace_id=trace).steps.latest("position").span_id
+    addresses = [f"/p/acme/trajectories/{trace}/?step={step}", f"/p/acme/trajectories/{1:032x}/"]
+    for page in PROJECT_PAGES:
+        if page.room in ("trajectories", "failures"):
+            address = page.url(project=cast.project.slug, **lived_in.of(page))
+            answer = client.get(address)
+            is_page = answer.status_code == 200 and "html" in answer.headers["Content-Type"]
+            if is_page and b"<!doctype" in answer.content[:20]:
+                addresses.append(address)
+    assert len(addresses) > 20
+    wrong: dict[str, Any] = {}
+    for address in addresses:
+        tab.page.set_viewport_size({"width": WIDE, "height": 900})
+        tab.open(address)
+        tab.page.wait_for_function("() => !document.querySelector('.htmx-request')")
+        for width in (WIDE, NARROW):
+            tab.page.set_viewport_size({"width": width, "height": 900})
+            if too_wide := overflow(tab):
+                wrong[f"{address} {width}"] = f"wider than the window by {too_wide}"
+            for colours in ("light", "dark"):
+                tab.page.emulate_media(color_scheme=colours)
+                if found := [each for each in tab.page.evaluate(RUN) if each[0] in SERIOUS]:
+                    wrong[f"{address} {width} {colours}"] = found
+    assert wrong == {}
+    assert tab.problems == []

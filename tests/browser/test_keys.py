@@ -1,0 +1,279 @@
+"""Every key that the `?` list of the review desk names does what it says, and no other is named."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Browser, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from flywheel.core.buckets import BUCKETS
+from flywheel.environments.models import Task
+from flywheel.failures import fill
+from flywheel.failures.make_queue import Wanted, make
+from flywheel.failures.models import Decision, Failure, Queue, QueueItem
+from tests.browser.browse import PATIENCE_MS, Tab
+from tests.conftest import Build, Cast
+from workers.detecting import detect_waiting
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.xdist_group("browser"),
+]
+expect.set_options(timeout=PATIENCE_MS)
+BROKEN = '{"tool": "calendar.create_event", "arguments": {"person": '
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A builder at the second item of a queue; the first is skipped, so that there is a way back."""
+
+    tab: Tab
+    queue: Queue
+
+    @property
+    def page(self) -> Page:
+        return self.tab.page
+
+    @property
+    def item(self) -> QueueItem:
+        shown = self.page.locator("#decision input[name=item]").get_attribute("value")
+        return QueueItem.objects.select_related("trajectory").get(pk=int(shown or 0))
+
+    @property
+    def decision(self) -> Failure:
+        """The only one that counts."""
+        return Failure.objects.get(current=True)
+
+    def open(self) -> None:
+        Failure.objects.filter(current=True).update(current=False, taken_back_at=timezone.now())
+        now = timezone.now()
+        for place, item in enumerate(self.queue.items.order_by("pk")):
+            item.reviews.filter(current=True).update(current=False, taken_back_at=now)
+            item.state, item.queued_at = QueueItem.State.TO_REVIEW, now + timedelta(microseconds=place)
+            item.reserved_by = item.reserved_until = item.outcome = item.closed_at = None
+            item.save(update_fields=["state", "queued_at", "reserved_by", "reserved_until", "outcome", "closed_at"])
+        self.page.evaluate("sessionStorage.clear()")
+        second = self.queue.items.order_by("pk")[1]
+        self.tab.open(f"/p/acme/failures/queues/{self.queue.pk}/review/{second.pk}/")
+        expect(self.page.locator("#hold")).to_contain_text("yours")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for what the page loads after itself."""
+        for late in ("#make button", "#comment-text"):
+            expect(self.page.locator(late)).to_be_visible()
+
+    def press(self, key: str) -> None:
+        for part in key.replace("mod+", "Control+").replace("shift+", "Shift+").split(" "):
+            self.page.keyboard.press(part)
+
+    def away(self, key: str) -> QueueItem:
+        """Press a key that leads to another item. Returns the one that was left."""
+        before = self.item
+        self.page.evaluate("document.getElementById('desk').dataset.stale = ''")
+        self.press(key)
+        expect(self.page.locator("#desk[data-stale]")).to_have_count(0)
+        assert self.item != before
+        self.settle()
+        return before
+
+
+@pytest.fixture
+def desk(browser: Browser, live_server: LiveServer, cast: Cast, build: Build) -> Iterator[Desk]:
+    rows = [build.trajectory(answer=BROKEN, prompt=f"Meet Person{n} on friday") for n in range(4)]
+    build.environment()
+    detect_waiting()
+    queue = make(project=cast.project, actor=cast.builder, wanted=Wanted("mine"))
+    fill.add(queue=queue, keys=[row.pk for row in rows], actor=cast.builder)
+    password = secrets.token_urlsafe(12)
+    cast.builder.set_password(password)
+    cast.builder.save()
+    tab = Tab(browser, live_server.url)
+    tab.sign_in("builder", password)
+    yield Desk(tab, queue)
+    tab.close()
+
+
+def confirms(desk: Desk, key: str) -> None:
+    left = desk.away(key)
+    assert (desk.decision.trajectory, desk.decision.decision) == (left.trajectory, Decision.CONFIRMED)
+
+
+def passes(desk: Desk, key: str) -> None:
+    left = desk.away(key)
+    assert (desk.decision.trajectory, desk.decision.decision) == (left.trajectory, Decision.REJECTED)
+
+
+def saves(desk: Desk, key: str) -> None:
+    desk.press("2")
+    left = desk.away(key)
+    assert (desk.decision.trajectory, desk.decision.bucket) == (left.trajectory, "wrong_tool")
+
+
+def chooses(bucket: str) -> Callable[[Desk, str], None]:
+    def check(desk: Desk, key: str) -> None:
+        field = desk.page.locator(f"#decision input[name=bucket][value={bucket}]")
+        if field.is_checked():  # as the detector proposes it
+            desk.press("0" if bucket != "other" else "1")
+        desk.press(key)
+        expect(field).to_be_checked()
+
+    return check
+
+
+def in_hand(desk: Desk) -> str:
+    return (desk.page.locator("#talk li.current").get_attribute("id") or "").removeprefix("step-")
+
+
+def steps(by: int) -> Callable[[Desk, str], None]:
+    def check(desk: Desk, key: str) -> None:
+        heads = desk.page.locator("#talk li[id^=step-]")
+        ids = [(heads.nth(place).get_attribute("id") or "").removeprefix("step-") for place in range(heads.count())]
+        desk.press("[")
+        at = ids.index(in_hand(desk))
+        desk.press(key)
+        assert ids.index(in_hand(desk)) == max(0, min(len(ids) - 1, at + by))
+
+    return check
+
+
+def marks(desk: Desk, key: str) -> None:
+    desk.press("[")
+    desk.press(key)
+    expect(desk.page.locator("#failing-step")).to_have_value(in_hand(desk))
+    expect(desk.page.locator("#talk .current")).to_contain_text("fails here")
+
+
+def corrects(desk: Desk, key: str) -> None:
+    desk.press(key)
+    expect(desk.page.locator("[data-correct]")).to_be_checked()
+    expect(desk.page.locator("#correction .editor :focus")).to_have_count(1)
+
+
+def writes_in(selector: str) -> Callable[[Desk, str], None]:
+    def check(desk: Desk, key: str) -> None:
+        desk.press(key)
+        expect(desk.page.locator(selector)).to_be_focused()
+
+    return check
+
+
+def makes_a_task(desk: Desk, key: str) -> None:
+    left = desk.item
+    desk.page.locator("[data-correct]").check()
+    desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
+    desk.page.locator("[name='arg.person']").fill("Person1")
+    desk.page.locator("[name='arg.day']").select_option("friday")
+    desk.page.evaluate("document.activeElement.blur()")
+    desk.press(key)
+    expect(desk.page.locator("#make .note")).to_contain_text("made")
+    assert Task.objects.get().failure == desk.decision
+    assert desk.decision.trajectory == left.trajectory
+
+
+def goes_on(desk: Desk, key: str) -> None:
+    desk.away(key)
+    assert not Failure.objects.filter(current=True).exists()
+
+
+def goes_back(desk: Desk, key: str) -> None:
+    decided = desk.away("p")
+    desk.away(key)
+    assert desk.item == decided
+
+
+def puts_at_the_end(desk: Desk, key: str) -> None:
+    left = desk.away(key)
+    last = desk.queue.items.order_by("-queued_at").first()
+    assert left == last
+
+
+def undoes(desk: Desk, key: str) -> None:
+    left = desk.away("p")
+    desk.away(key)
+    assert desk.item == left
+    assert not Failure.objects.filter(current=True).exists()
+
+
+def opens(selector: str) -> Callable[[Desk, str], None]:
+    def check(desk: Desk, key: str) -> None:
+        desk.press(key)
+        expect(desk.page.locator(selector)).to_be_visible()
+        desk.press("Escape")
+        expect(desk.page.locator(selector)).to_be_hidden()
+
+    return check
+
+
+EFFECTS: dict[str, Callable[[Desk, str], None]] = {
+    "?": opens("#keys-sheet"),
+    "mod+k": opens("#palette"),
+    "y": confirms,
+    "p": passes,
+    "f": saves,
+    "Enter": saves,
+    "mod+Enter": saves,
+    **{bucket.shortcut: chooses(bucket.key) for bucket in BUCKETS.values()},
+    "[": steps(-1),
+    "]": steps(1),
+    "s": marks,
+    "c": corrects,
+    "n": writes_in("#note"),
+    "d": writes_in("input[name=reason]"),
+    "m": writes_in("#comment-text"),
+    "x": makes_a_task,
+    "j": goes_on,
+    "k": goes_back,
+    "e": puts_at_the_end,
+    "u": undoes,
+}
+
+
+def named_keys(page: Page) -> dict[str, str]:
+    """Keys that the list names, with the address that it says they lead to, if any."""
+    found = page.evaluate(
+        "Object.fromEntries(Flywheel.keys.active().map("
+        "(each) => [each.key, each.element?.dataset.room ? each.element.href : '']))"
+    )
+    return dict(found)
+
+
+def test_every_key_of_the_review_desk_does_what_the_list_says(desk: Desk) -> None:
+    desk.open()
+    desk.away("p")  # so that there is something to undo
+    named = named_keys(desk.page)
+    rooms = {key: address for key, address in named.items() if address}
+    assert len(rooms) >= 7
+    assert {key for key in named if key not in rooms} == set(EFFECTS)
+    for key, effect in EFFECTS.items():
+        desk.open()
+        effect(desk, key)
+    for key, address in rooms.items():
+        desk.open()
+        desk.press(key)
+        desk.page.wait_for_url(re.compile(rf"^{re.escape(address)}(\?.*)?$"))
+    assert desk.tab.problems == []
+
+
+def test_no_key_acts_while_one_types_or_a_dialog_is_open(desk: Desk) -> None:
+    desk.open()
+    before = desk.item
+    desk.press("n")
+    for key in EFFECTS:
+        if "+" not in key:
+            desk.press(key)
+    expect(desk.page.locator("#note")).to_be_focused()
+    desk.press("Escape")
+    desk.press("?")
+    for key in ("p", "y", "f", "j", "2"):
+        desk.press(key)
+    expect(desk.page.locator("#keys-sheet")).to_be_visible()
+    assert desk.item == before
+    assert not Failure.objects.exists()
+    assert desk.tab.problems == []

@@ -1,0 +1,92 @@
+"""Every opening of a held-out part, kept by one function and shown beside what rests on it."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening, Split
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import note_look
+from flywheel.jobs import State
+from tests.conftest import Build, Cast
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+
+
+def an_eval(build: Build, split: str = Split.HELD_OUT, done: int = 8) -> EvalRun:
+    return EvalRun.objects.create(
+        project=build.cast.project,
+        created_by=build.cast.trainer,
+        version=build.version(),
+        task_set=build.task_set(),
+        split=split,
+        samples=1,
+        state=State.SUCCEEDED,
+        done=done,
+        total=8,
+    )
+
+
+def test_what_goes_on_is_one_opening_and_each_look_counts(build: Build, cast: Cast) -> None:
+    task_set = build.task_set()
+    for times in (1, 1):
+        ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=times)
+    for times in (1, 2, 3):
+        ledger.opened(task_set=task_set, kind=Opening.Kind.TRAINING, subject="r-3", times=times)
+    for _ in range(2):
+        ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer)
+    found = ledger.openings(task_set)
+    assert (found.times, found.evals, found.runs, found.people) == (4, 1, 1, 1)
+    assert found.words == "by 1 eval and 1 training run; 1 person looked at its rollouts"
+    assert Opening.objects.get(kind=Opening.Kind.PAGE).times == 2
+    assert ledger.openings(build.task_set()).words == "not measured yet"
+
+
+def test_the_budget_is_spent_by_measuring_not_by_looking(build: Build, cast: Cast) -> None:
+    task_set = build.task_set()
+    ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer, times=99)
+    assert not ledger.openings(task_set).is_spent
+    ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", times=ledger.BUDGET)
+    assert ledger.openings(task_set).is_spent
+
+
+@pytest.mark.parametrize(("split", "done", "times"), [("held_out", 8, 1), ("held_out", 0, 0), ("train", 8, 0)])
+def test_only_held_out_rollouts_are_an_opening(build: Build, cast: Cast, split: str, done: int, times: int) -> None:
+    note_look(an_eval(build, split, done), cast.viewer)
+    assert Opening.objects.count() == times
+
+
+def test_pages_and_the_api_are_looks(
+    build: Build, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], client: Client
+) -> None:
+    run = an_eval(build)
+    sign_in(cast.viewer).get(reverse("evals:run", args=["acme", run.pk]))
+    client.get(f"/api/v1/evals/{run.pk}/results", headers=key("read"))
+    assert list(Opening.objects.order_by("kind").values_list("kind", "subject", "actor__username")) == [
+        ("export", f"eval {run.pk}", "admin"),
+        ("page", f"eval {run.pk}", "viewer"),
+    ]
+
+
+def test_the_task_set_shows_who_opened_it(
+    build: Build, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], client: Client
+) -> None:
+    task_set = build.task_set()
+    ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=ledger.BUDGET)
+    address = reverse("environments:task_set", args=["acme", task_set.name, task_set.version])
+    text = sign_in(cast.viewer).get(address).content.decode()
+    assert "eval 5" in text
+    assert f"Opened {ledger.BUDGET} times" in text
+    assert sign_in(cast.stranger).get(address).status_code == 404
+    place = f"/api/v1/task-sets/{task_set.name}/{task_set.version}"
+    (item,) = client.get(f"{place}/openings", headers=key("read")).json()["items"]
+    assert (item["kind"], item["subject"], item["actor"], item["times"]) == ("eval", "eval 5", "trainer", ledger.BUDGET)
+    assert client.get(place, headers=key("read")).json()["opened"] == ledger.BUDGET
+    assert client.get(f"{place}/openings", headers=key("ingest")).status_code == 403
+    elsewhere = key("read", by=cast.stranger, project=cast.elsewhere)
+    assert client.get(f"{place}/openings", headers=elsewhere).status_code == 404

@@ -1,0 +1,323 @@
+"""The playground: an episode by hand and by a version, move by move."""
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import Scope, User
+from flywheel.core import envs
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.traces import Message, ToolCall
+from flywheel.environments import generate, play_state
+from flywheel.environments import play as verbs
+from flywheel.environments.make import core_task, environment
+from flywheel.environments.models import Environment, Generation, Opening, Split, Task
+from flywheel.environments.play_forms import MoveForm
+from flywheel.environments.play_models import Play, PlayTurn
+from flywheel.jobs import Lease, State
+from tests.conftest import Build, Cast
+from workers import playing
+from workers.generating import make_tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SignIn = Callable[[User], Client]
+
+
+class Tasks(Protocol):
+    def __call__(self, kind: str, count: int = 3) -> list[Task]: ...
+
+
+@pytest.fixture
+def tasks(cast: Cast) -> Tasks:
+    def of(kind: str, count: int = 3) -> list[Task]:
+        row = environment(
+            project=cast.project, name=kind, kind=kind, actor=cast.builder, config={}, verifier={"kind": kind}
+        )
+        job = generate.submit(environment=row, actor=cast.builder, count=count, seed=1, key=uuid.uuid4())
+        carry_out(Generation, job.pk, make_tasks)
+        return list(Environment.objects.get(pk=row.pk).tasks.order_by("number"))
+
+    return of
+
+
+def carry_out(kind: Any, pk: int, handler: Callable[[Lease], None]) -> None:
+    lease = kind.claim(pk)
+    assert lease is not None
+    with lease:
+        handler(lease)
+
+
+class Reference:
+    """An engine that does everything right, as the environment's own solution does."""
+
+    def __init__(self, task: Task) -> None:
+        version = task.environment.latest
+        self.env = envs.build(task.environment.kind, version.config, version.verifier)
+        self.task, self.closed = core_task(task), False
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        said = [self.env.solve(self.task, request.messages) for request in requests]
+        return [ChatResponse(text=each.content, tool_calls=each.tool_calls) for each in said]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.generate])
+def test_following_the_hints_solves_the_task(tasks: Tasks, cast: Cast, kind: str) -> None:
+    play = verbs.start(task=tasks(kind)[0], actor=cast.builder)
+    while not play.is_over:
+        move = verbs.hint(play)
+        assert move is not None
+        play = verbs.say(play=play, message=move, at=len(play.moves))
+    assert play.verdict is not None
+    assert play.verdict["score"] == 1.0
+    assert set(play.moves) == {""}
+
+
+def test_a_move_taken_back_leaves_the_episode_as_it_was(tasks: Tasks, cast: Cast) -> None:
+    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    opened = play.messages
+    over = verbs.say(play=play, message=Message("assistant", "I give up"), at=0)
+    assert len(over.messages) > len(opened)
+    again = verbs.take_back(play=over, at=1)
+    assert (again.messages, again.moves, again.is_over, again.verdict) == (opened, [], False, None)
+    with pytest.raises(verbs.CannotPlay, match="no move was made"):
+        verbs.take_back(play=again, at=0)
+
+
+def test_a_double_click_makes_one_move(tasks: Tasks, cast: Cast, sign_in: SignIn) -> None:
+    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    client = sign_in(cast.builder)
+    address = reverse("environments:say", args=[cast.project.slug, play.pk])
+    for _ in range(2):
+        client.post(address, {"text": "<think></think>\n<move>4</move>", "at": "0"})
+    play.refresh_from_db()
+    assert len(play.moves) == 1
+
+
+@pytest.mark.parametrize(("to_the_end", "moves"), [(False, 1), (True, None)])
+def test_a_version_makes_one_move_or_all(
+    tasks: Tasks,
+    cast: Cast,
+    build: Build,
+    monkeypatch: pytest.MonkeyPatch,
+    to_the_end: bool,
+    moves: int | None,
+) -> None:
+    task = next(task for task in tasks("workplace") if len(task.target["calls"]) >= 1)
+    engine = Reference(task)
+    monkeypatch.setattr(playing, "open_version", lambda _: engine)
+    version = build.version(sampling={"max_tokens": 64})
+    play = verbs.start(task=task, actor=cast.builder)
+    turn = verbs.ask(play=play, version=version, actor=cast.builder, at=0, key=uuid.uuid4(), to_the_end=to_the_end)
+    with pytest.raises(verbs.CannotPlay, match="making its move"):
+        verbs.say(play=play, message=Message("assistant", "me first"), at=0)
+    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    play.refresh_from_db()
+    turn.refresh_from_db()
+    assert (turn.state, engine.closed) == (State.SUCCEEDED, True)
+    assert set(play.moves) == {str(version)}
+    if moves:
+        assert len(play.moves) == moves
+    else:
+        assert play.is_over
+        assert play.verdict is not None
+        assert play.verdict["score"] == 1.0
+
+
+def test_a_turn_that_is_taken_over_makes_no_move_twice(
+    tasks: Tasks, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tasks("tictactoe")[0]
+    monkeypatch.setattr(playing, "open_version", lambda _: Reference(task))
+    play = verbs.start(task=task, actor=cast.builder)
+    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    lease = PlayTurn.claim(turn.pk)
+    assert lease is not None
+    monkeypatch.setattr(lease, "finish", lambda _: None)  # its worker dies before the end
+    playing.make_moves(lease)
+    PlayTurn.objects.filter(pk=turn.pk).update(state=State.QUEUED, lease_until=None)
+    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    play.refresh_from_db()
+    assert len(play.moves) == 1
+
+
+def test_an_engine_that_does_not_answer_leaves_what_was_played_and_says_why(
+    tasks: Tasks, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch, sign_in: SignIn
+) -> None:
+    class Silent(Reference):
+        def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+            return [ChatResponse(error="the server is full") for _ in requests]
+
+    task = tasks("tictactoe")[0]
+    monkeypatch.setattr(playing, "open_version", lambda _: Silent(task))
+    play = verbs.start(task=task, actor=cast.builder)
+    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    play.refresh_from_db()
+    assert play.moves == []
+    page = sign_in(cast.builder).get(reverse("environments:play", args=[cast.project.slug, play.pk]))
+    assert "the server is full" in page.content.decode()
+
+
+def test_the_same_key_asks_once(tasks: Tasks, cast: Cast, build: Build) -> None:
+    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    version, key = build.version(), uuid.uuid4()
+    first, again = (verbs.ask(play=play, version=version, actor=cast.builder, at=0, key=key) for _ in range(2))
+    assert first == again
+
+
+def test_playing_a_held_out_task_is_noted_with_its_sets(cast: Cast, build: Build) -> None:
+    member = build.task_set().members.filter(split=Split.HELD_OUT).select_related("task__environment").first()
+    assert member is not None
+    play = verbs.start(task=member.task, actor=cast.builder)
+    opening = Opening.objects.get(subject=f"{member.task} played")
+    assert (opening.kind, opening.actor, opening.task_set) == (Opening.Kind.PAGE, cast.builder, member.task_set)
+    assert play.task == member.task
+
+
+def test_arguments_are_asked_for_as_the_schema_says() -> None:
+    tool = {
+        "name": "book",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "who": {"type": "string"},
+                "seats": {"type": "integer"},
+                "price": {"type": "number"},
+                "when": {"enum": ["today", "tomorrow"]},
+                "window": {"type": "boolean"},
+                "notes": {"type": "array"},
+                "ref": {"type": ["string", "integer"]},
+                "left": {"type": "string"},
+            },
+            "required": ["who", "seats"],
+        },
+    }
+    given = {
+        "argument-who": " Bako ",
+        "argument-seats": "3",
+        "argument-price": "1.5",
+        "argument-when": "today",
+        "argument-window": "false",
+        "argument-notes": '["a", 1]',
+        "argument-ref": "lunch",
+        "argument-left": "",
+    }
+    form = MoveForm(given, tool=tool)
+    assert form.is_valid(), form.errors
+    call = form.message("c").tool_calls[0]
+    assert call.arguments == {
+        "who": " Bako ",
+        "seats": 3,
+        "price": 1.5,
+        "when": "today",
+        "window": False,
+        "notes": ["a", 1],
+        "ref": "lunch",
+    }
+    wrong = MoveForm({**given, "argument-seats": "many", "argument-notes": "[1", "argument-when": "never"}, tool=tool)
+    assert set(wrong.errors) == {"argument-seats", "argument-notes", "argument-when"}
+
+
+def test_a_person_plays_a_call_in_the_browser_form(tasks: Tasks, cast: Cast, sign_in: SignIn) -> None:
+    tasks("workplace", 12)
+    client = sign_in(cast.builder)
+    answer = client.post(reverse("environments:play_any", args=[cast.project.slug, "workplace"]))
+    play = Play.objects.get()
+    here = reverse("environments:play", args=[cast.project.slug, play.pk])
+    assert answer.headers["Location"] == here
+    page = client.get(here, {"tool": "calendar.search_events"}).content.decode()
+    assert re.search(r'name="argument-\w+"', page)
+    client.post(
+        reverse("environments:say", args=[cast.project.slug, play.pk]),
+        {"tool": "calendar.search_events", "argument-query": "lunch", "at": "0"},
+    )
+    play.refresh_from_db()
+    assert [message["role"] for message in play.messages][-2:] == ["assistant", "tool"]
+    assert play.messages[-2]["tool_calls"][0]["name"] == "calendar.search_events"
+    assert "Target" in client.get(here, {"hint": "1"}).content.decode()
+
+
+def test_what_was_played_stands_with_the_task(cast: Cast, build: Build, sign_in: SignIn) -> None:
+    task = build.task(Split.TRAIN)
+    play = verbs.start(task=task, actor=cast.builder)
+    page = sign_in(cast.viewer).get(
+        reverse("environments:task", args=[cast.project.slug, task.environment.name, task.number])
+    )
+    assert reverse("environments:play", args=[cast.project.slug, play.pk]) in page.content.decode()
+
+
+def test_a_program_plays_an_episode(tasks: Tasks, client: Client, key: Callable[..., dict[str, str]]) -> None:
+    task = tasks("workplace")[0]
+    headers = key(Scope.READ, Scope.BUILD)
+
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return client.post(f"/api/v1{path}", body, content_type="application/json", headers=headers)
+
+    opened = post(f"/environments/workplace/tasks/{task.number}/plays", {"seed": 0})
+    assert opened.status_code == 201
+    play, moves = opened.json(), 0
+    calls = [ToolCall("", call["tool"], call["arguments"]) for call in task.target["calls"]]
+    for call in calls:
+        body = {"at": moves, "tool_calls": [{"name": call.name, "arguments": call.arguments}]}
+        play, moves = post(f"/plays/{play['id']}/moves", body).json(), moves + 1
+    tables = client.get(f"/api/v1/plays/{play['id']}/state", headers=headers).json()
+    assert [table["name"] for table in tables] == ["calendar", "emails", "tasks", "contacts"]
+    assert sum(len(table["changed"]) for table in tables) == 1  # what the last call was to do
+    done = post(f"/plays/{play['id']}/moves", {"at": moves, "content": "Done."})
+    assert done.json()["verdict"]["score"] == 1.0
+    assert post(f"/plays/{play['id']}/moves", {"at": moves, "content": "Done."}).status_code == 409
+    assert client.get(f"/api/v1/plays/{play['id']}", headers=headers).json()["is_over"] is True
+    assert post(f"/plays/{play['id']}/take-back", {"at": moves + 1}).json()["is_over"] is False
+
+
+def test_the_state_of_a_game_marks_what_the_last_move_changed(tasks: Tasks, cast: Cast) -> None:
+    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    (board,) = play_state.state(play)
+    assert (board.name, board.changed, len(board.rows)) == ("board", [], 3)
+    move = verbs.hint(play)
+    assert move is not None
+    (board,) = play_state.state(verbs.say(play=play, message=move, at=0))
+    changed = [cell for row in board.changed for cell in row.cells if cell.before is not None]
+    assert sorted(cell.text for cell in changed) == ["O", "X"]
+    assert all(cell.before in "012345678" for cell in changed if cell.before is not None)
+
+
+@pytest.mark.parametrize("tool", ["create", "update", "delete", "search"])
+def test_the_state_of_a_workplace_tells_new_rows_from_changed_and_gone_ones(
+    tasks: Tasks, cast: Cast, tool: str
+) -> None:
+    play = verbs.start(task=tasks("workplace")[0], actor=cast.builder)
+    before = {table.name: table for table in play_state.state(play)}
+    assert list(before) == ["calendar", "emails", "tasks", "contacts"]
+    first = before["contacts"].rows[0].key
+    ada = {"name": "Ada Byron", "email": "ada@atlas.com", "phone": "1", "team": "Sales"}
+    arguments = {
+        "create": ada,
+        "update": {"contact_id": first, "field": "team", "new_value": "Nobody's"},
+        "delete": {"contact_id": first},
+        "search": {"query": "a"},
+    }
+    name = f"contacts.{tool}_contact{'s' * (tool == 'search')}"
+    call = Message("assistant", "", (ToolCall("c", name, arguments[tool]),))
+    after = {table.name: table for table in play_state.state(verbs.say(play=play, message=call, at=0))}
+    contacts = after.pop("contacts")
+    assert not any(table.changed for table in after.values())
+    found = [(row.change, [(cell.before, cell.text) for cell in row.cells if cell.before is not None])
+             for row in contacts.changed]  # fmt: skip
+    team = before["contacts"].rows[0].cells[-1].text
+    wanted: dict[str, Any] = {
+        "create": [("new", [])],
+        "update": [("changed", [(team, "Nobody's")])],
+        "delete": [("gone", [])],
+        "search": [],
+    }
+    assert found == wanted[tool]

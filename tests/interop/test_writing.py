@@ -1,0 +1,144 @@
+"""What exports are made of: files that stand alone, with nothing of the machine that made them."""
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flywheel.core.interop import vendor
+from flywheel.core.interop.bundle import load
+from flywheel.core.interop.writing import FORMATS, CannotExport, Export
+from tests.interop.environments import COUNT, SOURCES, export_of
+
+ALONE = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+assert not any(name.partition('.')[0] == 'flywheel' for name in sys.modules)
+bundle = importlib.import_module(sys.argv[2] + '.interop.bundle').load(__import__('pathlib').Path(sys.argv[3]))
+play = importlib.import_module(sys.argv[2] + '.interop.play')
+envs = importlib.import_module(sys.argv[2] + '.envs')
+scores = []
+for task in bundle.tasks.values():
+    messages = envs.episode(bundle.env, task, lambda seen: bundle.env.solve(task, seen))
+    said = [message for message in messages if message.role == 'assistant']
+    scores.append([play.judge(bundle.env, task, said).score, play.judge(bundle.env, task, said[:0]).score])
+assert not any(name.partition('.')[0] in ('flywheel', 'django') for name in sys.modules), sorted(sys.modules)
+print(json.dumps(scores))
+"""
+
+
+def written(export: Export, format: str, at: Path) -> Path:
+    for path, content in FORMATS[format].files(export):
+        target = at / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        assert not target.exists(), f"{path} is written twice"
+        target.write_bytes(content)
+    return at
+
+
+@pytest.mark.parametrize("format", [*FORMATS])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_file_is_whole_and_names_no_machine(kind: str, format: str, tmp_path: Path) -> None:
+    folder = written(export_of(kind), format, tmp_path)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert str(Path(__file__).parents[2]) not in text
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(text)):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                assert not [name for name in names if name.partition(".")[0] in ("flywheel", "django")]
+        elif path.suffix == ".toml":
+            tomllib.loads(text)
+        elif path.suffix == ".yaml":
+            assert yaml.safe_load(text)
+        elif path.suffix == ".json":
+            json.loads(text)
+        elif path.suffix == ".jsonl":
+            assert len([json.loads(line) for line in text.splitlines()]) == COUNT
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_vendored_part_judges_without_flywheel(kind: str, tmp_path: Path) -> None:
+    export = export_of(kind)
+    folder = written(export, "verifiers", tmp_path) / export.package
+    (folder / "__init__.py").write_text("")  # the framework itself is not here
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, str(tmp_path), f"{export.package}.core", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for right, nothing in json.loads(done.stdout):
+        assert right == 1.0
+        assert nothing < 0.5
+
+
+def test_the_bundle_comes_back_as_it_went(tmp_path: Path) -> None:
+    export = export_of("workplace", splits=("train", "held_out"))
+    bundle = load(written(export, "openenv", tmp_path))
+    given = list(export.tasks())
+    assert [(bundle.splits[task.id], task) for task in bundle.tasks.values()] == given
+    assert [task.id for task in bundle.of("held_out")] == [task.id for split, task in given if split == "held_out"]
+    assert bundle.about["verifier_digest"] == export.verifier_digest
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_what_an_agent_can_read_holds_no_answer(kind: str, tmp_path: Path) -> None:
+    """NeMo Gym's rows go to whoever trains, Harbor's image to the agent."""
+    export = export_of(kind)
+    for path, content in FORMATS["nemo_gym"].files(export):
+        if path.startswith("data/"):
+            assert not [row for row in map(json.loads, content.splitlines()) if "target" in json.dumps(row)]
+    images = [
+        json.loads(content)
+        for path, content in FORMATS["harbor"].files(export)
+        if path.endswith("environment/flywheel_env/task.json")
+    ]
+    assert [image["target"] for image in images] == [{}] * COUNT
+
+
+def test_harbors_agent_cannot_read_how_it_is_judged() -> None:
+    export = export_of("workplace")
+    part = {"type": "exact", "name": "own", "weight": 1.0, "read": "answer", "value": "swordfish"}
+    judged = Export(**{**vars(export), "verifier": {"kind": "rubric", "parts": [part]}})
+    holding = {path for path, content in FORMATS["harbor"].files(judged) if b"swordfish" in content}
+    assert holding
+    assert not [path for path in holding if "/environment/" in f"/{path}"]
+
+
+def test_a_description_may_hold_what_yaml_takes_for_a_sign() -> None:
+    export = Export(**{**vars(export_of("workplace")), "description": "Mail: reply - @properly"})
+    config = next(content for path, content in FORMATS["nemo_gym"].files(export) if path.endswith(".yaml"))
+    assert "Mail: reply - @properly" in str(yaml.safe_load(config))
+
+
+def test_the_same_export_is_the_same_bytes() -> None:
+    for format in FORMATS.values():
+        assert list(format.files(export_of("workplace"))) == list(format.files(export_of("workplace")))
+
+
+def test_what_needs_more_than_pure_code_is_not_exported() -> None:
+    export = export_of("workplace")
+    part = {"type": "python", "name": "own", "weight": 1.0, "source": "def verify(trace, target):\n    return 1.0\n"}
+    needy = Export(**{**vars(export), "verifier": {"kind": "rubric", "parts": [part]}})
+    for format in FORMATS.values():
+        with pytest.raises(CannotExport, match="python"):
+            list(format.files(needy))
+
+
+def test_the_requirements_are_those_of_the_modules() -> None:
+    assert [name.partition(">")[0] for name in vendor.requirements()] == [
+        "google-re2",
+        "jsonschema",
+        "orjson",
+        "referencing",
+    ]

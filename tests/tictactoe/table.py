@@ -1,0 +1,196 @@
+"""The table of the talk, for the reference policy: `python -m tests.tictactoe.table [--home DIR]`.
+
+Everything goes the way that a trainer goes: 200 games of a teacher behind an endpoint are collected by the eval runner
+on train tasks, filtered (not lost, in form throughout), written as a dataset, and the base is fine-tuned on it by the
+launched trainer. Then base and result play 500 seeded games against each opponent. The table replaces the one in
+docs/design/data-generation.md. With `--home` what was built before is taken up again.
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel.core.envs.tictactoe import TicTacToe, generate
+from flywheel.core.rollouts import Engine, Sampling, play
+from flywheel.core.stats import clustered_rate
+from flywheel.core.traces import Trace
+from tests.tictactoe.teacher import serving
+from workers.reference import game
+from workers.turn import flywheel_in
+
+PAGE = Path(__file__).parents[2] / "docs/design/data-generation.md"
+BEGIN, END = "<!-- table: python -m tests.tictactoe.table -->\n", "\n<!-- end of table -->"
+GAMES, COLLECTED = 500, 200
+SEED_OF_TASKS, SEED_OF_TEACHER, SEED_OF_TRAINING, SEED_OF_GAMES = 11, 12, 13, 10**6
+OPPONENTS = {"random": 1.0, "optimal": 0.0}
+SAMPLING = Sampling(temperature=0.7, max_tokens=48)
+CHOICE = {"form": "sft", "reward": "", "parts": "loss <= 0, format >= 1", "alike": "1", "cap": "1"}
+STEPS = 60
+PARTS = ("win", "draw", "loss", "format", "invalid")
+
+
+def played(engine: Engine, games: int, random_share: float) -> dict[str, list[float]]:
+    """What came of seeded games against an opponent, by part; the same games for whoever plays."""
+    env = TicTacToe({}, {})
+    tasks = list(generate(games, seed=SEED_OF_GAMES, low=random_share, high=random_share))
+    rollouts = play(engine, env, [(task, 0, number) for number, task in enumerate(tasks)], SAMPLING, [])
+    verdicts = [env.verifier(r.task)(Trace.from_messages("", r.messages), r.task.target) for r in rollouts]
+    assert not any(verdict.score is None for verdict in verdicts)
+    return {part: [float(verdict.parts[part] or 0.0) for verdict in verdicts] for part in PARTS}
+
+
+def line(who: str, found: dict[str, list[float]]) -> str:
+    """A row of the table: counts of games, then shares with 95 % intervals."""
+    cells = []
+    for part in PARTS:
+        values = found[part]
+        rate = clustered_rate(values, list(range(len(values))))
+        assert rate.mean is not None
+        assert rate.low is not None
+        assert rate.high is not None
+        share = f"{rate.mean:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
+        cells.append(share if part == "format" else f"{sum(values):.0f}: {share}")
+    return f"| {who} | {' | '.join(cells)} |"
+
+
+def table(arms: dict[str, dict[str, dict[str, list[float]]]], about: Sequence[str]) -> str:
+    head = "| | wins | draws | losses | format | games with an invalid move |\n|---|---|---|---|---|---|"
+    parts = []
+    for opponent in OPPONENTS:
+        rows = "\n".join(line(who, found[opponent]) for who, found in arms.items())
+        parts.append(f"Against the {opponent} opponent, {GAMES} games:\n\n{head}\n{rows}")
+    return "\n\n".join([*parts, "\n".join(f"- {text}" for text in about)])
+
+
+def trained(base: Path) -> tuple[Path, list[str]]:
+    """The base after SFT on what is left of the teacher's games, and what is to be told of the way. In a Flywheel."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = "flywheel.settings"
+    import django
+
+    django.setup()
+    from flywheel.accounts.models import Project
+    from flywheel.agents import artifacts
+    from flywheel.agents.make import make_agent, make_version
+    from flywheel.environments import generate as tasks
+    from flywheel.environments.make import environment, freeze
+    from flywheel.environments.models import Split
+    from flywheel.evals.reward_audit import override
+    from flywheel.training import from_rollouts, reward
+    from flywheel.training.choice import read
+    from flywheel.training.collect import collect, teacher
+    from flywheel.training.launch import launch
+    from workers import story
+
+    project = Project.objects.get(slug="default")
+    trainer, approver = story.oracle(project), story.approver(project)
+    place = environment(
+        project=project,
+        name="games",
+        actor=trainer,
+        kind="tictactoe",
+        config={},
+        verifier={"kind": "tictactoe"},
+        held_out_share=0.1,
+    )
+    job = tasks.submit(environment=place, actor=trainer, count=240, seed=SEED_OF_TASKS, key=uuid.uuid4())
+    story.finished(job)
+    proved = list(place.tasks.filter(is_proved=True).order_by("number"))
+    learnt = [task for task in proved if task.split == Split.TRAIN][:COLLECTED]
+    chosen = [*learnt, *(task for task in proved if task.split == Split.HELD_OUT)]
+    task_set = freeze(environment=place, name="games", actor=trainer, tasks=chosen)
+    say(f"{task_set}: {len(learnt)} train tasks, {len(chosen) - len(learnt)} held out")
+    with serving() as address:
+        shown = teacher(project=project, base_url=address, model="scripted", actor=trainer)
+        run, _ = collect(
+            key=uuid.uuid4(), version=shown, task_set=task_set, actor=trainer, samples=1, seed=SEED_OF_TEACHER
+        )
+        story.finished(run)
+    dataset = from_rollouts.write(name="teacher-games", run=run, choice=read(CHOICE), actor=trainer)
+    kept = dataset.recipe["steps"][-1]["after"]
+    say(f"{dataset}: {kept} of {len(learnt)} games, {dataset.rows} rows")
+    player = make_agent(project=project, name="player", actor=trainer)
+    version, _ = make_version(
+        agent=player,
+        actor=trainer,
+        base_model="flywheel-reference-game",
+        endpoint={"kind": "transformers"},
+        weights=artifacts.store(base, "model"),
+        sampling=SAMPLING.to_json(),
+    )
+    story.evaluate(version, task_set, samples=1)
+    for judged in reward.judged("sft", version, dataset):
+        override(judged=judged, actor=approver, reason="the rules of the game are the reward; tests hold them")
+    training, _ = launch(
+        key=uuid.uuid4(),
+        base=version,
+        algorithm="sft",
+        task_set=task_set,
+        dataset=dataset,
+        actor=trainer,
+        settings={"steps": STEPS},
+        seed=SEED_OF_TRAINING,
+        override_reason="the table is about SFT",
+    )
+    story.finished(training, timeout_s=1800)
+    training.refresh_from_db()
+    assert training.produced is not None
+    assert training.produced.weights is not None
+    about = [
+        f"{kept} of {len(learnt)} games of the teacher were kept ({CHOICE['parts']}), {dataset.rows} moves; dataset "
+        f"`{dataset.digest[:12]}`, SFT of all weights, {training.settings['steps']} steps of "
+        f"{training.settings['batch_size']}, rate {training.settings['learning_rate']:g}",
+        f"seeds: base {game.SEED}, tasks {SEED_OF_TASKS}, teacher {SEED_OF_TEACHER}, training {SEED_OF_TRAINING}, "
+        f"games {SEED_OF_GAMES}; temperature {SAMPLING.temperature:g}",
+    ]
+    return artifacts.local(training.produced.weights), about
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.tictactoe.table", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--home", type=Path, default=None)
+    home = parser.parse_args().home or Path(tempfile.mkdtemp(prefix="games-"))
+    home.mkdir(parents=True, exist_ok=True)
+    base, result = home / "base", home / "result.json"
+    if not (base / "model.safetensors").exists():
+        game.make(base)
+    if not result.exists():
+        with flywheel_in(home / "flywheel"):
+            weights, about = trained(base)
+            result.write_text(json.dumps({"weights": str(weights), "about": about}))
+    found = json.loads(result.read_text())
+    arms = {"base": asked(base), "after SFT": asked(Path(found["weights"]))}
+    text = table(arms, found["about"])
+    print(text)
+    page = PAGE.read_text()
+    start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    PAGE.write_text(f"{page[:start]}\n{text}\n{page[end:]}")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    say(f"{sum(each.ru_utime + each.ru_stime for each in used):.0f} s of processor time")
+
+
+def asked(path: Path) -> dict[str, dict[str, list[float]]]:
+    from workers.engines import open_engine
+
+    engine = open_engine({"kind": "transformers", "path": str(path), "batch_size": 128})
+    try:
+        found: dict[str, Any] = {name: played(engine, GAMES, share) for name, share in OPPONENTS.items()}
+    finally:
+        engine.close()
+    say(f"{path.name} has played")
+    return found
+
+
+def say(text: str) -> None:
+    print(f"{time.process_time():6.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

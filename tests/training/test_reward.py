@@ -1,0 +1,169 @@
+"""The lock: what learns from a reward is not launched, and not started, before the reward is audited or overridden."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from django.test import Client
+
+from flywheel.accounts.models import User
+from flywheel.core import verifiers
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
+from flywheel.jobs import Lease
+from flywheel.training import reward
+from flywheel.training.dataset import build as build_dataset
+from flywheel.training.launch import CannotLaunch
+from flywheel.training.models import Dataset, TrainingRun
+from tests.training.conftest import Room, right
+from workers.training import TrainingFailed, train
+
+
+@pytest.fixture
+def locked(room: Room) -> Room:
+    AuditOverride.objects.all().delete()
+    return room
+
+
+def rollouts(room: Room) -> EvalRun:
+    """Attempts at the train tasks of which one in two passes, in words of its own."""
+    run = room.evaluated(
+        lambda task, sample: f"Here: {right(task)}" if sample == 0 else "I cannot.",
+        split=Split.TRAIN,
+        success=(True, False),
+    )
+    EvalRun.objects.filter(pk=run.pk).update(verifier_digest=verifiers.digest({"kind": "tool_call"}))
+    run.refresh_from_db()
+    return run
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "cispo", "rloo"])
+def test_reinforcement_is_locked_until_somebody_who_may_lets_it_pass(locked: Room, algorithm: str) -> None:
+    with pytest.raises(CannotLaunch, match="no audit has shown") as caught:
+        locked.launch(algorithm=algorithm)
+    assert caught.value.field == "reward"
+    leave = locked.build.overridden(locked.base, locked.task_set)
+    run = locked.launch(algorithm=algorithm)
+    assert (run.reward_audit, run.audit_override) == (None, leave)
+    assert reward.kept(run)["override"] == {"by": "approver", "reason": "a test"}
+
+
+def test_what_people_wrote_needs_no_audit_and_what_a_reward_chose_does(locked: Room) -> None:
+    written = locked.launch()
+    assert reward.judged("sft", locked.base, written.dataset) == []
+    assert reward.kept(written)["learns_from_reward"] is False
+    for algorithm in ("sft", "dpo"):
+        with pytest.raises(CannotLaunch, match="no audit has shown"):
+            locked.launch(algorithm=algorithm, rollouts=rollouts(locked))
+
+
+def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) -> None:
+    """A teacher's rollouts were judged, not the base's: the audit must be of the teacher's outputs."""
+    run = rollouts(locked)
+    teacher = locked.build.version(system_prompt="I know better")
+    EvalRun.objects.filter(pk=run.pk).update(version=teacher)
+    made = build_dataset(
+        name="imitate",
+        kind="sft",
+        task_set=locked.task_set,
+        actor=locked.cast.trainer,
+        rollouts=EvalRun.objects.get(pk=run.pk),
+    )
+    (found,) = reward.judged("sft", locked.base, made)
+    assert found.version == teacher
+    locked.build.overridden(locked.base, locked.task_set)
+    with pytest.raises(CannotLaunch, match="no audit has shown"):
+        locked.launch(dataset=made)
+    locked.build.overridden(teacher, locked.task_set)
+    assert locked.launch(dataset=made).audit_override is not None
+
+
+def test_of_a_mix_every_reward_counts_and_the_weakest_is_told(locked: Room) -> None:
+    there = locked.build.environment("elsewhere").latest
+    other = TaskSet.objects.create(
+        project=locked.cast.project,
+        environment_version=there,
+        name="other",
+        version=1,
+        digest="0" * 64,
+        created_by=locked.cast.builder,
+    )
+    mixed = Dataset(
+        task_set=locked.task_set, recipe={"mix": [{"task_set": locked.task_set.pk}, {"task_set": other.pk}]}
+    )
+    assert [each.environment_version for each in reward.judged("grpo", locked.base, mixed)] == [
+        locked.task_set.environment_version,
+        there,
+    ]
+    for task_set, state in ((locked.task_set, "none"), (other, "overridden")):
+        locked.build.overridden(locked.base, task_set)
+        found = reward.standing_of("grpo", locked.base, mixed)
+        assert found is not None
+        assert found[1].state == state
+
+
+def test_the_worker_asks_once_more(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = room.launch(algorithm="grpo")
+    assert reward.refusal(run) == ""
+    monkeypatch.setattr(verifiers, "digest", lambda _: "another")
+    assert reward.refusal(run).startswith("it learns from a reward that no audit has shown to be right")
+    with pytest.raises(TrainingFailed, match="no audit has shown") as caught:
+        train(cast(Lease, SimpleNamespace(job=run)))
+    assert caught.value.kind == "reward_audit"
+
+
+def test_the_form_says_where_the_reward_stands_and_keeps_the_button(
+    locked: Room, sign_in: Callable[[User], Client]
+) -> None:
+    client = sign_in(locked.cast.trainer)
+    address = f"/p/acme/training/launch/?base={locked.base}&task_set={locked.task_set}&algorithm="
+    page = client.get(f"{address}grpo").content.decode()
+    assert "Locked." in page
+    assert 'id="launch-button" disabled' in page
+    assert "it learns from what people wrote" in client.get(f"{address}sft").content.decode()
+    sent = {"base": locked.base, "task_set": locked.task_set, "algorithm": "grpo", "reason": "to see"}
+    assert client.post("/p/acme/training/launch/", sent).status_code == 422
+    assert not TrainingRun.objects.exists()
+    locked.build.overridden(locked.base, locked.task_set)
+    page = client.get(f"{address}grpo").content.decode()
+    assert "The audit is overridden." in page
+    assert 'id="launch-button" disabled' not in page
+    answer = client.post("/p/acme/training/launch/", sent)
+    shown = client.get(answer.headers["Location"]).content.decode()
+    assert "audit overridden" in shown
+    assert "by approver: a test" in shown
+
+
+def test_tasks_that_teach_nothing_are_left_out_with_a_click(room: Room, sign_in: Callable[[User], Client]) -> None:
+    run = rollouts(room)
+    solved = run.results.order_by("task__number").values_list("task", "task__number")[0]
+    run.results.filter(task=solved[0]).update(success=True)
+    client = sign_in(room.cast.trainer)
+    sent: dict[str, Any] = {"base": room.base, "task_set": room.task_set, "algorithm": "grpo", "reason": "to see"}
+    page = client.get("/p/acme/training/launch/", {**sent, "leave_out": run.pk}).content.decode()
+    assert "Leave out the 1 task" in page
+    client.post("/p/acme/training/launch/", {**sent, "leave_out": run.pk})
+    made = TrainingRun.objects.get().dataset
+    assert (made.rows, made.recipe["left_out"]) == (5, 1)
+    with pytest.raises(CannotLaunch, match="has its rows already"):
+        room.launch(algorithm="grpo", dataset=made, leave_out=[solved[1]])
+
+
+def test_the_api_refuses_with_the_same_words(locked: Room, client: Client, key: Callable[..., dict[str, str]]) -> None:
+    body = {"base": str(locked.base), "task_set": str(locked.task_set), "algorithm": "grpo", "override_reason": "x"}
+    headers = key("train", by=locked.cast.trainer)
+    answer = client.post("/api/v1/training-runs", body, "application/json", headers=headers)
+    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, "reward")
+    audit = RewardAudit.objects.create(
+        project=locked.cast.project, run=rollouts(locked), seed=1, created_by=locked.cast.builder
+    )
+    assert RewardAudit.objects.filter(pk=audit.pk).update(is_green=True, finished_at=audit.created_at, result=RESULT)
+    answer = client.post("/api/v1/training-runs", body, "application/json", headers=headers)
+    assert answer.status_code == 201
+    assert (answer.json()["reward"]["audit"], answer.json()["reward"]["is_green"]) == (audit.pk, True)
+
+
+RESULT: dict[str, Any] = {
+    name: {"mean": 1.0, "low": 0.9, "high": 1.0, "n": 50} for name in ("agreement", "kappa", "false_passes")
+} | {"faults": []}

@@ -1,0 +1,201 @@
+# ruff: noqa: E501 (a table of examples)
+"""Secrets do not reach the database, whichever way they came."""
+
+import itertools
+import json
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.models import Q
+from django.http import HttpResponse
+from django.test import Client
+
+from flywheel.accounts import redaction
+from flywheel.accounts.models import AuditEntry
+from flywheel.core.redact import PLACEHOLDER
+from flywheel.trajectories.models import Batch, Body, Quarantined, Step, Trajectory
+from flywheel.trajectories.search import says
+from tests.conftest import Cast
+from tests.core.test_redact import KINDS, POSITIONS, made
+from tests.trajectories.talking import body_of, span, text
+from workers.detecting import detect_waiting
+
+pytestmark = pytest.mark.django_db
+PROTOBUF = "application/x-protobuf"
+Post = Callable[..., HttpResponse]
+
+
+@pytest.fixture
+def post(client: Client, key: Callable[..., dict[str, str]]) -> Post:
+    ingest = key("ingest", "build")
+
+    def send(body: bytes, content_type: str = PROTOBUF, path: str = "/v1/traces") -> Any:
+        return client.post(path, body, content_type=content_type, headers=ingest)
+
+    return send
+
+
+def dump() -> str:
+    """Everything that is stored, as text."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+            " AND table_name ~ '^(trajectories|agents|failures)_'"
+        )
+        tables = [name for (name,) in cursor.fetchall()]
+        found = []
+        for table in tables:
+            cursor.execute(f"SELECT coalesce(string_agg(row_to_json(t)::text, chr(10)), '') FROM \"{table}\" AS t")
+            found.append(cursor.fetchone()[0])
+        cursor.execute("SELECT content FROM trajectories_body UNION ALL SELECT content FROM trajectories_quarantined")
+        found += [bytes(content).decode("latin-1") for (content,) in cursor.fetchall()]
+    return "\n".join(found)
+
+
+def test_three_hundred_secrets_sent_as_telemetry_are_nowhere_in_the_database(post: Post) -> None:
+    pairs = list(itertools.islice(itertools.product(POSITIONS, KINDS), 312))
+    spans, secrets = [], []
+    for number, (where, kind) in enumerate(pairs, 1):
+        secret = made(kind, number)
+        secrets.append((secret, kind, where))
+        given = POSITIONS[where](secret)
+        held: dict[str, Any] = given if isinstance(given, dict) else {"list": given}
+        if number % 3 == 0:
+            held = {"gen_ai.input.messages": [text("user", json.dumps(held))], "gen_ai.operation.name": "chat"}
+        spans.append(span(number, name=f"work {number}", error=secret if number % 7 == 0 else ""))
+        for name, item in held.items():
+            attribute = spans[-1].attributes.add()
+            attribute.key = name
+            attribute.value.string_value = item if isinstance(item, str) else json.dumps(item)
+    assert post(body_of(spans)).status_code == 200
+    stored = dump()
+    missed = [
+        (kind, where) for secret, kind, where in secrets if secret in stored or json.dumps(secret)[1:-1] in stored
+    ]
+    assert missed == []
+    batch = Batch.objects.get()
+    assert batch.inserted == 312
+    assert sum(batch.redactions.values()) >= 312
+    assert batch.redactor == "1-secrets"
+    assert not Body.objects.exists(), "what held secrets is not kept as it came"
+
+
+def test_what_holds_none_is_kept_as_it_came(post: Post) -> None:
+    post(body_of([span(1, gen_ai__usage__input_tokens=12, to="ana@example.com")]))
+    batch = Batch.objects.get()
+    assert batch.redactions == {}
+    assert Body.objects.count() == 1
+    assert Step.objects.get().body["attributes"] == {"gen_ai.usage.input_tokens": 12, "to": "ana@example.com"}
+
+
+def test_files_pass_the_same_way(post: Post) -> None:
+    line = {
+        "id": "t1",
+        "messages": [
+            {"role": "user", "content": "log in with password=hunter2!"},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "login", "arguments": '{"password": "hunter2!"}'}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "ok, token: ghp_1abcdefghijklmnopqrstuvwxyz0123456789"},
+        ],
+        "metadata": {"agent": "a", "api_key": "hunter2!"},
+    }  # fmt: skip
+    bad = {"messages": 3, "password": "hunter2!"}
+    body = "\n".join(json.dumps(item) for item in (line, bad)).encode()
+    assert post(body, "application/x-ndjson", "/api/v1/trajectories?format=auto").status_code < 300
+    stored = dump()
+    assert "hunter2" not in stored
+    assert "ghp_1" not in stored
+    step = Step.objects.order_by("position")[1]
+    placeholder = step.body["output"][0]["tool_calls"][0]["arguments"]["password"]
+    assert PLACEHOLDER.fullmatch(placeholder.encode())
+    assert placeholder.split(":")[2] in json.dumps(Step.objects.order_by("position").first().body)  # type: ignore[union-attr]
+    assert Batch.objects.get().redactions["password"] >= 2
+
+
+def test_a_rejected_span_is_kept_without_its_secret(post: Post) -> None:
+    bad = span(0, name="work", db__password="hunter2!")
+    post(body_of([bad, span(1)]))
+    assert "hunter2" not in dump()
+    assert Batch.objects.get().rejected == 1
+    quiet = span(0, name="work")
+    post(body_of([quiet]))
+    assert Quarantined.objects.filter(content__gt=b"").count() == 1
+
+
+def test_a_project_chooses_what_is_redacted(cast: Cast, post: Post) -> None:
+    redaction.set_policy(
+        project=cast.project,
+        actor=cast.admin,
+        mode="strict",
+        rules=[{"name": "orders", "pattern": r"ORD-\d{4}", "kind": "order"}],
+    )
+    post(body_of([span(1, to="ana@example.com", note="ORD-1234 is late")]))
+    attributes = Step.objects.get().body["attributes"]
+    assert attributes["to"].startswith("[redacted:email:")
+    assert attributes["note"].startswith("[redacted:order:")
+    assert Batch.objects.get().redactor.startswith("1-strict-")
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    post(body_of([span(2, password="hunter2!")]))
+    assert "hunter2!" in dump()
+
+
+def test_the_same_span_again_is_a_duplicate_still(post: Post) -> None:
+    body = body_of([span(1, password="hunter2!", gen_ai__agent__name="a")])
+    post(body)
+    post(body)
+    first, second = Batch.objects.order_by("id")
+    assert (first.inserted, second.duplicate) == (1, 1)
+    assert Trajectory.objects.get().agent_name == "a"
+
+
+def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, sign_in: Callable[..., Client]) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    long = "x" * 70_000 + " password=hunter2! " + "y" * 100
+    post(
+        body_of(
+            [span(1, db__password="hunter2!", note="a ghp_1abcdefghijklmnopqrstuvwxyz0123456789"), span(2, big=long)]
+        )
+    )
+    post(body_of([span(0, db__password="hunter2!")]))
+    kept = dump()
+    assert "hunter2!" in kept
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=[])
+    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    assert "× password" in page
+    assert "attributes.db.password" in page
+    assert "hunter2" not in page
+    assert sign_in(cast.builder).get("/p/acme/trajectories/redaction/dry-run/").status_code == 403
+    assert dump() == kept, "a dry run changes nothing"
+    with pytest.raises(CommandError):
+        call_command("redact", "--project", "acme", "--apply", "--user", cast.builder.username, stdout=StringIO())
+    out = StringIO()
+    call_command("redact", "--project", "acme", stdout=out)
+    assert "nothing is changed" in out.getvalue()
+    call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=out)
+    left = dump()
+    assert "hunter2!" not in left
+    assert "ghp_1" not in left
+    assert AuditEntry.objects.get(action="trajectories.redact").data["counts"]["password"] >= 2
+    again = StringIO()
+    call_command("redact", "--project", "acme", stdout=again)
+    assert again.getvalue().startswith("0 found")
+
+
+def test_search_forgets_what_was_taken_out(cast: Cast, post: Post) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    secret = "ghp_1abcdefghijklmnopqrstuvwxyz0123456789"
+    post(body_of([span(1, gen_ai__operation__name="chat", gen_ai__input__messages=[text("user", f"my key {secret}")])]))
+    detect_waiting()
+    found = says(secret)
+    assert found is not None
+    assert Trajectory.objects.filter(found).exists()
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=[])
+    call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
+    assert secret[4:] not in dump()
+    assert detect_waiting() == 1
+    assert not Trajectory.objects.filter(found).exists()
+    assert Trajectory.objects.filter(says("my key") or Q()).exists()

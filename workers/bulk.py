@@ -1,0 +1,31 @@
+"""Doing one thing with many trajectories: the worker's side of `trajectories.bulk`."""
+
+from flywheel.jobs import Lease, State
+from flywheel.trajectories import bulk
+from flywheel.trajectories.models import Bulk
+from flywheel.trajectories.store import patiently
+
+
+def carry_out(lease: Lease) -> None:
+    """Go on from where the last owner was, a few at a time. What is done and how far it is are written together."""
+    job = lease.job
+    assert isinstance(job, Bulk)
+    if job.total is None:
+        lease.update(total=bulk.rows_of(job).count())
+    for keys in bulk.parts(job):
+        if lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        _few(lease, job, keys)
+
+
+def _few(lease: Lease, job: Bulk, keys: list[int]) -> None:
+    done, report = job.done, job.report
+
+    def both() -> None:
+        job.report = report
+        now = bulk.do(job, keys)
+        # The job's row is locked only here, so that the lease is renewed meanwhile.
+        lease.update(at=keys[-1], done=done + len(keys), report=now)
+
+    patiently(both)

@@ -1,0 +1,68 @@
+"""Clustering failures: the worker's side of `failures.similar`."""
+
+from flywheel.core import clusters as grouping
+from flywheel.failures import similar, similar_change
+from flywheel.failures.models import Clustering
+from flywheel.jobs import Lease, State
+
+
+class Cancelled(Exception):
+    """A person asked for an end."""
+
+
+def cluster(lease: Lease) -> None:
+    """Read the failures, compare them, write the clusters. What was read is kept for whoever does it again; the
+    clusters are written all at once."""
+    job = lease.job
+    assert isinstance(job, Clustering)
+    try:
+        _cluster(lease, job)
+    except Cancelled:
+        lease.finish(State.CANCELLED)
+
+
+def _cluster(lease: Lease, job: Clustering) -> None:
+    keys, found = similar.chosen(job)
+    lease.progress(0, len(keys), "reads the failures")
+    for done in similar.reading(keys):
+        _go_on(lease)
+        lease.progress(done, message="reads the failures")
+    report: dict[str, float | str] = {"found": found, "compared": 0, "unreadable": len(keys), "clusters": 0, "alone": 0}
+    if not keys:
+        lease.update(report=report)
+        return
+    total = len(keys)
+    lease.progress(total, message="compares them")
+    keys, space = similar.compare(job, keys)
+    apart = similar.apart(job, space)
+    groups = grouping.cluster(space.rows, apart, seed=similar.SEED, between=lambda: _go_on(lease))
+    report |= {
+        "compared": len(keys),
+        "unreadable": total - len(keys),
+        "clusters": len(groups.clusters),
+        "alone": len(groups.alone),
+        "linked": groups.linked,
+        "apart": apart,
+        "seed": similar.SEED,
+        **similar.days_of(keys),
+    }
+    alone = [keys[at] for at in groups.alone]
+    if job.within_id is not None:
+        with lease.guard():
+            similar_change.put_apart(job, [[keys[at] for at in places] for places in groups.clusters], alone)
+            lease.update(report=report)
+        return
+    told = []
+    for number, places in enumerate(groups.clusters, start=1):
+        _go_on(lease)
+        told.append(similar.described(space, places, keys))
+        if number % 20 == 0:
+            lease.progress(len(keys), message=f"tells {number} of {len(groups.clusters)} clusters apart")
+    with lease.guard():
+        similar.write(job, told, alone)
+        lease.update(report=report, message="")
+
+
+def _go_on(lease: Lease) -> None:
+    if lease.cancelled:
+        raise Cancelled

@@ -1,0 +1,92 @@
+"""A version asked at a vLLM server, under the name of its adapter.
+
+The server renders the conversation with the base's own chat template, tools included, and is told to leave the answer
+as it is: tool calls are read out of the text here, as those of weights that are asked in the worker, so that both
+engines read an answer alike. When the server does not know the name any more (it was started anew) the adapter is
+loaded again.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from workers.engines.openai_engine import Failed, OpenAIEngine
+from workers.engines.tool_calls import read_tool_calls
+
+ALTERNATIVES = 2
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """A greedy answer, token by token: the text, each token's id and logarithm of its probability, and by how much the
+    second best was behind it."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    leads: tuple[float, ...]
+
+
+class VllmEngine(OpenAIEngine):
+    def __init__(self, url: str, model: str, api_key: str = "", *, again: Callable[[], object], **options: Any) -> None:
+        """`again` has the server load the model; it is called from several threads."""
+        super().__init__(f"{url}/v1", model, api_key, **options)
+        self._again = again
+
+    def trails(self, questions: Sequence[tuple[str, ChatRequest]], at_once: int = 1) -> list[Trail]:
+        """The greedy answers of these models to these requests, `at_once` of them at a time, begun in the order given.
+
+        Nothing that the server remembers of an earlier request is used. Raises EngineError.
+        """
+        self._well_at = time.monotonic()  # a server that is full now is waited for
+        with ThreadPoolExecutor(at_once, thread_name_prefix="vllm-trails") as pool:
+            return list(pool.map(lambda question: self._trail(*question), questions))
+
+    def _trail(self, model: str, request: ChatRequest) -> Trail:
+        greedy = replace(request, sampling=replace(request.sampling, temperature=0.0, top_p=1.0))
+        more = {"model": model, "logprobs": True, "top_logprobs": ALTERNATIVES, "return_token_ids": True}
+        try:
+            reply, _ = self._exchange(
+                json.dumps(self._body(greedy) | more | {"cache_salt": secrets.token_hex(16)}).encode()
+            )
+            choice = json.loads(reply)["choices"][0]
+            steps = choice["logprobs"]["content"]
+            return Trail(
+                text=choice["message"].get("content") or "",
+                tokens=tuple(choice["token_ids"]),
+                logprobs=tuple(step["logprob"] for step in steps),
+                leads=tuple(_lead(step) for step in steps),
+            )
+        except Failed as failure:
+            raise EngineError(f"{model} at {self.base_url} cannot be asked: {failure}") from failure
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise EngineError(f"{self.base_url} gives no token ids and probabilities: {error!r}") from error
+
+    def _exchange(self, body: bytes) -> tuple[bytes, float]:
+        try:
+            return super()._exchange(body)
+        except Failed as failure:
+            if failure.status != NOT_FOUND:
+                raise
+            self._again()
+            return super()._exchange(body)
+
+    def _body(self, request: ChatRequest) -> dict[str, Any]:
+        body = super()._body(request)
+        return body | {"tool_choice": "none"} if request.tools else body
+
+    def _response(self, content: bytes, latency_ms: float) -> ChatResponse:
+        response = super()._response(content, latency_ms)
+        text, calls = read_tool_calls(response.text)
+        return replace(response, text=text, tool_calls=(*response.tool_calls, *calls))
+
+
+def _lead(step: dict[str, Any]) -> float:
+    best = sorted((other["logprob"] for other in step["top_logprobs"]), reverse=True)
+    return float(best[0] - best[1]) if len(best) > 1 else float("inf")

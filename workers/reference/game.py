@@ -1,0 +1,144 @@
+"""The reference policy for tic-tac-toe: `python -m workers.reference.game OUT_DIR [--steps N]`.
+
+The same size and the same code as the policy of the story (`build.py`), with a vocabulary of its own and another world
+to learn from: the log of an older player, who knows what a board is and seldom more. It plays any free cell as often as
+a good one, and answers in whatever form came to its mind; now and then it names a cell that is taken, or none. So what
+comes out is a base as the talk had one: it can play, mostly loses, and seldom keeps to the form.
+
+`teacher` is the player whom a policy may learn from: it looks before it moves, errs sometimes, and is not always in
+form.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from flywheel.core.envs import Task
+from flywheel.core.envs.tictactoe import (
+    SYSTEM_PROMPT,
+    TicTacToe,
+    free_cells,
+    generate,
+    move,
+    put,
+    values,
+    winner_of,
+)
+from flywheel.core.traces import Message
+from workers.reference.build import Corpus, Talk, build, talk
+
+STEPS = 150
+SEED = 5
+FORMED, BARE, WORDS = 0.3, 0.55, 0.15
+"""Shares of the forms in the log: as wanted, a move without a thought, and in words, which is no move."""
+LOOKS = 0.35
+"""How often the player of the log looks for the best move; else any cell will do."""
+TAKEN = 0.04
+"""How often it names a cell that is taken."""
+ERRS, FORGETS = 0.1, 0.04
+"""How often the teacher moves anywhere, and forgets to think aloud."""
+
+
+def corpus() -> Corpus:
+    return Corpus(
+        talks=talks,
+        texts=lambda: (text for said, _ in zip(talks(), range(500), strict=False) for text, _ in said),
+        # A cell is a token, with the space or the line before it.
+        pattern=r"</?[a-z]+>| ?[A-Za-z]+|[ \n]?[0-9.,]|\s|.",
+    )
+
+
+def talks() -> Iterator[Talk]:
+    """Games of the log, without end."""
+    seed = 0
+    while True:
+        for task in generate(1000, seed=10**9 + seed):
+            yield _game(task, random.Random(f"log {SEED} {task.id}"))
+        seed += 1
+
+
+def _game(task: Task, rng: random.Random) -> Talk:
+    env = TicTacToe({}, {})
+    messages = env.reset(task, 0)
+    turns = []
+    for _ in range(env.max_turns):
+        said = _logged(board_of(messages), rng)
+        turns.append((messages[-1].content, said.content))
+        messages = [*messages, said]
+        reply = env.respond(task, messages, 0)
+        if not reply:
+            break
+        messages = [*messages, *reply]
+    return talk(SYSTEM_PROMPT, *turns)
+
+
+def _logged(board: str, rng: random.Random) -> Message:
+    free = free_cells(board)
+    cell = rng.choice(free)
+    if rng.random() < LOOKS:
+        cell = rng.choice(best_cells(board))
+    elif rng.random() < TAKEN and len(free) < 9:
+        cell = rng.choice([other for other in range(9) if other not in free])
+    form = rng.random()
+    if form < FORMED:
+        return move(cell, f"Cell {cell} is free.")
+    if form < FORMED + BARE:
+        return Message("assistant", f"<move>{cell}</move>")
+    return Message("assistant", f"I take cell {cell}.")
+
+
+def teacher(messages: Sequence[Message], seed: int) -> Message:
+    """What the teacher says next in a game; always the same for a seed."""
+    board = board_of(messages)
+    rng = random.Random(f"teacher {seed} {board}")
+    cell = rng.choice(free_cells(board)) if rng.random() < ERRS else rng.choice(best_cells(board))
+    if rng.random() < FORGETS:
+        return Message("assistant", f"<move>{cell}</move>")
+    return move(cell, _thought(board, cell))
+
+
+def _thought(board: str, cell: int) -> str:
+    wins, threats = ([at for at in free_cells(board) if winner_of(put(board, at, player))] for player in "XO")
+    if cell in wins:
+        return f"I win at {cell}."
+    if threats:
+        return f"O wins at {threats[0]}."
+    return "The centre." if cell == 4 else "A corner." if cell in (0, 2, 6, 8) else "A side."
+
+
+def board_of(messages: Sequence[Message]) -> str:
+    """The board that a player is shown, as nine cells."""
+    lines = [line.split() for line in messages[-1].content.splitlines()]
+    return "".join(cell for line in lines if len(line) == 3 and set("".join(line)) <= set("XO.") for cell in line)
+
+
+def best_cells(board: str) -> list[int]:
+    """The moves that are best against one who makes no mistakes."""
+    found = values(board, "X")
+    best = max(worth for _, worth in found)
+    return [cell for cell, worth in found if worth == best]
+
+
+def make(out: Path, steps: int = STEPS, report: TextIO = sys.stderr) -> None:
+    """Make the base and write it into `out`."""
+    build(out, steps, report, corpus())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.reference.game", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # as in build.py
+    make(arguments.out, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

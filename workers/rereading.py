@@ -1,0 +1,21 @@
+"""Reading stored spans again: the worker's side of `trajectories.reread`."""
+
+from flywheel.jobs import Lease, State
+from flywheel.trajectories import announce
+from flywheel.trajectories.models import Reread, Trajectory
+from flywheel.trajectories.reread import reread
+
+
+def read_again(lease: Lease) -> None:
+    """Go on from where the last owner was, and say how far it is."""
+    job = lease.job
+    assert isinstance(job, Reread)
+    total = Trajectory.objects.filter(project=job.project).count()
+    done, changed = job.done, job.changed
+    lease.update(total=total)
+    for progress in reread(job.project, after=job.at):
+        lease.update(done=done + progress.done, changed=changed + progress.changed, at=progress.at)
+        if lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+    announce.now(job.project.pk)

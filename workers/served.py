@@ -1,0 +1,73 @@
+"""A version asked at this installation's vLLM server: its adapter loaded, the server tested before it is believed."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections
+
+from flywheel import env
+from flywheel.accounts.upstream import VLLM_KEY, key_of
+from flywheel.core.envs import Environment, Task
+from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.evals import served
+from flywheel.evals.models import EvalRun
+from flywheel.jobs import Lease
+from workers.engines.isolation import check_isolation
+from workers.engines.vllm_engine import VllmEngine
+
+REQUESTS, TOKENS = 3, 24
+"""Of the self-test: tasks whose beginnings are asked, and tokens of an answer."""
+
+
+class NotIsolated(RuntimeError):
+    """The server answers for one version with another's adapter, or with none. Nothing that it says counts."""
+
+    kind = "isolation"
+
+
+def open_served(
+    lease: Lease, run: EvalRun, environment: Environment, tasks: Sequence[Task], tools: Sequence[dict[str, Any]]
+) -> VllmEngine:
+    """The engine of the run's version, after the server has shown that it keeps adapters apart; what it showed is kept
+    with the run. Raises ServerError, NotServable, EngineError and NotIsolated."""
+    served.load_arms(run.version)
+    engine = VllmEngine(env.vllm_url(), served.name_of(run.version), key_of(VLLM_KEY), again=_Loader(run))
+    lease.progress(lease.job.done, lease.job.total, "testing that the server keeps adapters apart")
+    sampling = Sampling(max_tokens=min(TOKENS, run.sampling["max_tokens"]))
+    requests = [
+        ChatRequest(tuple(environment.reset(task, number)), sampling, number, tuple(tools))
+        for number, task in enumerate(tasks[:REQUESTS])
+    ]
+    report = check_isolation(engine, served.arms_of(run.version), served.probes_of(run.version), requests)
+    with lease.guard():
+        lease.update(isolation=report)
+    if not report["passed"]:
+        raise NotIsolated(_why(report))
+    lease.log(f"the server keeps adapters apart: {report['answers']} answers in shared batches were those given alone")
+    return engine
+
+
+class _Loader:
+    """Loads what a server that was started anew has forgotten, when the first of several threads finds out."""
+
+    def __init__(self, run: EvalRun) -> None:
+        self._run, self._lock = run, threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            try:
+                served.load(self._run.version)
+            finally:
+                connections.close_all()  # this thread's own, which nobody else would close
+
+
+def _why(report: dict[str, Any]) -> str:
+    if not report["evidence"]:
+        return f"the server does not apply adapters: {', '.join(report['untouched'])} answers as the probe does"
+    first = report["evidence"][0]
+    many = f"{report['different']} of {report['answers']} answers in shared batches were not those given alone"
+    return (
+        f"the server mixes adapters up: {many}. "
+        f"{first['arm']} said {first['alone']!r} alone and {first['among_others']!r} among others"
+    )
