@@ -6,13 +6,15 @@ Builders of rows (`build.…`) make the least that a test needs; everything else
 
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from pytest_django.plugin import DjangoDbBlocker
 
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, User
 from flywheel.agents.models import Agent, Version
@@ -76,6 +78,17 @@ class Cast:
     admin: User
     stranger: User
     elsewhere: Project
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """End what is left of the sessions of processes that tests have killed: a statement goes on without its client."""
+    yield
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 @pytest.fixture
