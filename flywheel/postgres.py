@@ -388,22 +388,35 @@ def _refuse_other_major(home: _Home) -> None:
 
 
 def _run(identity: "_Identity", lock: int, directory: Path, program: Path, *arguments: str, stdin: str = "") -> None:
-    done = subprocess.run(
-        [program, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        cwd=directory,
-        env=_environment(),
-        pass_fds=(lock,),
-        preexec_fn=identity.become,
-        umask=0o077,
-        start_new_session=True,
-    )
-    if done.returncode:
-        output = (done.stdout + done.stderr)[-2000:]
-        raise PostgresError(f"{program.name} failed with status {done.returncode}:\n{output}")
+    with tempfile.TemporaryFile() as output:
+        try:
+            code: int | str = subprocess.run(
+                [program, *arguments],
+                input=stdin.encode(),
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env=_environment(),
+                pass_fds=(lock,),
+                preexec_fn=identity.become and functools.partial(_become, identity.become),
+                umask=0o077,
+                start_new_session=True,
+            ).returncode
+        except subprocess.SubprocessError as error:
+            code = str(error)
+        if code:
+            output.seek(0)
+            said = output.read()[-2000:].decode(errors="replace")
+            raise PostgresError(f"{program.name} failed ({code}):\n{said}")
+
+
+def _become(become: Callable[[], None]) -> None:
+    """Of what is raised here, subprocess says only that it was."""
+    try:
+        become()
+    except BaseException as error:
+        os.write(2, repr(error).encode())
+        raise
 
 
 def _environment() -> dict[str, str]:

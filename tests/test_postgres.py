@@ -470,6 +470,19 @@ def test_where_nothing_works_every_attempt_is_named(tmp_path: Path, monkeypatch:
         postgres.start(tmp_path / "pg")
 
 
+def test_an_identity_that_is_lost_on_the_way_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def once() -> None:
+        asked = tmp_path / "asked"
+        if asked.exists():
+            raise PermissionError("no more namespaces")
+        asked.touch()
+
+    here = postgres._Identity("a user namespace", os.geteuid(), os.getegid(), "", once)
+    monkeypatch.setattr(postgres, "_identities", lambda: iter([here]))
+    with pytest.raises(postgres.PostgresError, match=r"(?s)initdb failed .*no more namespaces"):
+        postgres.start(tmp_path / "pg")
+
+
 def test_another_major_version_is_refused(newcomer: Person) -> None:
     newcomer.run("Path(arguments[0]).mkdir(parents=True)", newcomer.data_dir / "cluster")
     (newcomer.data_dir / "cluster" / "PG_VERSION").write_text("17\n")
