@@ -1,6 +1,6 @@
 # Everything a person types. Each target does its own set-up on a machine with Python 3.11 or newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo up turn serve test test-serve check bench attacks browser format lock clean
+.PHONY: help demo up turn serve test test-again test-serve check bench attacks browser format lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,9 @@ serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the referenc
 
 test: $(DEV_STAMP) browser  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-again: $(DEV_STAMP)  ## The tests that failed last time, one after the other
+	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
 
 test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; skipped where vLLM cannot be installed
 	@$(MAKE) --no-print-directory $(SERVE_STAMP) || echo "vLLM cannot be installed here" >&2
