@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import DataError, OperationalError, ProgrammingError
 from django.test import Client
 
 from flywheel.accounts.models import ApiKey, Project
@@ -425,7 +425,16 @@ def test_a_link_local_address_is_refused_when_the_connection_stands(
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"", 400), (b"{", 400), (b"[]", 400), (b'{"model": 5}', 400), (b"{}", 400), (b"[" * 200_000, 400)],
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"model": 5}', 400),
+        (b"{}", 400),
+        (b"[" * 200_000, 400),
+        (b'{"model": "a\\u0000"}', 400),
+        (b'{"model": "a\\ud800"}', 400),
+    ],
 )
 def test_a_request_that_cannot_be_routed_is_refused(
     body: bytes, status: int, client: Client, gate: Headers, upstream: Upstream
@@ -434,6 +443,21 @@ def test_a_request_that_cannot_be_routed_is_refused(
     assert answer.status_code == status
     assert refusal(answer.content)
     assert upstream.seen == []
+    assert routing._away_until == 0.0
+
+
+@pytest.mark.parametrize("error", [DataError, ProgrammingError])
+def test_what_the_database_cannot_be_asked_does_not_make_it_away(
+    error: type[Exception], client: Client, gate: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(client, gate)
+
+    def refuse(*_: Any) -> None:
+        raise error("no")
+
+    monkeypatch.setattr(routing, "find", refuse)
+    assert ask(client, gate)[0].status_code == 503
+    assert routing._away_until == 0.0
 
 
 def test_a_request_that_is_too_long_is_refused(
@@ -663,6 +687,20 @@ def test_a_call_that_fits_nowhere_is_counted_and_answered(
     monkeypatch.setattr(Journal, "lost", 0)
     assert ask(client, gate)[0].status_code == 200
     assert (Trajectory.objects.count(), Journal.lost, Journal.in_memory) == (0, 1, 0)
+
+
+def test_a_call_in_memory_that_cannot_be_recorded_is_counted_as_lost(
+    client: Client, gate: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(journals, "DISK_SPARED", 2**62)
+    monkeypatch.setattr(journals, "_disk_seen_at", 0.0)
+    monkeypatch.setattr(recording, "store", refuse)
+    monkeypatch.setattr(Journal, "lost", 0)
+    assert ask(client, gate)[0].status_code == 200
+    assert (Journal.lost, Journal.in_memory) == (1, 0)
 
 
 def test_a_long_outage_holds_no_files_open_and_is_made_up_for(

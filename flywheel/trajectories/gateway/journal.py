@@ -139,13 +139,25 @@ class Journal:
         self._forget()
 
     def put_aside(self) -> None:
-        """It cannot be recorded as things are: kept in `bad/` for a person to look at, and for `second_chance`."""
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                (self.path.parent / "bad").mkdir(mode=0o700, exist_ok=True)
-                self.path.rename(self.path.parent / "bad" / self.path.name)
+        """It cannot be recorded as things are: kept in `bad/` for a person to look at, and for `second_chance`; what
+        is in memory is lost."""
+        if self.path is None:
+            self.lose("it cannot be recorded, and is on no disk")
+            return
+        with contextlib.suppress(OSError):
+            (self.path.parent / "bad").mkdir(mode=0o700, exist_ok=True)
+            self.path.rename(self.path.parent / "bad" / self.path.name)
         self._close()
+
+    def lose(self, why: str) -> None:
+        """Give it up, and count it once."""
+        if self.is_lost:
+            return
+        with Journal._lock:
+            Journal.lost += 1
+        log.error("a gateway call is not recorded: %s (%s so far)", why, Journal.lost)
         self._forget()
+        self.is_lost = True
 
     def _into_memory(self, content: bytes) -> None:
         if self.path is not None:
@@ -163,12 +175,8 @@ class Journal:
             if fits:
                 Journal.in_memory += len(frame)
                 self.memory += frame
-            else:
-                Journal.lost += 1
         if not fits:
-            log.error("a gateway call is not recorded: neither disk nor memory has room (%s so far)", Journal.lost)
-            self._forget()
-            self.is_lost = True
+            self.lose("neither disk nor memory has room")
 
     def _forget(self) -> None:
         if self.memory:

@@ -66,11 +66,12 @@ class Recorder:
             log.warning("%s gateway calls wait to be recorded; the next wait on the disk", WAITING_MAX)
             journal.keep()
             if journal.memory is not None:
-                Journal.lost += 1
-                journal.done()
+                journal.lose("too many wait, and it is on no disk")
         except Exception:
             log.exception("a gateway call waits to be recorded")
             journal.keep()
+            if journal.memory is not None:
+                journal.lose("no thread takes it, and it is on no disk")
 
     def settle(self, within_s: float = 10.0) -> bool:
         """Wait until everything that was put is recorded or put off; for tests and benchmarks."""
@@ -182,7 +183,7 @@ class Recorder:
         except (OperationalError, InterfaceError):
             raise
         except Exception:
-            log.exception("a gateway call cannot be recorded; it lies in bad/ and is tried again at the next start")
+            log.exception("a gateway call cannot be recorded; if it is in bad/, it is tried again at the next start")
             self.put_aside += 1
             one[0].put_aside()
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from django.db import Error, close_old_connections, connection
+from django.db import InterfaceError, InternalError, OperationalError, close_old_connections, connection
 from django.http import HttpRequest
 
 from flywheel import env
@@ -39,6 +39,8 @@ REMEMBERED_S = 900.0
 REMEMBERED = 1000
 DATABASE_AWAY_S = 15.0
 """After the database failed, calls with a remembered route do not wait for it again for so long."""
+AWAY = OperationalError, InterfaceError, InternalError
+"""What says that the database is away, the last that it only reads; any other error is about what it was asked."""
 
 
 class NoRoute(Exception):
@@ -124,7 +126,7 @@ def _look_up(name: str, token: str, model: str) -> Route:
         with _lock:
             _known.pop(name, None)
         raise
-    except Error:
+    except AWAY:
         _away_until = time.monotonic() + DATABASE_AWAY_S
         known, age_s = _remembered(name)
         if known and age_s < REMEMBERED_S:
@@ -153,7 +155,7 @@ def _look_up_soon(name: str, token: str, model: str) -> None:
 def _look_again(name: str, token: str, model: str) -> None:
     try:
         _look_up(name, token, model)
-    except (KeyRefused, NoRoute, Error):
+    except (KeyRefused, NoRoute, *AWAY):
         pass  # it is forgotten already, or the database is away
     except Exception:
         log.exception("a key of the gateway could not be looked up again")

@@ -24,6 +24,7 @@ from django.views.decorators.csrf import csrf_exempt
 from flywheel.accounts.access import Declared, KeyRefused, admit, keyed
 from flywheel.accounts.models import Scope
 from flywheel.trajectories.formats import shapes
+from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.gateway import routing, upstream
 from flywheel.trajectories.gateway.journal import RESPONSE, Journal
 from flywheel.trajectories.gateway.recorder import recorder
@@ -220,6 +221,8 @@ def _asked(body: bytes) -> dict[str, Any]:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(asked, dict) or not isinstance(asked.get("model"), str) or not asked["model"]:
         raise Refused(400, 'the body must be a JSON object with a "model", which is a string', code="model_missing")
+    if text(asked["model"]) != asked["model"]:
+        raise Refused(400, 'the "model" holds a NUL or half of a character, as no model\'s name does')
     return asked
 
 
