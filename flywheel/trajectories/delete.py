@@ -21,10 +21,9 @@ from flywheel.trajectories import items
 from flywheel.trajectories.arrivals import Reader
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Quarantined, Step, Trajectory
+from flywheel.trajectories.naming import IS_SEEN
 
 REMOVED = "removed with its trajectory"
-SEEN = "seen in telemetry"
-"""Description of an agent that `naming` has made."""
 SHOWN = 20
 _SKEW = timedelta(minutes=5)
 """Between the clock of the one who stored it and of the one who asks."""
@@ -274,7 +273,7 @@ def _warnings(rows: Sequence[Trajectory]) -> set[str]:
 
 def forget_agent(pk: int) -> bool:
     """Delete an agent that was only ever named by what is gone now. Returns whether it is gone."""
-    agent = Agent.objects.select_for_update().filter(pk=pk, description=SEEN, live=None).first()
+    agent = Agent.objects.select_for_update().filter(IS_SEEN, pk=pk, live=None).first()
     if agent is None:
         return False
     for relation in Agent._meta.related_objects:

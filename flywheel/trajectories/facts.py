@@ -66,12 +66,25 @@ def merge(row: Trajectory, parts: Sequence[Said], *, later_holds: bool = False) 
     return before != [getattr(row, name) for name in COMPARED]
 
 
+def cut(said: dict[str, Any]) -> dict[str, Any]:
+    """`Trajectory.said` that was rewritten, its statements no longer than `merge` makes them: they become columns."""
+    shorter: dict[str, Any] = {
+        name: [said[name][0], said[name][1][:width]] for name, width in WIDTHS.items() if name in said
+    }
+    if "versions" in said:
+        shorter["versions"] = {agent[:200]: [key, word[:100]] for agent, (key, word) in said["versions"].items()}
+    return {**said, **shorter}
+
+
 def _merge_first(row: Trajectory, forward: Sequence[Said]) -> None:
     for name in FIRST:
+        first = None
         for part in forward:
-            if value := getattr(part, name):
-                _keep_first(row.said, name, part, value[: WIDTHS[name]])
+            if first is not None and part.first > first:
                 break
+            if value := getattr(part, name):
+                first = part.first
+                _keep_first(row.said, name, part, value[: WIDTHS[name]])
     for part in forward:
         if part.version:
             versions = row.said.setdefault("versions", {})
@@ -86,7 +99,7 @@ def _merge_title(row: Trajectory, forward: Sequence[Said]) -> None:
         found = part.title() if callable(part.title) else part.title
         if found:
             _keep_first(row.said, "title", part, text(found)[: WIDTHS["title"]])
-            break
+            known = row.said["title"]
     row.title = row.said["title"][1] if "title" in row.said else ""
 
 

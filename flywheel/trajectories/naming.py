@@ -1,9 +1,12 @@
 """Which agent and which version a trajectory belongs to, from the names that it reports."""
 
 import functools
+import hashlib
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 
+from django.db.models import Q
 from django.utils.text import slugify
 
 from flywheel.accounts.models import Project
@@ -11,7 +14,7 @@ from flywheel.agents.models import Agent, Version
 from flywheel.sql import planned
 from flywheel.trajectories.models import Trajectory
 
-_LABEL = re.compile(r"(?:(?P<agent>[\w.-]+)@)?v?(?P<number>\d{1,9})", re.ASCII)
+_LABEL = re.compile(r"(?:(?P<agent>[^@]+)@)?v?(?P<number>[0-9]{1,9})")
 
 
 def resolve(project: Project, trajectories: Sequence[Trajectory], version: Version | None = None) -> None:
@@ -25,7 +28,8 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
         return
     names = {row.trace_id: slug_of(row.agent_name) for row in trajectories}
     wanted = {(names[row.trace_id], number) for row in trajectories if (number := _number(row.version_label))}
-    known = _known(project, sorted({name for name in names.values() if name}), sorted({n for _, n in wanted}))
+    said = {names[row.trace_id]: row.agent_name for row in trajectories if names[row.trace_id]}
+    known = _known(project, said, sorted({n for _, n in wanted}))
     for row in trajectories:
         name = names[row.trace_id]
         row.agent_id, versions = known.get(name, (None, {}))
@@ -35,24 +39,47 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
 
 @functools.lru_cache(maxsize=4096)
 def slug_of(name: str) -> str:
-    """The name under which an agent that calls itself `name` stands in the project."""
-    return slugify(name)[:100]
+    """The name under which an agent that calls itself `name` stands in the project; empty where it has no name.
+
+    Addresses and references (`agent@7`) take Latin letters and digits only. What is lost of other scripts leaves a
+    digest, so that agents with different names are different agents.
+    """
+    slug = slugify(name)[:100]
+    plain = unicodedata.normalize("NFKD", name)
+    is_whole = all(_is_latin(letter) for letter in plain if letter.isalpha())
+    if not plain.strip() or (slug and is_whole):
+        return slug
+    return f"{slug[:90] or 'agent'}-{hashlib.sha256(plain.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def _is_latin(letter: str) -> bool:
+    return letter.isascii() or unicodedata.name(letter, "").startswith("LATIN ")
 
 
 Known = dict[str, tuple[int | None, dict[int, int]]]
 """An agent's key and those of its versions by number, by the agent's name."""
 
 
-def _known(project: Project, names: list[str], numbers: list[int]) -> Known:
-    """The agents of these names, made where they are unknown, with their versions of these numbers."""
-    if not names:
+def _known(project: Project, said: Mapping[str, str], numbers: list[int]) -> Known:
+    """The agents of these names, made where they are unknown, with their versions of these numbers. `said` has for
+    each name what the agent calls itself."""
+    if not said:
         return {}
-    known = _read(project, names, numbers)
-    if missing := [name for name in names if name not in known]:
-        new = [Agent(project=project, name=name, description="seen in telemetry") for name in missing]
+    known = _read(project, sorted(said), numbers)
+    if missing := [name for name in sorted(said) if name not in known]:
+        new = [Agent(project=project, name=name, description=_description(said[name])) for name in missing]
         Agent.objects.bulk_create(new, ignore_conflicts=True)
         known |= _read(project, missing, numbers)
     return known
+
+
+SEEN = "seen in telemetry"
+IS_SEEN = Q(description=SEEN) | Q(description__startswith=f"{SEEN} as ")
+"""Agents that were made here, and that nobody has described since."""
+
+
+def _description(said: str) -> str:
+    return SEEN if said.isascii() else f"{SEEN} as {said}"
 
 
 _READ = """

@@ -19,9 +19,10 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User, record
 from flywheel.agents.models import Agent
 from flywheel.trajectories import items, uploads
-from flywheel.trajectories.delete import SEEN, erase, forget_agent
+from flywheel.trajectories.delete import erase, forget_agent
 from flywheel.trajectories.gateway import journal
 from flywheel.trajectories.models import Batch, Body, Quarantined, Retention, Source, Trajectory
+from flywheel.trajectories.naming import IS_SEEN
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ def forget_agents(project: Project, now: datetime | None = None) -> Counter[str]
     Whoever stores something of such an agent at this very moment is told to send it again, and makes it anew.
     """
     until = (now or timezone.now()) - NAMED_FOR
-    named = Agent.objects.filter(project=project, description=SEEN, live=None, created_at__lt=until)
+    named = Agent.objects.filter(IS_SEEN, project=project, live=None, created_at__lt=until)
     unused = named.filter(~Exists(Trajectory.objects.filter(agent=OuterRef("pk"))))
     gone: Counter[str] = Counter()
     for key in unused.values_list("pk", flat=True):

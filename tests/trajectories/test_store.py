@@ -27,7 +27,7 @@ from flywheel.trajectories.rollouts import trace_of_rollout
 from flywheel.trajectories.store import store, store_rollouts, write
 from tests.conftest import Build, Cast
 from tests.trajectories import talking
-from tests.trajectories.talking import TRACE, episode, span
+from tests.trajectories.talking import TRACE, episode, span, text
 
 slugs = itertools.count()
 OTHER = "f" * 32
@@ -90,6 +90,19 @@ def test_order_grouping_and_repetition_change_nothing(db: None, spans: list[Any]
     assert stored(mixed) == stored(whole)
 
 
+def test_two_contents_of_one_span_say_the_same_in_any_order_and_grouping(cast: Cast) -> None:
+    one, two = (
+        span(1, gen_ai__operation__name="chat", gen_ai__agent__name=name, gen_ai__input__messages=[text("user", name)])
+        for name in "xy"
+    )
+    for number, requests in enumerate(([[one, two]], [[two, one]], [[one], [two]], [[two], [one]])):
+        project = Project.objects.create(slug=f"tie-{number}", name="tie")
+        for request in requests:
+            send(project, request)
+        row = Trajectory.objects.get(project=project)
+        assert (row.agent_name, row.title) == ("x", "x")
+
+
 def test_a_request_that_comes_again_is_all_duplicates(cast: Cast) -> None:
     first, again = send(cast.project, episode()), send(cast.project, episode())
     assert (first.received, first.inserted, first.duplicate) == (6, 6, 0)
@@ -138,6 +151,27 @@ def test_the_root_names_the_agent_even_when_it_comes_last(cast: Cast) -> None:
 def test_a_service_names_the_agent_where_no_step_does(cast: Cast) -> None:
     send(cast.project, [span(1)])
     assert Trajectory.objects.get().agent_name == "shop"
+
+
+def test_agents_whose_names_no_address_takes_are_agents_of_their_own(cast: Cast) -> None:
+    names = ["客服助手", "客服 assistant", "订单 assistant", "客服-1", "Ａssistant", "Łódź", "---"]
+    for number, name in enumerate(names):
+        one = talking.span(1, gen_ai__agent__name=name)
+        one.trace_id = bytes([number + 1]) * 16
+        send(cast.project, [one])
+    made = dict(Trajectory.objects.values_list("agent_name", "agent__name"))
+    assert set(made) == set(names)
+    assert len(set(made.values())) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]+", name or "") for name in made.values())
+    assert (made["Ａssistant"], made["Łódź"]) == ("assistant", "odz")
+    assert Agent.objects.get(name=made["客服助手"]).description == "seen in telemetry as 客服助手"
+
+
+def test_a_version_of_an_agent_with_such_a_name_is_found_by_its_label(cast: Cast, build: Build) -> None:
+    send(cast.project, [span(1, gen_ai__agent__name="客服助手")])
+    version = build.version(Agent.objects.get())
+    send(cast.project, [span(2, gen_ai__agent__name="客服助手", gen_ai__agent__version="客服助手@1")])
+    assert Trajectory.objects.get().version == version
 
 
 @pytest.mark.parametrize("label", ["1", "v1", "support@1"])
