@@ -5,7 +5,6 @@ left. Parts of other formats are redacted value by value. Rejected spans and lin
 """
 
 import json
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -80,7 +79,7 @@ _FIELDS = frozenset(item.name for item in fields(traces.Step))
 
 def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
     """What was rejected, as it is kept for a person to look at; empty when it held a secret that cannot be cut out."""
-    text = _as_json(content)
+    text = readable(content)
     clean, found = redactor.json(text)
     counts.update(found)
     if not found:
@@ -88,21 +87,8 @@ def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
     return clean if text is content else b""
 
 
-def holds_any(content: bytes, encoding: str, redactor: Redactor) -> bool:
-    """Whether a request that was kept as it came holds a secret, or cannot be read to know."""
-    try:
-        plain = zlib.decompress(content, -15 if _is_bare(content, encoding) else 47) if encoding else content
-    except zlib.error:
-        return True
-    return bool(redactor.json(_as_json(plain))[1])
-
-
-def _is_bare(content: bytes, encoding: str) -> bool:
-    """Some senders of "deflate" leave the zlib header out."""
-    return encoding == "deflate" and not (content[:1] and content[0] & 0x0F == 8)
-
-
-def _as_json(content: bytes) -> bytes:
+def readable(content: bytes) -> bytes:
+    """A trace request, or what was rejected of one, as JSON; as it is where it is no protobuf."""
     if content.lstrip()[:1] in (b"{", b"["):
         return content
     try:

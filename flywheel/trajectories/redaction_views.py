@@ -1,4 +1,4 @@
-"""A dry run of the redaction policy over the newest trajectories."""
+"""A dry run of the redaction policy over the newest of what is stored."""
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -10,6 +10,8 @@ from flywheel.accounts.redaction import redactor_of
 from flywheel.trajectories.rescan import scan
 
 NEWEST = 100
+"""Trajectories, and as many of each thing beside them."""
+WITHIN_S = 5.0
 
 
 @require_GET
@@ -17,7 +19,7 @@ NEWEST = 100
 def dry_run(request: PageRequest) -> HttpResponse:
     """What the policy would take out of what is stored, by kind and place."""
     redactor = redactor_of(request.project)
-    report = scan(request.project, redactor, NEWEST)
+    report = scan(request.project, redactor, NEWEST, WITHIN_S)
     context = {
         "report": report,
         "counts": report.counts.most_common(),

@@ -1,30 +1,63 @@
 """What the redaction policy of today finds in what is stored already, and taking it out.
 
 A dry run counts by kind and by place, with the shape of one example each, and changes nothing. Applied, steps, large
-values and the trajectory's own columns are rewritten, requests that were kept as they came and hold any of it are
-deleted, and the audit log says so. Copies that people made of it (corrections, tasks, datasets) are not touched.
+values, the trajectory's own columns and what lies beside them (`BESIDE`) are rewritten, requests that were kept as they
+came and hold any of it are deleted, and the audit log says so. Copies that people made of it (corrections, tasks,
+datasets) are not touched.
 """
 
 import hashlib
 import json
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import orjson
-from django.db import connection, transaction
+from django.contrib.postgres.fields import ArrayField
+from django.db import connection, models, transaction
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.core.redact import Finding, Redactor
-from flywheel.trajectories import redaction
+from flywheel.trajectories import facts, redaction
 from flywheel.trajectories.blobs import restore, spill
-from flywheel.trajectories.models import Blob, Body, Event, Feedback, Quarantined, Source, Step, Trajectory, Words
+from flywheel.trajectories.ingest import Refused, decompress
+from flywheel.trajectories.models import (
+    Batch,
+    Blob,
+    Body,
+    Event,
+    Feedback,
+    Quarantined,
+    Source,
+    Step,
+    Trajectory,
+    Words,
+)
 
 AT_ONCE = 100
-_STEP = ("name", "error", "model", "tool_name", "tool_call_id")
-_TRAJECTORY = ("title", "user_id", "session_id", "metadata", "tools", "tags", "interventions", "said")
+_STEP = ("name", "error", "model", "tool_name", "tool_call_id", "finish_reason")
+_TRAJECTORY = (
+    "title",
+    "agent_name",
+    "version_label",
+    "environment",
+    "user_id",
+    "session_id",
+    "metadata",
+    "tools",
+    "tool_names",
+    "tags",
+    "interventions",
+    "said",
+)
 MOST_PLACES = 200
+LARGEST_REQUEST = 2**30
+"""Bytes of a kept request, decompressed: more than ever came in."""
+
+M = TypeVar("M", bound=models.Model)
 
 
 @dataclass(slots=True)
@@ -33,11 +66,13 @@ class Place:
 
     kind: str
     step: str
+    """The kind of the step, or what else it stands in: `trajectory`, `log event`."""
     path: str
     count: int
     shown: str
     """The shape of the first one."""
     trace_id: str
+    """Empty where it stands beside the trajectories."""
 
 
 @dataclass(slots=True)
@@ -46,6 +81,10 @@ class Report:
     touched: int = 0
     """Trajectories in which anything was found."""
     steps: int = 0
+    beside: int = 0
+    """Rows of `BESIDE`."""
+    is_cut: bool = False
+    """The time was over before all of it was looked through."""
     counts: Counter[str] = field(default_factory=Counter)
     places: dict[tuple[str, str, str], Place] = field(default_factory=dict)
 
@@ -62,35 +101,59 @@ class Report:
         return sorted(self.places.values(), key=lambda place: (-place.count, place.kind, place.path))
 
 
-def scan(project: Project, redactor: Redactor, limit: int | None = None) -> Report:
-    """Look through the newest trajectories, or all of them. Changes nothing."""
+def scan(project: Project, redactor: Redactor, limit: int | None = None, within_s: float | None = None) -> Report:
+    """Look through the newest trajectories and the newest of what lies beside them, or all. Changes nothing.
+
+    After `within_s` seconds it ends with what it has.
+    """
     report = Report()
-    for row in _newest(project, limit):
-        before = sum(report.counts.values())
+    until = None if within_s is None else time.monotonic() + within_s
+    touched: set[str] = set()
+    for said, step, trace_id in _everything(project, limit, report):
+        if until is not None and time.monotonic() > until:
+            report.is_cut = True
+            break
+        if found := redactor.findings(said):
+            report.add(found, step, trace_id)
+            touched.add(trace_id)
+    report.touched = len(touched - {""})
+    return report
+
+
+def _everything(project: Project, limit: int | None, report: Report) -> Iterator[tuple[Any, str, str]]:
+    """What is looked through, the kind of step or row that it stands in, and the trajectory; counted in the report."""
+    for row in _newest(Trajectory, project, limit):
         report.trajectories += 1
-        report.add(redactor.findings(_own(row)), "trajectory", row.trace_id)
+        yield _own(row), "trajectory", row.trace_id
         for step in _steps(row):
             report.steps += 1
-            report.add(redactor.findings({**_columns(step), **step.body}), step.kind, row.trace_id)
-        report.touched += sum(report.counts.values()) > before
-    return report
+            yield {**_columns(step), **step.body}, step.kind, row.trace_id
+    for model, (name, said, _) in BESIDE.items():
+        for other in _newest(model, project, limit):
+            report.beside += 1
+            yield said(other), name, ""
 
 
 def apply(project: Project, redactor: Redactor, actor: User, limit: int | None = None, through: str = "") -> Report:
     """Take out what is found. A transaction for each trajectory, so that it can be stopped and run again."""
     report = Report()
-    for row in _newest(project, limit):
-        report.trajectories += 1
+    for row in _newest(Trajectory, project, limit):
         with transaction.atomic():
-            locked = Trajectory.objects.select_for_update().get(pk=row.pk)
+            locked = Trajectory.objects.select_for_update().filter(pk=row.pk).first()
+            if locked is None:  # deleted meanwhile
+                continue
             counts = _rewrite(locked, redactor, report)
             if counts:  # what detectors made of it quotes what was there: they read it again
                 Words.objects.filter(trajectory=locked).delete()
                 Trajectory.objects.filter(pk=locked.pk).exclude(source=Source.ROLLOUT).update(detected_at=None)
+        report.trajectories += 1
         report.counts.update(counts)
         report.touched += bool(counts)
     with transaction.atomic():
-        report.counts.update(_beside(project, redactor))
+        for model, (_, _, take_out) in BESIDE.items():
+            for other in _newest(model, project, None):
+                report.beside += 1
+                report.counts.update(take_out(other, redactor))
         if report.counts:
             record(
                 project=project,
@@ -104,21 +167,51 @@ def apply(project: Project, redactor: Redactor, actor: User, limit: int | None =
     return report
 
 
-def _newest(project: Project, limit: int | None) -> Iterator[Trajectory]:
-    found = Trajectory.objects.filter(project=project).order_by("-id")
+def _newest(model: type[M], project: Project, limit: int | None) -> Iterator[M]:
+    found = model._default_manager.filter(project=project).order_by("-id")
     return (found[:limit] if limit is not None else found).iterator(chunk_size=AT_ONCE)
 
 
-def _steps(row: Trajectory) -> list[Step]:
-    found = list(row.steps.order_by("position"))
-    for step in found:
-        step.trajectory = row
-    restore(found)
-    return found
+# Trajectories
+
+
+def _steps(row: Trajectory) -> Iterator[Step]:
+    """Some at a time, with their large values: there may be many."""
+    found = row.steps.order_by("position").iterator(chunk_size=AT_ONCE)
+    while some := list(islice(found, AT_ONCE)):
+        for step in some:
+            step.trajectory = row
+        restore(some)
+        yield from some
 
 
 def _own(row: Trajectory) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in _TRAJECTORY}
+    return {**{name: getattr(row, name) for name in _TRAJECTORY}, "said": _words(row.said)}
+
+
+def _words(said: Any) -> Any:
+    """`Trajectory.said` with nothing in it but words: when something was said, and by which span, is no secret, also
+    where it stands under a telling name."""
+    if isinstance(said, dict):
+        return {name: _words(value) for name, value in said.items()}
+    if isinstance(said, list) and not _is_key(said):
+        return [_words(value) for value in said]
+    return said if isinstance(said, str) else None
+
+
+def _is_key(said: list[Any]) -> bool:
+    return len(said) == 3 and isinstance(said[1], bool)
+
+
+def _with_keys(words: Any, said: Any) -> Any:
+    """What `_words` has left out, put back."""
+    if isinstance(words, dict):
+        # Not strictly: two names may have become one.
+        pairs = zip(words.items(), said.values(), strict=False)
+        return {name: _with_keys(word, old) for (name, word), old in pairs}
+    if isinstance(words, list):
+        return [_with_keys(*pair) for pair in zip(words, said, strict=True)]
+    return said if words is None else words
 
 
 def _columns(step: Step) -> dict[str, Any]:
@@ -128,7 +221,8 @@ def _columns(step: Step) -> dict[str, Any]:
 def _rewrite(row: Trajectory, redactor: Redactor, report: Report) -> Counter[str]:
     own, counts = redactor.value(_own(row))
     if counts:
-        Trajectory.objects.filter(pk=row.pk).update(**own)
+        own["said"] = facts.cut(_with_keys(own["said"], row.said))
+        Trajectory.objects.filter(pk=row.pk).update(**_cut(Trajectory, own))
     gone: set[str] = set()
     for step in _steps(row):
         report.steps += 1
@@ -147,7 +241,7 @@ def _rewrite(row: Trajectory, redactor: Redactor, report: Report) -> Counter[str
         Step.objects.filter(pk=step.pk).update(
             body=json.loads(left),
             blobs=sorted(values) or None,
-            **{name.removeprefix("column."): value for name, value in columns.items()},
+            **_cut(Step, {name.removeprefix("column."): value for name, value in columns.items()}),
         )
         gone |= held - values.keys()
     for digest in gone:
@@ -156,14 +250,15 @@ def _rewrite(row: Trajectory, redactor: Redactor, report: Report) -> Counter[str
     return counts
 
 
-def _replace(event: Event, content: bytes) -> None:
-    """With the digest that it has when it is sent again, so that it is a duplicate then."""
-    digest = hashlib.sha256(event.name.encode() + b"\0" + content).digest()
-    same = Event.objects.filter(project=event.project_id, trace_id=event.trace_id, span_id=event.span_id, digest=digest)
-    if same.exists():
-        Event.objects.filter(pk=event.pk).delete()
-    else:
-        Event.objects.filter(pk=event.pk).update(body=orjson.loads(content), digest=digest)
+def _cut(model: type[models.Model], values: dict[str, Any]) -> dict[str, Any]:
+    """To the widths of the columns, as what arrives is: a placeholder may be longer than what it stands for."""
+    return {name: _cut_one(model._meta.get_field(name), value) for name, value in values.items()}
+
+
+def _cut_one(column: Any, value: Any) -> Any:
+    if isinstance(column, ArrayField):
+        return [_cut_one(column.base_field, item) for item in value]
+    return value[: column.max_length] if isinstance(value, str) else value
 
 
 def _text(step: Step) -> str:
@@ -175,24 +270,91 @@ def _text(step: Step) -> str:
         return str(cursor.fetchone()[0])
 
 
-def _beside(project: Project, redactor: Redactor) -> Counter[str]:
-    """Events, feedback, what is in quarantine, and requests that were kept as they came."""
-    counts: Counter[str] = Counter()
-    for event in Event.objects.filter(project=project).iterator(chunk_size=AT_ONCE):
-        content, found = redactor.json(orjson.dumps(event.body))
-        if found:
-            counts.update(found)
-            _replace(event, content)
-    for given in Feedback.objects.filter(project=project).iterator(chunk_size=AT_ONCE):
-        said, found = redactor.value({"comment": given.comment, "value": given.value})
-        if found:
-            counts.update(found)
-            Feedback.objects.filter(pk=given.pk).update(**said)
-    for item in Quarantined.objects.filter(project=project).iterator(chunk_size=AT_ONCE):
-        content = redaction.rejected(bytes(item.content), redactor, counts)
-        if content != bytes(item.content):
-            Quarantined.objects.filter(pk=item.pk).update(content=content)
-    for sent in Body.objects.filter(project=project).iterator(chunk_size=AT_ONCE):
-        if redaction.holds_any(bytes(sent.content), sent.encoding, redactor):
-            Body.objects.filter(pk=sent.pk).delete()
-    return counts
+# Beside them: what a row says, and taking out of it what is found, which answers how much that was
+
+
+def _event(row: Event, redactor: Redactor) -> Counter[str]:
+    content, found = redactor.json(orjson.dumps(row.body))
+    if not found:
+        return found
+    # With the digest that it has when it is sent again, so that it is a duplicate then.
+    digest = hashlib.sha256(row.name.encode() + b"\0" + content).digest()
+    same = Event.objects.filter(project=row.project_id, trace_id=row.trace_id, span_id=row.span_id, digest=digest)
+    if same.exists():
+        row.delete()
+    else:
+        Event.objects.filter(pk=row.pk).update(body=orjson.loads(content), digest=digest)
+    return found
+
+
+def _what_feedback_says(row: Feedback) -> dict[str, Any]:
+    return {"comment": row.comment, "value": row.value}
+
+
+def _feedback(row: Feedback, redactor: Redactor) -> Counter[str]:
+    said, found = redactor.value(_what_feedback_says(row))
+    if found:
+        Feedback.objects.filter(pk=row.pk).update(**said)
+    return found
+
+
+def _what_was_rejected(row: Quarantined) -> dict[str, Any]:
+    return {"reason": row.reason, "content": redaction.readable(bytes(row.content)).decode(errors="replace")}
+
+
+def _rejected(row: Quarantined, redactor: Redactor) -> Counter[str]:
+    reason, found = redactor.text(row.reason)
+    content = redaction.rejected(bytes(row.content), redactor, found)
+    if not found:
+        return found
+    same = Quarantined.objects.filter(project=row.project_id, state=row.state, content=content).exclude(pk=row.pk)
+    # Of equal ones one is open, and of what cannot be kept without its secrets there is nothing to replay.
+    if row.state == Quarantined.State.OPEN and (not content or same.exists()):
+        row.delete()
+    else:
+        Quarantined.objects.filter(pk=row.pk).update(**_cut(Quarantined, {"reason": reason, "content": content}))
+    return found
+
+
+def _what_the_ledger_says(row: Batch) -> dict[str, Any]:
+    return {"problems": row.problems, "warnings": row.warnings}
+
+
+def _ledger(row: Batch, redactor: Redactor) -> Counter[str]:
+    said, found = redactor.value(_what_the_ledger_says(row))
+    if found:
+        Batch.objects.filter(pk=row.pk).update(**said)
+    return found
+
+
+def _what_was_sent(row: Body) -> bytes:
+    """As JSON. Raises Refused for what cannot be read."""
+    content = bytes(row.content)
+    return redaction.readable(decompress(content, row.encoding, LARGEST_REQUEST) if row.encoding else content)
+
+
+def _sent_text(row: Body) -> str:
+    try:
+        return _what_was_sent(row).decode(errors="replace")
+    except Refused:
+        return ""
+
+
+def _sent(row: Body, redactor: Redactor) -> Counter[str]:
+    try:
+        _, found = redactor.json(_what_was_sent(row))
+    except Refused:
+        found = Counter({"unreadable request": 1})
+    if found:
+        row.delete()
+    return found
+
+
+BESIDE: dict[type[Any], tuple[str, Callable[[Any], Any], Callable[[Any, Redactor], Counter[str]]]] = {
+    Event: ("log event", lambda row: row.body, _event),
+    Feedback: ("feedback", _what_feedback_says, _feedback),
+    Quarantined: ("rejected", _what_was_rejected, _rejected),
+    Batch: ("ledger", _what_the_ledger_says, _ledger),
+    Body: ("kept request", _sent_text, _sent),
+}
+"""What else holds what was sent: its name, what a row of it says, and taking out what is found."""

@@ -17,7 +17,8 @@ from django.test import Client
 from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry
 from flywheel.core.redact import PLACEHOLDER
-from flywheel.trajectories.models import Batch, Body, Quarantined, Step, Trajectory
+from flywheel.trajectories import redaction_views, rescan
+from flywheel.trajectories.models import Batch, Body, Event, Quarantined, Step, Trajectory
 from flywheel.trajectories.search import says
 from tests.conftest import Cast
 from tests.core.test_redact import KINDS, POSITIONS, made
@@ -183,6 +184,79 @@ def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, 
     again = StringIO()
     call_command("redact", "--project", "acme", stdout=again)
     assert again.getvalue().startswith("0 found")
+
+
+def _apply(cast: Cast) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="strict", rules=[])
+    call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
+
+
+def test_placeholders_that_are_longer_than_their_column_are_cut(cast: Cast, post: Post) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    mails = " ".join(f"a@{number}.com" for number in range(40))
+    said = {
+        "session.id": mails[:200],
+        "user.id": mails[:200],
+        "gen_ai.agent.name": "a@b.com",
+        "flywheel.meta.password": "hunter2!",
+    }
+    sent = span(1, name=mails[:300], gen_ai__operation__name="execute_tool", gen_ai__tool__call__id=mails[:200])
+    for name, value in {**said, "gen_ai.agent.version": "v@b.com", "flywheel.tags": json.dumps([mails[:100]])}.items():
+        attribute = sent.attributes.add()
+        attribute.key, attribute.value.string_value = name, value
+    assert post(body_of([sent])).status_code == 200
+    Trajectory.objects.update(tags=[mails[:100]], title=mails[:300])
+    _apply(cast)
+    row = Trajectory.objects.get()
+    assert row.session_id.startswith("[redacted:email:")
+    assert row.agent_name.startswith("[redacted:email:")
+    assert "@" not in json.dumps([row.tags, row.title, row.said, row.version_label, row.metadata])
+    assert post(body_of([span(2, flywheel__meta__password="other")])).status_code == 200, (
+        "what was said can be merged with still"
+    )
+    assert Trajectory.objects.get().step_count == 2
+
+
+def test_one_that_is_deleted_meanwhile_is_passed_over(cast: Cast, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    post(body_of([span(1, db__password="hunter2!")]))
+    rows = list(Trajectory.objects.all())
+    Trajectory.objects.all().delete()
+    newest = rescan._newest
+    monkeypatch.setattr(rescan, "_newest", lambda model, *more: rows if model is Trajectory else newest(model, *more))
+    _apply(cast)
+
+
+def test_what_lies_beside_trajectories_is_found_and_rewritten(
+    cast: Cast, post: Post, sign_in: Callable[..., Client]
+) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    bad = [span(0, name="ana@example.com"), span(0, name="ana@example.com"), span(0, name="eva@example.com")]
+    for each in bad:
+        post(body_of([each]))
+    Quarantined.objects.update(reason='name: "ana@example.com"')
+    Batch.objects.update(warnings=["ana@example.com is odd"], problems=[{"at": "span 0", "reason": "ana@example.com"}])
+    Event.objects.create(project=cast.project, trace_id="aa", name="e", body={"to": "ana@example.com"}, digest=b"1")
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="strict", rules=[])
+    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    for place in ("log event", "rejected", "ledger"):
+        assert f"<td>{place}</td>" in page
+    assert "--apply" in page
+    _apply(cast)
+    assert "@example.com" not in dump()
+    assert Event.objects.get().body["to"].startswith("[redacted:email:")
+
+
+def test_a_dry_run_on_a_page_is_bounded_and_names_the_command_in_any_case(
+    cast: Cast, post: Post, sign_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(body_of([span(1), span(2)]))
+    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    assert "Nothing is found in the newest 1 trajectory (2 steps)" in page
+    assert "--apply" in page
+    monkeypatch.setattr(redaction_views, "WITHIN_S", -1.0)
+    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    assert "The time for a page was over" in page
 
 
 def test_search_forgets_what_was_taken_out(cast: Cast, post: Post) -> None:

@@ -33,9 +33,9 @@ class Command(BaseCommand):
         for kind, count in report.counts.most_common():
             self.stdout.write(f"{count:8}  {kind}")
         for place in report.by_count():
-            self.stdout.write(f"{place.count:8}  {place.kind:14} {place.step:10} {place.path}  {place.shown}")
+            self.stdout.write(f"{place.count:8}  {place.kind:14} {place.step:12} {place.path}  {place.shown}")
         done = "taken out" if options["apply"] else "found; nothing is changed"
         self.stdout.write(
             f"{sum(report.counts.values())} {done}, in {report.touched} of {report.trajectories} trajectories"
-            f" ({report.steps} steps), with {redactor.version}"
+            f" ({report.steps} steps) and {report.beside} rows beside them, with {redactor.version}"
         )
