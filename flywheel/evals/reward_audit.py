@@ -24,7 +24,7 @@ from flywheel.core.reward_audit import LEAST, MOST, Judgement, draw, examine, sp
 from flywheel.core.traces import Trace
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
-from flywheel.evals.standing import Judged
+from flywheel.evals.standing import Judged, audits_of
 from flywheel.jobs import State
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
@@ -35,6 +35,10 @@ READ_AT_ONCE = 100
 MAX_SEED = 2**31 - 1
 MAX_TEXT = 10_000
 Answer = RewardAuditItem.Answer
+Attempt = tuple[int, int, bool | None, int | None]
+"""A result's key, its task's, whether it passed, and its trajectory's key."""
+Said = tuple[int, bytes]
+"""A task's key, and what was answered."""
 
 
 class CannotAudit(FieldError):
@@ -176,30 +180,35 @@ def answered(run: EvalRun) -> QuerySet[Result]:
 def _draw(run: EvalRun, size: int, seed: int) -> list[int]:
     """Results by primary key: passes and failures alike, spread over tasks, no two that say the same of one task.
 
-    Not those that stand in a finished audit: its page has told their verdicts.
+    Nor any that says of a task what stands in another audit of the same reward: its page has told the verdict or will,
+    and the same seed gets the same answers in the next run.
     """
-    told = RewardAuditItem.objects.filter(audit__run=run).exclude(audit__finished_at=None).values("result")
-    rows = list(
-        answered(run)
-        .exclude(success=None)
-        .exclude(pk__in=told)
-        .order_by("pk")
-        .values_list("pk", "task_id", "success", "trajectory")
-    )
+    known = {
+        said for _, said in _read(_fields(Result.objects.filter(audit_items__audit__in=audits_of(Judged.of(run)))))
+    }
+    rows = list(_fields(answered(run).exclude(success=None)))
     by_verdict = ([row for row in rows if row[2] is success] for success in (True, False))
-    return draw([_different(spread(some, lambda row: row[1], seed)) for some in by_verdict], size, seed)
+    return draw([_different(spread(some, lambda row: row[1], seed), known) for some in by_verdict], size, seed)
 
 
-def _different(rows: Iterable[tuple[int, int, bool | None, int | None]]) -> Iterator[int]:
-    seen: set[tuple[int, bytes]] = set()
+def _fields(results: QuerySet[Result]) -> QuerySet[Result, Attempt]:
+    return results.exclude(trajectory=None).order_by("pk").values_list("pk", "task_id", "success", "trajectory")
+
+
+def _different(rows: Iterable[Attempt], known: set[Said]) -> Iterator[int]:
+    seen = set(known)
+    for pk, said in _read(rows):
+        if said not in seen:
+            seen.add(said)
+            yield pk
+
+
+def _read(rows: Iterable[Attempt]) -> Iterator[tuple[int, Said]]:
     left = iter(rows)
     while some := list(islice(left, READ_AT_ONCE)):
         traces = traces_of(Trajectory.objects.filter(pk__in=[row[3] for row in some]))
         for pk, task, _, trajectory in some:
-            said = (task, _said(traces[trajectory or 0]))
-            if said not in seen:
-                seen.add(said)
-                yield pk
+            yield pk, (task, _said(traces[trajectory or 0]))
 
 
 def _said(trace: Trace) -> bytes:

@@ -29,7 +29,9 @@ def run(cast: Cast, build: Build) -> EvalRun:
     return evaluated(build, build.version(), build.task_set(train=TASKS, held_out=1))
 
 
-def evaluated(build: Build, version: Version, task_set: TaskSet, split: str = Split.TRAIN, samples: int = 3) -> EvalRun:
+def evaluated(
+    build: Build, version: Version, task_set: TaskSet, split: str = Split.TRAIN, samples: int = 3, to: str = "Bako"
+) -> EvalRun:
     """A finished eval. Of each task the first sample passes, the second fails; the third says what the second said."""
     run = EvalRun.objects.create(
         project=build.cast.project,
@@ -43,7 +45,7 @@ def evaluated(build: Build, version: Version, task_set: TaskSet, split: str = Sp
         total=samples * TASKS,
     )
     cells = [
-        (task, sample, tools.call_text("email.send", {"to": "Bako", "subject": "friday" if sample else "right"}))
+        (task, sample, tools.call_text("email.send", {"to": to, "subject": "friday" if sample else "right"}))
         for task in task_set.tasks.filter(split=split)
         for sample in range(samples)
     ]
@@ -200,7 +202,12 @@ def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: C
     red = finished(run, cast, wrong=5)
     with pytest.raises(verbs.CannotAudit, match="different outputs with a score that no audit has shown yet"):
         verbs.begin(run=run, actor=cast.builder, size=50)
-    other, _ = verbs.begin(run=evaluated(build, run.version, run.task_set), actor=cast.builder, size=50)
+    again = evaluated(build, run.version, run.task_set)
+    with pytest.raises(verbs.CannotAudit, match="6 different outputs with a score that no audit has shown yet"):
+        verbs.begin(run=again, actor=cast.builder, size=50)
+    other, _ = verbs.begin(
+        run=evaluated(build, run.version, run.task_set, to="Gita"), actor=cast.builder, size=50, seed=2
+    )
     orders = [[bool(i.result.success) for i in audit.items.order_by("place")] for audit in (red, other)]
     assert orders[0] != orders[1], "who has seen one would know the other"
 
@@ -215,7 +222,7 @@ def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
     assert (standing(here).state, standing(here).allows) == ("red", False), "the evidence came after the leave"
     again = verbs.override(judged=here, actor=cast.approver, reason="we know")
     assert (standing(here).state, standing(here).audit, standing(here).override) == ("overridden", red, again)
-    green = finished(evaluated(build, run.version, run.task_set), cast)
+    green = finished(evaluated(build, run.version, run.task_set, to="Gita"), cast)
     assert (standing(here).state, standing(here).audit) == ("green", green)
     with pytest.raises(Error, match="never change"), transaction.atomic():
         type(leave).objects.update(reason="none")
