@@ -8,13 +8,15 @@
 3. Judges behind an endpoint meet their canaries first, and again among the attempts. One that gives a canary a mark
    fails the run and makes its scores void.
 4. An attempt that was not answered, or whose verifier raised, is unscored and says why. When not one was answered, the
-   policy cannot be asked at all: that fails the run and stores nothing of the chunk.
+   policy cannot be asked at all: that fails the run and stores nothing of the chunk. One that talks until its context
+   or the environment's tokens are spent is judged as it stands, or rambling would leave failures out of the mean.
 5. Write the summary, and put the version forward if a training run made it.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.utils import timezone
@@ -141,7 +143,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
                 return False
             stored += len(answered)
             if answered:
-                _store(lease, run, env, answered, done=stored)
+                _store(lease, run, env, answered, tools, done=stored)
     return True
 
 
@@ -176,14 +178,22 @@ def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
     answered = [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]
     judged = iter(judging.verdicts(env, answered))
     return [
-        unscored(f"not answered: {rollout.error}", "not_answered") if rollout.error else next(judged)
+        unscored(f"not answered: {rollout.error}", "not_answered")
+        if rollout.error
+        else _with_end(rollout, next(judged))
         for rollout in rollouts
     ]
 
 
-def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *, done: int) -> None:
+def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
+    return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
+
+
+def _store(
+    lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, tools: Sequence[dict[str, Any]], *, done: int
+) -> None:
     verdicts = judges.settled(env, _judge(env, [rollout for _, rollout in answered]))
-    traces = [_trace(run, task, rollout, v) for (task, rollout), v in zip(answered, verdicts, strict=True)]
+    traces = [_trace(run, task, rollout, v, tools) for (task, rollout), v in zip(answered, verdicts, strict=True)]
     with lease.guard():
         stored = store_rollouts(run.project, traces, version=run.version)
         results.write(
@@ -201,8 +211,9 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
     judges.refuse_void(env)
 
 
-def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trace:
-    """The rollout as a trajectory; its id is a function of the attempt, so storing it twice is storing it once."""
+def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict, tools: Sequence[dict[str, Any]]) -> Trace:
+    """The rollout, which had these tools, as a trajectory; its id is a function of the attempt, so storing it twice is
+    storing it once."""
     name = f"eval/{run.pk}/{task.pk}/{rollout.sample}"
     outcome: Outcome | None = None
     if verdict.success is not None:
@@ -211,7 +222,7 @@ def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trac
         rollout,
         trace_id=hashlib.sha256(name.encode()).hexdigest()[:32],
         started_at=timezone.now(),
-        tools=run.version.tools,
+        tools=tools,
         session_id=task.cluster,
         model=run.version.base_model,
         outcome=outcome,
@@ -223,5 +234,6 @@ def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict) -> Trac
             # As production sends them, so that a rollout which is labelled makes the same task again.
             "state": task.state,
             "slice": task.slice,
+            **({"ended": rollout.ended} if rollout.ended else {}),
         },
     )

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from flywheel.core.envs import Environment, Task
@@ -47,6 +47,8 @@ class ChatResponse:
     latency_ms: float | None = None
     cost_usd: float | None = None
     error: str = ""
+    is_too_long: bool = False
+    """The error is that the conversation and the answer asked for do not fit into the model's context."""
     model: str = ""
     """Who answered, by the server's own word; empty where it says nothing."""
 
@@ -78,6 +80,12 @@ class Rollout:
     seed: int
     messages: list[Message]
     responses: list[ChatResponse] = field(default_factory=list)
+    ended: str = ""
+    """Why it was broken off by the policy's own length, to be judged as it stands; empty where it was not."""
+
+    @property
+    def tokens_out(self) -> int:
+        return sum(response.tokens_out or 0 for response in self.responses)
 
     @property
     def error(self) -> str:
@@ -93,29 +101,55 @@ def play(
 ) -> list[Rollout]:
     """Play one episode for each `(task, sample, seed)`, all of them a turn at a time, in the order given.
 
-    An answer with an error ends its episode; the others go on.
+    An answer with an error ends its episode; the others go on. A policy that has talked until its conversation does not
+    fit into its context, or until the environment's tokens are spent, has had its episode: that is no error.
     """
     rollouts = [Rollout(task, sample, seed, env.reset(task, seed)) for task, sample, seed in attempts]
     playing = list(rollouts)
     for _ in range(env.max_turns):
         requests = [
-            ChatRequest(tuple(rollout.messages), sampling, rollout.seed + len(rollout.responses), tuple(tools))
+            ChatRequest(
+                tuple(rollout.messages),
+                _limited(sampling, env, rollout),
+                rollout.seed + len(rollout.responses),
+                tuple(tools),
+            )
             for rollout in playing
         ]
-        said = []
-        for rollout, response in zip(playing, engine.chat(requests), strict=True):
-            rollout.responses.append(response)
-            if not response.error:
-                rollout.messages.append(Message("assistant", response.text, response.tool_calls))
-                said.append(rollout)
+        answers = zip(playing, engine.chat(requests), strict=True)
+        said = [rollout for rollout, response in answers if _is_said(env, rollout, response)]
         playing = []
         for rollout, reply in zip(said, _replies(env, said), strict=True):
             rollout.messages.extend(reply)
-            if reply:
+            is_over = not reply and rollout.responses[-1].finish_reason != "length"
+            if env.token_limit is not None and rollout.tokens_out >= env.token_limit and not is_over:
+                rollout.ended = f"broken off: the episode's {env.token_limit} tokens are spent"
+            elif reply:
                 playing.append(rollout)
         if not playing:
             break
     return rollouts
+
+
+def _limited(sampling: Sampling, env: Environment, rollout: Rollout) -> Sampling:
+    """For the next answer: no more than the episode has left."""
+    if env.token_limit is None:
+        return sampling
+    return replace(sampling, max_tokens=min(sampling.max_tokens, env.token_limit - rollout.tokens_out))
+
+
+def _is_said(env: Environment, rollout: Rollout, response: ChatResponse) -> bool:
+    """Take the answer down; whether it is one."""
+    if response.is_too_long and rollout.responses:  # before it said anything, its task would be at fault
+        rollout.ended = f"broken off: {response.error}"
+        return False
+    if env.token_limit is not None and response.tokens_out is None and not response.error:
+        response = replace(response, error="the server does not say how many tokens it wrote; here they are limited")
+    rollout.responses.append(response)
+    if response.error:
+        return False
+    rollout.messages.append(Message("assistant", response.text, response.tool_calls))
+    return True
 
 
 def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message]]:

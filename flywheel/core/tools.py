@@ -89,6 +89,27 @@ def check_definitions(tools: Any) -> list[str]:
     return problems
 
 
+def plain(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition as anybody's server takes it: name, description and parameters, without our extensions."""
+    shown = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
+    return shown | ({"parameters": _without_ours(shown["parameters"])} if "parameters" in shown else {})
+
+
+def _without_ours(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_ours(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        # What stands under these is called as it likes.
+        key: {name: _without_ours(item) for name, item in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
+        else _without_ours(value)
+        for key, value in schema.items()
+        if key not in ("x-entity", "x-refers")
+    }
+
+
 def properties(tool: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The schema of each argument, those alone that are schemas."""
     parameters = tool.get("parameters")

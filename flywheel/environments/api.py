@@ -75,7 +75,7 @@ class EnvironmentIn(Schema):
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
-    "max_turns"}`, which wants a key with the scope `admin` too."""
+    "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
     reserved_slices: list[str] = []
     description: str = ""

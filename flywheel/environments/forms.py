@@ -7,7 +7,7 @@ from django import forms
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.core.envs import nemo_gym
+from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
 from flywheel.core.tools import check_definitions
@@ -125,6 +125,12 @@ class AttachForm(forms.Form):
     max_turns = forms.IntegerField(
         min_value=1, max_value=100, initial=nemo_gym.MAX_TURNS, help_text="How often the policy speaks at most."
     )
+    token_limit = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_TOKENS,
+        help_text="How many tokens it writes at most in an episode. Empty for no limit.",
+    )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
     def clean_name(self) -> str:
@@ -154,7 +160,7 @@ class AttachForm(forms.Form):
             "base_url": self.cleaned_data["base_url"].strip().rstrip("/"),
             "tools": self.cleaned_data["tools"],
             "max_turns": self.cleaned_data["max_turns"],
-        }
+        } | ({"token_limit": limit} if (limit := self.cleaned_data["token_limit"]) else {})
 
 
 class GenerateForm(forms.Form):
@@ -184,7 +190,7 @@ class SettingsForm(forms.Form):
 
     config = forms.CharField(
         label="Settings",
-        help_text="JSON, such as max_turns and system_prompt. What is not named is as this kind has it.",
+        help_text="JSON, such as max_turns, token_limit and system_prompt. What is not named is as this kind has it.",
         widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false"}),
     )
     verifier = forms.CharField(

@@ -16,7 +16,7 @@ from flywheel.core.episodes import every_text
 from flywheel.failures import life, settle
 from flywheel.failures.buckets import every, name_of, of_project
 from flywheel.failures.models import Decision, Failure
-from flywheel.trajectories.models import Label, Trajectory
+from flywheel.trajectories.models import Label, Source, Trajectory
 
 LATEST: Final = -1
 """`seen` of a caller that does not care what stands: a script, the story's oracle."""
@@ -45,8 +45,13 @@ def describe(project: Project, failure: Failure) -> str:
 
 
 def tools_of(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The tools that the agent had: as the trajectory tells, else as its version does; those with a name alone."""
-    given = trajectory.tools or (trajectory.version.tools if trajectory.version else [])
+    """The tools that the agent had: as the trajectory tells, else as its version does; those with a name alone.
+
+    A rollout always tells: in an environment without tools there are none, whatever the version has elsewhere.
+    """
+    given = trajectory.tools
+    if not given and trajectory.version is not None and trajectory.source != Source.ROLLOUT:
+        given = trajectory.version.tools
     return [tool for tool in given if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
 
 

@@ -14,6 +14,7 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.workplace.templates import HELD_OUT
+from flywheel.core.envs.workplace.tools import TOOLS
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.environments import generate
@@ -22,11 +23,12 @@ from flywheel.environments.make import CannotMake, core_task, environment, freez
 from flywheel.environments.models import Environment, Generation, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import submit
-from flywheel.failures.label import decide
+from flywheel.failures.label import decide, tools_of
 from flywheel.jobs import Lease, State
 from flywheel.training.dataset import build as build_dataset
 from flywheel.training.dataset import draft, open_rows
 from tests.conftest import Build, Cast
+from tests.evals.fake import finished
 from tests.worker import Worker
 from workers import evaluating
 from workers.generating import make_tasks
@@ -197,6 +199,47 @@ def test_an_eval_plays_whole_episodes_and_stores_each_as_a_trajectory(evaluated:
         assert result.trajectory is not None
         calls = len(result.task.target["calls"])
         assert result.trajectory.step_count == (2 * calls + 3 if result.success else 3)
+        assert {tool["name"] for tool in tools_of(result.trajectory)} == set(TOOLS), "those that it was asked with"
+
+
+def test_who_talks_until_nothing_fits_fails_and_is_not_left_out(
+    cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ramble(request: ChatRequest) -> ChatResponse:
+        if len(request.messages) > 5:
+            return ChatResponse(error="the model takes 512 tokens in all", is_too_long=True)
+        return ChatResponse(text="I wonder.", tokens_out=90, finish_reason="stop")
+
+    row = made(cast, "tictactoe")
+    work(asked(cast, row, 12))
+    task_set = freeze(environment=row, name="games", actor=cast.builder)
+    run = finished(build, monkeypatch, ramble, task_set=task_set, split=Split.TRAIN, samples=1)
+    success = run.summary["metrics"]["success"]
+    assert (success["mean"], success["unscored"]) == (0.0, 0)
+    for result in run.results.select_related("trajectory"):
+        assert result.reason.startswith("broken off: the model takes 512 tokens in all; not finished")
+        assert result.trajectory is not None
+        assert result.trajectory.metadata["ended"] == "broken off: the model takes 512 tokens in all"
+        assert (result.trajectory.outcome, result.trajectory.error_count) == ("failed", 0)
+
+
+def test_a_game_offers_none_of_its_versions_tools(cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = made(cast, "tictactoe")
+    work(asked(cast, row, 12))
+    version = build.version()
+    assert version.tools
+    run = finished(
+        build,
+        monkeypatch,
+        lambda _: ChatResponse(text="I would rather not."),
+        task_set=freeze(environment=row, name="games", actor=cast.builder),
+        version=version,
+        split=Split.TRAIN,
+        samples=1,
+    )
+    rollouts = [result.trajectory for result in run.results.select_related("trajectory__version")]
+    assert rollouts
+    assert [tools_of(rollout) for rollout in rollouts if rollout] == [[]] * len(rollouts)
 
 
 def test_right_episodes_are_demonstrations_turn_by_turn(cast: Cast, evaluated: EvalRun) -> None:

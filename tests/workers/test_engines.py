@@ -1,6 +1,7 @@
 """Both engines behind the one protocol: what they answer, and what they say when they cannot."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from flywheel.core import replies
+from flywheel.core.envs.workplace.tools import DEFINITIONS
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.traces import Message, ToolCall
 from workers.engines import open_engine
@@ -150,6 +152,7 @@ class TestTransformers:
     def test_a_conversation_that_does_not_fit_is_an_error_of_its_own(self, engine: TransformersEngine) -> None:
         far, near = engine.chat([ask("word " * 600), ask("Email Bako about the luso audit.")])
         assert "the model takes 512 in all" in far.error
+        assert far.is_too_long
         assert near.text
         assert not near.error
 
@@ -413,7 +416,25 @@ class TestOpenAI:
                 "top_p": 0.9,
                 "max_tokens": 7,
                 "seed": 11,
-                "tools": [{"type": "function", "function": story.TOOLS[0]}],
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {
+                            "name": "calendar_create_event",
+                            "description": "Put a meeting with a person into the calendar.",
+                            "parameters": {
+                                "type": "object",
+                                "properties": {
+                                    "person": {"type": "string"},
+                                    "topic": {"type": "string"},
+                                    "day": {"type": "string", "enum": list(story.DAYS)},
+                                },
+                                "required": ["person", "topic", "day"],
+                                "additionalProperties": False,
+                            },
+                        },
+                    }
+                ],
                 "_path": "/v1/chat/completions",
             }
         ]
@@ -435,6 +456,31 @@ class TestOpenAI:
         assert response.tool_calls == (ToolCall("a", "x", {"k": "ü"}), ToolCall("b", "y", '{"k": '))
         assert response.text == ""
         assert response.tokens_in is None
+
+    def test_tools_have_names_that_openai_takes_and_their_calls_come_back_in_ours(self) -> None:
+        def answer(body: dict[str, Any], count: int) -> Reply:
+            names = [tool["function"]["name"] for tool in body["tools"]]
+            sent = [call["function"]["name"] for row in body["messages"] for call in row.get("tool_calls", ())]
+            if any(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) is None for name in names + sent):
+                return 400, {}, b"Invalid function name"
+            if "x-" in json.dumps(body["tools"]):
+                return 400, {}, b"Unknown keyword"
+            calls = [{"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
+            return completion({"content": None, "tool_calls": [*calls, calls[0] | {"function": {"name": "made.up"}}]})
+
+        said = [ToolCall("a", "email.search_emails", {}), ToolCall("b", "made up!", {})]
+        told = [Message("tool", "[]", tool_call_id=call.id, name=call.name) for call in said]
+        conversation = (Message("user", "hi"), Message("assistant", "", tuple(said)), *told)
+        with serving(answer) as server:
+            (response,) = network(server.url).chat([ChatRequest(conversation, Sampling(), 0, tuple(DEFINITIONS))])
+        assert response.error == ""
+        assert [call.name for call in response.tool_calls] == [*(tool["name"] for tool in DEFINITIONS), "made.up"]
+
+    def test_two_tools_that_would_have_one_name_cannot_be_asked_about(self) -> None:
+        request = ChatRequest((Message("user", "hi"),), Sampling(), 0, ({"name": "a.b"}, {"name": "a_b"}))
+        with serving(echo) as server, pytest.raises(EngineError, match=r"a\.b and a_b would both be called a_b"):
+            network(server.url).chat([request])
+        assert not server.seen
 
     @pytest.mark.parametrize("tokens", [-1, True, 1.5, "many", 2**32 + 5])
     def test_what_cannot_be_a_count_of_tokens_is_unknown(self, tokens: Any) -> None:
@@ -506,10 +552,32 @@ class TestOpenAI:
         assert len(server.seen) == 6
 
     def test_a_bad_request_is_not_repeated(self) -> None:
-        with serving(always((400, {}, b"too long"))) as server:
+        with serving(always((400, {}, b"no such role"))) as server:
             (response,) = network(server.url).chat([ask("hi")])
         assert "400" in response.error
+        assert not response.is_too_long
         assert len(server.seen) == 1
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            '{"error": {"code": "context_length_exceeded", "message": "Your input exceeds the context window"}}',
+            "This model's maximum context length is 512 tokens. However, you requested 530 tokens",
+            "The decoder prompt (length 530) is longer than the maximum model length of 512.",
+            "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
+            "The input (61709 tokens) is longer than the model's context length (40960 tokens).",
+            "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000",
+            '{"error": {"type": "exceed_context_size_error", "message": "request (530 tokens) exceeds"}}',
+        ],
+    )
+    def test_a_conversation_that_does_not_fit_is_told_from_other_bad_requests(self, said: str) -> None:
+        with serving(always((400, {}, said.encode()))) as server:
+            (response,) = network(server.url).chat([ask("hi")])
+        assert response.is_too_long
+        assert said[:200] in response.error
+        with serving(always((500, {}, said.encode()))) as server:
+            (response,) = network(server.url, retries=0).chat([ask("hi")])
+        assert not response.is_too_long, "a server that broke says nothing about the conversation"
 
     @pytest.mark.parametrize(
         "content",

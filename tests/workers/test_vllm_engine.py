@@ -43,7 +43,7 @@ def test_tools_are_shown_to_the_model_and_calls_are_read_here() -> None:
         (answer,) = engine(server.url, []).chat([ask(tools=TOOLS)])
         engine(server.url, []).chat([ask()])
     assert (answer.text, answer.tool_calls) == ("Well.", (ToolCall("call-0", "x", {"k": 1}),))
-    assert server.seen[0]["tools"] == [{"type": "function", "function": story.TOOLS[0]}]
+    assert server.seen[0]["tools"] == [{"type": "function", "function": story.TOOLS[0]}], "as policies were trained"
     assert server.seen[0]["tool_choice"] == "none"
     assert "tool_choice" not in server.seen[1]
 

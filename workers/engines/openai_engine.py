@@ -5,31 +5,43 @@ away after it had answered, is waited for, and asked fewer things at once: it ma
 nothing has been answered yet and the server cannot be reached, or refuses the key or the model, the policy cannot be
 asked at all: EngineError.
 A response is read within a total time and size, whatever the server does; redirects are not followed.
+Tools are called what OpenAI takes as a name, and the calls are given back in our names.
 """
 
 import http.client
 import json
 import random
+import re
 import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from flywheel.core import tools as tooling
+from flywheel.core.interop import responses
 from flywheel.core.replies import Reply, TooLong
 from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
-from flywheel.core.traces import ToolCall, count
+from flywheel.core.traces import Message, ToolCall, count
 
 RETRY_AFTER_LIMIT_S = 30.0
+BAD_REQUEST = 400
+_TOO_LONG = re.compile(
+    rb"context_length_exceeded|exceed_context_size|maximum (context|model) length|too long to fit into the model"
+    rb"|model.{1,8}s context length|exceed context limit|prompt is too long",
+    re.IGNORECASE,
+)
+"""How servers say that a conversation does not fit: OpenAI, llama.cpp, vLLM in three ways, SGLang, Anthropic in two."""
 PAUSE_LIMIT_S = 10.0
 """Between two attempts at a server that is full."""
 
 
 class Failed(Exception):
     """One attempt at a request failed. `again`: another may do better. `unusable`: no other request would. `full`: the
-    server has too much to do. `away`: it cannot be reached."""
+    server has too much to do. `away`: it cannot be reached. `is_too_long`: the conversation is, for the model."""
 
     def __init__(
         self,
@@ -40,9 +52,11 @@ class Failed(Exception):
         away: bool = False,
         after_s: float = 0.0,
         status: int = 0,
+        is_too_long: bool = False,
     ) -> None:
         super().__init__(reason)
         self.again, self.unusable, self.away, self.after_s, self.status = again, unusable, away, after_s, status
+        self.is_too_long = is_too_long
 
     @property
     def full(self) -> bool:
@@ -81,6 +95,9 @@ class Flow:
 
 
 class OpenAIEngine:
+    is_foreign = True
+    """Its server takes OpenAI's names and plain definitions alone; False where it shows the policy ours as they are."""
+
     def __init__(
         self,
         base_url: str,
@@ -137,12 +154,18 @@ class OpenAIEngine:
 
     def _ask(self, request: ChatRequest) -> ChatResponse:
         try:
+            names = responses.names(request.tools) if self.is_foreign else {}
+        except ValueError as error:
+            raise EngineError(f"{self.model} at {self.base_url} cannot be given these tools: {error}") from error
+        try:
             reply, latency_ms = self._exchange(json.dumps(self._body(request)).encode())
-            return self._response(reply, latency_ms)
+            response = self._response(reply, latency_ms)
+            calls = (replace(call, name=names.get(call.name, call.name)) for call in response.tool_calls)
+            return replace(response, tool_calls=tuple(calls))
         except Failed as failure:
             if failure.unusable and not self._answered.is_set():
                 raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
-            return ChatResponse(error=str(failure))
+            return ChatResponse(error=str(failure), is_too_long=failure.is_too_long)
 
     def _exchange(self, body: bytes) -> tuple[bytes, float]:
         """The server's answer, after as many attempts as make sense, and how long it took. Raises Failed."""
@@ -174,16 +197,20 @@ class OpenAIEngine:
                 return content, (self._well_at - began) * 1000
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
+        messages, tools = request.messages, request.tools
+        if self.is_foreign:
+            messages = tuple(_outside(message) for message in messages)
+            tools = tuple(tooling.plain(tool) | {"name": responses.outside(tool["name"])} for tool in tools)
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [message.to_openai() for message in request.messages],
+            "messages": [message.to_openai() for message in messages],
             "temperature": request.sampling.temperature,
             "top_p": request.sampling.top_p,
             "max_tokens": request.sampling.max_tokens,
             "seed": request.seed % 2**63,
         }
-        if request.tools:
-            body["tools"] = [{"type": "function", "function": dict(tool)} for tool in request.tools]
+        if tools:
+            body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
         if request.schema is not None:
             schema = {"name": "answer", "strict": True, "schema": dict(request.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -259,6 +286,12 @@ class OpenAIEngine:
         return (tokens_in * self._price_in + tokens_out * self._price_out) / 1e6
 
 
+def _outside(message: Message) -> Message:
+    """The message with its tools called as OpenAI takes it, those too that the policy made up."""
+    calls = tuple(replace(call, name=responses.outside(call.name)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, name=responses.outside(message.name))
+
+
 def _tool_call(row: Mapping[str, Any]) -> ToolCall:
     function = row["function"]
     name, arguments = function["name"], function.get("arguments") or "{}"
@@ -283,7 +316,8 @@ def _refusal(reply: http.client.HTTPResponse, content: bytes) -> Failed:
     again = reply.status in {408, 409, 425, 429} or reply.status >= 500
     unusable = reply.status in {301, 302, 303, 307, 308, 401, 403, 404, 405}
     after_s = _retry_after(reply.headers.get("Retry-After", ""))
-    return Failed(reason, again=again, unusable=unusable, after_s=after_s, status=reply.status)
+    is_too_long = reply.status == BAD_REQUEST and _TOO_LONG.search(content) is not None
+    return Failed(reason, again=again, unusable=unusable, after_s=after_s, status=reply.status, is_too_long=is_too_long)
 
 
 def _retry_after(value: str) -> float:

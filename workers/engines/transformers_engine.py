@@ -39,6 +39,10 @@ SMALL = 5_000_000
 quicker: the threads wait for each other at every operation."""
 
 
+class TooLong(ValueError):
+    """The conversation and the answer asked for do not fit into the model's context."""
+
+
 class TransformersEngine:
     def __init__(
         self,
@@ -83,7 +87,7 @@ class TransformersEngine:
             try:
                 prompts[index] = self._encode(request)
             except ValueError as error:
-                responses[index] = ChatResponse(error=str(error))
+                responses[index] = ChatResponse(error=str(error), is_too_long=isinstance(error, TooLong))
         # Neighbours in length share a batch, so that little is padded.
         order = sorted(prompts, key=lambda index: len(prompts[index]))
         for start in range(0, len(order), self.batch_size):
@@ -111,7 +115,7 @@ class TransformersEngine:
         ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
         room = self._room
         if room is not None and len(ids) + request.sampling.max_tokens > room:
-            raise ValueError(
+            raise TooLong(
                 f"the conversation has {len(ids)} tokens and asks for {request.sampling.max_tokens} more; "
                 f"the model takes {room} in all"
             )

@@ -34,6 +34,8 @@ class Trail:
 
 
 class VllmEngine(OpenAIEngine):
+    is_foreign = False  # the template shows what policies were trained on, and their calls are read here
+
     def __init__(self, url: str, model: str, api_key: str = "", *, again: Callable[[], object], **options: Any) -> None:
         """`again` has the server load the model; it is called from several threads."""
         super().__init__(f"{url}/v1", model, api_key, **options)

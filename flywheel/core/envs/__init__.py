@@ -14,6 +14,9 @@ from typing import Any, Protocol
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, Verify
 
+MOST_TOKENS = 10_000_000
+"""Of an episode's limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -83,6 +86,8 @@ def always(text: str) -> Say:
 class Environment(Protocol):
     max_turns: int
     """How often the policy speaks at most."""
+    token_limit: int | None
+    """How many tokens the policy may write in an episode, all its answers together; None where nothing limits them."""
     tools: list[dict[str, Any]]
     """Definitions of what the policy may call; empty where it only talks."""
 
@@ -104,6 +109,15 @@ class Environment(Protocol):
 
     def probes(self, task: Task) -> dict[str, Say]:
         """Trivial policies by name that must score low: empty, constant, echo of the prompt, …"""
+
+
+def token_limit_of(config: Mapping[str, Any]) -> int | None:
+    """The setting `token_limit`, which every kind of several turns has. Raises VerifierError."""
+    limit = config.get("token_limit")
+    is_number = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is None or (is_number and 1 <= limit <= MOST_TOKENS):
+        return limit
+    raise VerifierError(f"token_limit: {limit!r} is no whole number from 1 to {MOST_TOKENS}, nor null for no limit")
 
 
 def episode(env: Environment, task: Task, say: Say, seed: int = 0) -> list[Message]:

@@ -20,7 +20,8 @@ class Judged:
             number = next(number for number, part in enumerate(rubric.parts) if part.type == "state")
             raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
         self.own, self.rubric, self.runners = own, rubric, runners
-        self.max_turns, self.tools, self.weights = own.max_turns, own.tools, rubric.weights
+        self.max_turns, self.token_limit = own.max_turns, own.token_limit
+        self.tools, self.weights = own.tools, rubric.weights
 
     def reset(self, task: Task, seed: int) -> list[Message]:
         return self.own.reset(task, seed)

@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 
 class Mixed:
-    """Plays and judges a task as its own environment does; tools and turn limits are those of that one, too."""
+    """Plays and judges a task as its own environment does; tools and turn limits are those of that one, too.
+
+    Tokens are counted by whoever plays the environments one by one (`grouped`).
+    """
+
+    token_limit: int | None = None
 
     def __init__(self, parts: Mapping[str, Environment]) -> None:
         self.parts = dict(parts)

@@ -8,9 +8,10 @@ Here too everything is read out of the messages. A session is what the server ha
 has the network (`verifiers.Gym`) finds it by those, and makes it again by repeating them where there is none any more.
 What is answered otherwise the second time is no ground for a verdict.
 
-Config: `{"base_url": str, "tools": [definition, …], "max_turns": int}`. Verifier: `{"kind": "nemo_gym"}`; nothing of it
-can be set. Target: `{"row": …}`, the row of the server's data without its tools, and `"calls": [{"tool", "arguments"}]`
-where the row says which are right. State: `{"row": digest}`, since rows may ask the same and want different things.
+Config: `{"base_url": str, "tools": [definition, …], "max_turns": int, "token_limit": int}`. Verifier:
+`{"kind": "nemo_gym"}`; nothing of it can be set. Target: `{"row": …}`, the row of the server's data without its tools,
+and `"calls": [{"tool", "arguments"}]` where the row says which are right. State: `{"row": digest}`, since rows may ask
+the same and want different things.
 """
 
 import math
@@ -21,12 +22,13 @@ from typing import Any
 
 from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical, read_json
-from flywheel.core.envs import Say, Table, Task, always
+from flywheel.core.envs import Say, Table, Task, always, token_limit_of
 from flywheel.core.interop import responses
 from flywheel.core.traces import Message, Role, ToolCall, Trace
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "nemo_gym"
+SETTINGS = ("base_url", "tools", "max_turns", "token_limit")
 MAX_TURNS = 10
 CALLS_AT_ONCE = 20
 """Calls of one message that are carried out; further ones are answered with a refusal."""
@@ -54,14 +56,15 @@ class NemoGym:
             if field != "kind":
                 raise VerifierError(f"{field}: the verdict is the server's; its verifier has no settings")
         for field in config:
-            if field not in ("base_url", "tools", "max_turns"):
-                raise VerifierError(f"{field}: there is no such setting, only base_url, tools and max_turns")
+            if field not in SETTINGS:
+                raise VerifierError(f"{field}: there is no such setting, only {', '.join(SETTINGS)}")
         if not isinstance(base_url := config.get("base_url"), str) or not base_url.startswith(("http://", "https://")):
             raise VerifierError("base_url: the address of a resources server is wanted, such as http://gym-1:8000")
         turns = config.get("max_turns", MAX_TURNS)
         if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= 100:
             raise VerifierError(f"max_turns: {turns!r} is no whole number from 1 to 100")
         self.base_url, self.max_turns, self.gym = base_url, turns, gym
+        self.token_limit = token_limit_of(config)
         self.tools = tools_of(config.get("tools", []))
 
     def reset(self, task: Task, seed: int) -> list[Message]:

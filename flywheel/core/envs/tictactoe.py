@@ -5,7 +5,7 @@ from 0 to 8. After Stefano Fiorucci's environment of that name (llm-rl-environme
 is worth 1, a draw 0.5, a loss or a game not finished 0; the right form adds up to 0.2; a move that cannot be made costs
 0.1 once a game, however many there are, and is asked for again.
 
-Config: `{"system_prompt": str, "max_turns": int}`, both optional. Verifier: `{"kind": "tictactoe"}`.
+Config: `{"system_prompt": str, "max_turns": int, "token_limit": int}`, all optional. Verifier: `{"kind": "tictactoe"}`.
 State: `{"starts": "X" or "O", "random_share": p, "seed": n}`: how often the opponent moves at random, the rest of its
 moves being the best there are. Target: `{"best": "win" or "draw"}`, the most that can be had of this very opponent.
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from flywheel.core.envs import Say, Table, Task, always
+from flywheel.core.envs import Say, Table, Task, always, token_limit_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 
@@ -78,7 +78,7 @@ class TicTacToe:
         turns = config.get("max_turns", MAX_TURNS)
         if isinstance(turns, bool) or not isinstance(turns, int) or not 5 <= turns <= 50:
             raise VerifierError(f"max_turns: {turns!r} is not a whole number from 5 to 50")
-        self.max_turns = turns
+        self.max_turns, self.token_limit = turns, token_limit_of(config)
         self.tools = []
         self.system_prompt: str = config.get("system_prompt", "") or SYSTEM_PROMPT
 

@@ -27,6 +27,7 @@ DEFAULT_WEIGHTS = {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "executes":
 
 class ToolCallEnvironment:
     max_turns = 1
+    token_limit: int | None = None  # one answer is limited by its own
 
     def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
         if problems := tooling.check_definitions(config.get("tools")):

@@ -6,8 +6,9 @@ calls nothing. What counts is the state in the end, beside the state that the ta
 things were done does not matter, reading more than needed is free, and so is undoing one's own mistake. A change that
 nobody wanted is a side effect.
 
-Config: `{"system_prompt": str, "max_turns": int, "now": "YYYY-MM-DD HH:MM:SS", "database": {table: [row, …]}}`, all
-optional. Verifier: `{"kind": "workplace", "weights": {"outcome": w, "changes": w, "valid": w}}`.
+Config: `{"system_prompt": str, "max_turns": int, "token_limit": int, "now": "YYYY-MM-DD HH:MM:SS",
+"database": {table: [row, …]}}`, all optional.
+Verifier: `{"kind": "workplace", "weights": {"outcome": w, "changes": w, "valid": w}}`.
 State: `{"world": seed}`, a world made by `worlds.world_of`; without it the config's database.
 Target: `{"calls": [{"tool", "arguments"}, …]}`.
 
@@ -27,7 +28,7 @@ from typing import Any
 
 from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical
-from flywheel.core.envs import Say, Table, Task, always
+from flywheel.core.envs import Say, Table, Task, always, token_limit_of
 from flywheel.core.envs.workplace import templates
 from flywheel.core.envs.workplace.tools import DEFINITIONS, TOOLS, call
 from flywheel.core.envs.workplace.world import FIELDS, NOW, TIME, Change, World, changes
@@ -65,6 +66,7 @@ class Workplace:
     def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
         self.tools: list[dict[str, Any]] = DEFINITIONS
         self.max_turns = _whole(config.get("max_turns", MAX_TURNS), "max_turns", 2, 100)
+        self.token_limit = token_limit_of(config)
         self.now = config.get("now", NOW)
         try:
             datetime.strptime(self.now, TIME)
