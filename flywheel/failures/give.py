@@ -54,7 +54,7 @@ def give(
     wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note, "declined": declined}
     if mine and wanted == {name: getattr(mine, name) for name in wanted} and (mine.settles or not settles):
         return mine
-    _admit(row, actor, mine)
+    _admit(row, actor, mine, settles)
     _check(row, wanted)
     if settles and not is_disputed(row):
         raise Closed("there is nothing to settle: its reviewers have not disagreed, or agree by now")
@@ -147,10 +147,13 @@ def _locked(item: QueueItem) -> QueueItem:
     return row
 
 
-def _admit(item: QueueItem, actor: User, mine: Review | None) -> None:
-    """A first review wants the item to be free or one's own, and open where reviewers are blind."""
+def _admit(item: QueueItem, actor: User, mine: Review | None, settles: bool) -> None:
+    """A first review wants the item to be free or one's own, and open where reviewers are blind. Who settles is none
+    of its reviewers, and waits for none."""
     if item.queue.archived_at is not None:
         raise Closed("this queue is archived; what is in it stays as it is")
+    if settles:
+        return
     if not may_review(item.queue, actor):
         raise NotYours(item.queue)
     if mine is not None:

@@ -56,7 +56,11 @@ def decide(request: PageRequest, pk: int, item: int) -> HttpResponse:
     """Save what one says of the item and go to the next."""
     row = _item(request, pk, item)
     said, written = forms.save(row.trajectory, request.actor, {**request.POST.dict(), "item": str(row.pk)})
-    return refused(request, row, written) if said is None else _next(request, row.queue)
+    if said is None:
+        return refused(request, row, written)
+    if not taking.may_review(row.queue, request.actor):  # who settled is given nothing of it
+        return _go(request, row.queue, _item(request, pk, item), "Settled.")
+    return _next(request, row.queue)
 
 
 @require_POST
@@ -163,7 +167,8 @@ def _next(request: PageRequest, queue: Queue, after: QueueItem | None = None) ->
         return _go(request, queue, taking.take(queue=queue, actor=request.actor, after=after))
     except taking.NotYours as error:
         messages.error(request, f"Nothing to take: {error}.")
-        return redirect("failures:queue_detail", request.project.slug, queue.pk)
+        address = reverse("failures:queue_detail", args=[request.project.slug, queue.pk])
+        return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
 
 
 def _go(request: PageRequest, queue: Queue, item: QueueItem | None, notice: str = "") -> HttpResponse:
@@ -229,18 +234,20 @@ def _decision(request: PageRequest, item: QueueItem, written: forms.Written | No
         "settles": settles,
         "may_settle": may_settle and not settles,
         # What was written and refused stays in its form, whoever has the item now.
-        "locked": "" if written else _locked(request, item, mine),
+        "locked": "" if written else _locked(request, item, mine, settles),
         "decide_url": reverse("failures:decide", args=[request.project.slug, queue.pk, item.pk]),
         "draft": f"item-{item.pk}",
         "makes_tasks": not is_hidden,
     }
 
 
-def _locked(request: PageRequest, item: QueueItem, mine: Review | None) -> str:
+def _locked(request: PageRequest, item: QueueItem, mine: Review | None, settles: bool) -> str:
     """Why one cannot decide here now; empty when one can."""
     queue = item.queue
     if queue.archived_at is not None:
         return "This queue is archived. What is in it stays as it is."
+    if settles:
+        return ""
     if not taking.may_review(queue, request.actor):
         return f"{taking.NotYours(queue)}.".capitalize()
     if mine is None and item.is_reserved and item.reserved_by_id != request.actor.pk:

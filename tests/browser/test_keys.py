@@ -261,6 +261,20 @@ def test_every_key_of_the_review_desk_does_what_the_list_says(desk: Desk) -> Non
     assert desk.tab.problems == []
 
 
+def test_enter_in_the_form_saves_the_bucket_that_is_chosen(desk: Desk) -> None:
+    for field in ("input[name=bucket][value=wrong_tool]", "[name='arg.person']"):
+        desk.open()
+        desk.page.locator("[data-correct]").check()
+        desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
+        desk.page.locator("[name='arg.person']").fill("Person1")
+        desk.page.locator("[name='arg.day']").select_option("friday")
+        desk.page.locator("#decision input[name=bucket][value=wrong_tool]").check()
+        desk.page.locator(field).focus()
+        left = desk.away("Enter")
+        assert (desk.decision.trajectory, desk.decision.bucket) == (left.trajectory, "wrong_tool"), field
+    assert desk.tab.problems == []
+
+
 def test_no_key_acts_while_one_types_or_a_dialog_is_open(desk: Desk) -> None:
     desk.open()
     before = desk.item

@@ -225,6 +225,28 @@ def test_a_builder_settles_what_reviewers_disagree_on(cast: Cast, sign_in: SignI
     assert items(made)[0].state == State.DONE
 
 
+def test_a_builder_who_is_no_reviewer_settles_also_what_somebody_has_in_hand(
+    cast: Cast, sign_in: SignIn, queue: Make
+) -> None:
+    made = queue(1, needed=2, assignees=["reviewer", "trainer", "approver"])
+    [item] = items(made)
+    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
+    give(item=item, actor=cast.trainer, bucket="bad_planning")
+    assert take(queue=made, actor=cast.approver) == item
+    client = sign_in(cast.builder)
+    address = at("item", made, item)
+    assert "names its reviewers" in client.get(address).content.decode()
+    page = client.get(f"{address}?settle=1").content.decode()
+    assert "Settle and next" in page
+    assert 'id="hold"' not in page, "nothing is reserved by who settles"
+    sent = {"bucket": "wrong_tool", "seen": "0", "settle": "1"}
+    page = client.post(at("decide", made, item), sent, headers=HTMX).content.decode()
+    assert "Settled." in page
+    assert items(made)[0].state == State.DONE
+    answer = client.post(at("skip", made, item), headers=HTMX)
+    assert answer["HX-Redirect"] == f"/p/acme/failures/queues/{made.pk}/", "instead of the whole page in a pane"
+
+
 def test_undo_takes_back_the_decisions_of_the_sitting_one_by_one(cast: Cast, sign_in: SignIn, queue: Make) -> None:
     made = queue(4)
     client = sign_in(cast.reviewer)
