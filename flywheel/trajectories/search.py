@@ -7,6 +7,7 @@ stemming and there are no stop words: names, ids and numbers are what people loo
 `index` runs when detectors have read a trajectory, so that a moment passes until it is found.
 """
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,15 +16,20 @@ from typing import Any, ClassVar
 
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
-from django.db import models
+from django.db import DatabaseError, models, transaction
 from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, Value
+from psycopg.errors import DataError, ProgramLimitExceeded
 
 from flywheel.core import traces
 from flywheel.sql import bound
 from flywheel.trajectories.models import Trajectory
 
+log = logging.getLogger(__name__)
+
 WORDS = 4_000
 """Of one row. PostgreSQL counts places up to 16,383, and 256 of each word; a phrase is found within one row."""
+CHARACTERS = 250_000
+"""Of one row: at four bytes each, with their places, they are short of the 1,048,575 bytes that PostgreSQL takes."""
 MOST_WORDS = 500_000
 """Of one trajectory, from its beginning on."""
 LONGEST = 100
@@ -79,7 +85,25 @@ def index(read: Mapping[int, traces.Trace]) -> None:
 
 
 def write(found: Mapping[int, Sequence[str]]) -> None:
-    """Put these `vectors` of trajectories, by primary key, in the place of those that were there."""
+    """Put these `vectors` of trajectories, by primary key, in the place of those that were there.
+
+    One that PostgreSQL does not take is left without words: it must not keep detectors from all that came after it.
+    """
+    try:
+        with transaction.atomic():
+            _replace(found)
+    except DatabaseError as error:
+        if not isinstance(error.__cause__, DataError | ProgramLimitExceeded):
+            raise
+        if len(found) == 1:
+            log.exception("the words of trajectory %s cannot be stored", *found)
+            _replace(dict.fromkeys(found, ()))
+            return
+        for pk, every in found.items():
+            write({pk: every})
+
+
+def _replace(found: Mapping[int, Sequence[str]]) -> None:
     rows = [(pk, part, vector) for pk, every in found.items() for part, vector in enumerate(every)]
     bound("DELETE FROM trajectories_words WHERE trajectory_id = ANY(%s)", [list(found)])
     if rows:
@@ -97,11 +121,17 @@ def vectors(trace: traces.Trace) -> list[str]:
     words = islice(chain.from_iterable(map(_words, _texts(trace))), MOST_WORDS)
     parts = []
     while some := list(islice(words, WORDS)):
-        places: defaultdict[str, list[str]] = defaultdict(list)
-        for word, place in zip(some, _PLACES, strict=False):
-            places[word].append(place)
-        parts.append(" ".join(f"'{word}':{','.join(at)}" for word, at in places.items() if len(word) <= LONGEST))
+        # Half as many words are never too many characters: those that are longer than any are left out.
+        size = WORDS if sum(map(len, some)) <= CHARACTERS else WORDS // 2
+        parts += [_vector(some[at : at + size]) for at in range(0, len(some), size)]
     return parts
+
+
+def _vector(words: Sequence[str]) -> str:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for word, place in zip(words, _PLACES, strict=False):
+        places[word].append(place)
+    return " ".join(f"'{word}':{','.join(at)}" for word, at in places.items() if len(word) <= LONGEST)
 
 
 _PLACES = [str(place) for place in range(1, WORDS + 1)]

@@ -104,6 +104,19 @@ def test_a_long_trajectory_is_found_by_its_last_words_and_bounded(
     assert row.words.count() == 1
 
 
+def test_long_words_of_letters_that_take_several_bytes_are_stored(build: Build) -> None:
+    words = [chr(0x20000 + number) * search.LONGEST for number in range(search.WORDS)]
+    index(build, "long", said(" ".join(words)))
+    assert found(words[0]) == found(words[-1]) == {"long"}
+
+
+def test_words_that_the_database_does_not_take_leave_those_of_others_alone(build: Build) -> None:
+    kept, bad = index(build, "kept", said("pears")), index(build, "bad", said("apples"))
+    search.write({kept.pk: ["'plums':1"], bad.pk: [f"'{'a' * 3_000}':1"]})
+    assert (found("pears"), found("plums")) == (set(), {"kept"})
+    assert found("apples") == set(), "what it said before is not what it says"
+
+
 def test_text_without_a_word_asks_for_nothing() -> None:
     assert search.says(" …'\\:*& ") is None
 
