@@ -1,8 +1,8 @@
 """The filter bar: `bucket:wrong_tool version:6 -env:dev latency:>2 "meet Bako"`. `grammar.py` says how it is written.
 
 Here is what it means: a field and a value become a condition on trajectories, words without a field are looked for by
-`said`. A field or value that does not exist is a problem with a suggestion, never dropped silently; several values
-mean any of them. Rollouts are left out unless `source:` or `trace:` asks for them.
+`said`. A field or value that does not exist is a problem with a suggestion, as is text without a word, never dropped
+silently; several values mean any of them. Rollouts are left out unless `source:` or `trace:` asks for them.
 """
 
 import functools
@@ -40,6 +40,8 @@ class Query:
     where: Q = field(default_factory=Q)
     terms: list[Term] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    further: str = ""
+    """The bar as a term can be added to it that has to hold too: what "or" joins is in parentheses, quotes closed."""
     counts_tokens: bool = False
 
     def apply(self, rows: QuerySet[Trajectory], project: int | None = None) -> QuerySet[Trajectory]:
@@ -59,9 +61,11 @@ def parse(text: str) -> Query:
         read = grammar.parse(text)
     except grammar.Unreadable as error:
         query.problems.append(str(error))
+        query.further = text
         return query
     parts = read.parts
     query.terms = [Term(part, " ".join((*parts[:at], *parts[at + 1 :]))) for at, part in enumerate(parts)]
+    query.further = grammar.show(And((read.node,)))
     query.where = _condition(read.node, query)
     asked = {leaf.field for leaf in grammar.terms_of(read.node) if isinstance(leaf, grammar.Term)}
     query.counts_tokens = "tokens" in asked
@@ -99,8 +103,12 @@ def _settled(node: Node) -> Node:
 
 
 def said(words: Words) -> Q:
-    """Trajectories that say this: all that is free text goes through here. Text without a word asks for nothing."""
-    return search.says(words.text) or Q()
+    """Trajectories that say this: all that is free text goes through here. Raises Problem for text without a word."""
+    if (found := search.says(words.text)) is None:
+        raise Problem(
+            f"{grammar.show(words)} holds no letter and no digit, and only words are looked for. Leave it out."
+        )
+    return found
 
 
 def _condition(node: Node, query: Query) -> Q:
@@ -109,16 +117,11 @@ def _condition(node: Node, query: Query) -> Q:
         case And(parts):
             return functools.reduce(operator.and_, [_condition(part, query) for part in parts], Q())
         case Or(parts):
-            found = [_condition(part, query) for part in parts]
-            # `Q() | x` is x for Django; here an empty one matches everything.
-            return functools.reduce(operator.or_, found) if all(found) else Q()
+            return functools.reduce(operator.or_, [_condition(part, query) for part in parts])
         case Not(part):
-            found_part = _condition(part, query)
-            return ~found_part if found_part else Q(pk__in=[])
-        case Words():
-            return said(node)
+            return ~_condition(part, query)
     try:
-        return _term(node, query)
+        return said(node) if isinstance(node, Words) else _term(node, query)
     except Problem as problem:
         query.problems.append(str(problem))
         return Q()

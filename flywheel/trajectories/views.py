@@ -52,7 +52,7 @@ def index(request: PageRequest) -> HttpResponse:
         "query": query,
         "page": page,
         "hints": meant(request.project, every, query.text) if not page.items and not query.problems else [],
-        "fields": _fields(quote(query.text)),
+        "fields": _fields(quote(query.further), ",".join(in_address)),
         "exports": exporting.EXPORTS.values(),
         "is_empty": not page.items and not query.text and not every.exists(),
         "heads": columns.heads(tuple(shown)),
@@ -70,9 +70,10 @@ def index(request: PageRequest) -> HttpResponse:
 
 
 @lru_cache(maxsize=8)  # mostly nothing is asked yet; each holds what is asked once for every field
-def _fields(before: str) -> SafeString:
+def _fields(before: str, cols: str) -> SafeString:
     """The menu of the fields of the filter bar; each goes behind what is asked already."""
-    return render_to_string("trajectories/_fields.html", {"fields": FIELDS, "before": f"{before}%20" if before else ""})
+    context = {"fields": FIELDS, "before": f"{before}%20" if before else "", "cols": cols}
+    return render_to_string("trajectories/_fields.html", context)
 
 
 def _bulk(request: PageRequest) -> dict[str, Any]:
@@ -108,5 +109,6 @@ def facets(request: PageRequest) -> HttpResponse:
     """Fragment: what the matching trajectories are made of."""
     query = parse(request.GET.get("q", ""))
     found, counted = facets_of(query.apply(Trajectory.objects.filter(project=request.project), request.project.pk))
-    context = {"facets": found, "query": query, "counted": counted, "is_part": counted >= COUNTED}
+    cols = ",".join(columns.known(request.GET.get("cols", "").split(",")))
+    context = {"facets": found, "query": query, "cols": cols, "counted": counted, "is_part": counted >= COUNTED}
     return render(request, "trajectories/_facets.html", context)

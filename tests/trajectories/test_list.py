@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from django.db import connection
@@ -173,6 +173,19 @@ def test_facets_lead_to_the_narrower_list(cast: Cast, build: Build, sign_in: Sig
     assert facets["outcome"] == [("success", 1, "outcome:success"), ("failed", 1, "outcome:failed")]
     assert ("a tool", 1, 'tool:"a tool"') in facets["tool"]
     assert "?q=bako%20outcome%3Afailed" in response.content.decode()
+
+
+def test_what_is_added_to_alternatives_holds_for_each_and_keeps_the_columns(
+    cast: Cast, build: Build, sign_in: SignIn
+) -> None:
+    build.trajectory(outcome="failed", environment="dev")
+    build.trajectory(outcome="success", environment="test")
+    client, asked = sign_in(cast.viewer), {"q": "env:dev or env:test", "cols": "cost"}
+    either = quote("(env:dev or env:test) ")
+    facets = client.get(reverse("trajectories:facets", args=["acme"]), asked).content.decode()
+    assert f"?q={either}outcome%3Afailed&amp;cols=cost" in facets
+    page = client.get(reverse("trajectories:index", args=["acme"]), asked).content.decode()
+    assert f"?q={either}outcome:&amp;cols=cost" in page
 
 
 def test_the_index_of_the_list_holds_the_longest_words_in_any_script(build: Build) -> None:

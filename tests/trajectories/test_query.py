@@ -130,8 +130,6 @@ def found(text: str) -> set[str]:
         ("tokens:<5k", {"failed"}),
         ("started:2h", {"failed"}),
         ("started:<7d", {"plain"}),
-        ('""', {"plain", "failed", "labelled"}),
-        ('-""', set()),
     ],
 )
 def test_a_bar_finds(rows: dict[str, Trajectory], text: str, names: set[str]) -> None:
@@ -161,6 +159,10 @@ def test_a_trace_is_found_by_the_beginning_of_its_id(rows: dict[str, Trajectory]
         ("started:2026-13", "started:7d"),
         ("(env:dev", "never closed"),
         ("env:dev or", "none after it"),
+        ("→", "→ holds no letter and no digit"),
+        ("-???", "??? holds no letter"),
+        ("env:dev or *", "* holds no letter"),
+        ('" "', '" " holds no letter'),
     ],
 )
 def test_what_is_not_understood_is_said_and_nothing_is_searched(
@@ -178,6 +180,21 @@ def test_each_term_knows_the_bar_without_it() -> None:
         ("-env:dev", 'bucket:wrong_tool "two words"'),
         ('"two words"', "bucket:wrong_tool -env:dev"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "further"),
+    [
+        ("", ""),
+        ("env:dev bako", "env:dev bako"),
+        ("env:dev or has:error", "(env:dev or has:error)"),
+        ("(env:dev or has:error) bako", "(env:dev or has:error) bako"),
+        ('tool:"a b" "meet bako', 'tool:"a b" "meet bako"'),
+        ("(env:dev", "(env:dev"),
+    ],
+)
+def test_a_term_that_is_added_to_the_bar_has_to_hold_too(text: str, further: str) -> None:
+    assert parse(text).further == further
 
 
 def test_an_address_is_text() -> None:
