@@ -196,6 +196,11 @@ class QueueItem(models.Model):
         return self.is_open and self.reserved_until is not None and self.reserved_until > timezone.now()
 
     @property
+    def seen_outcome(self) -> Failure | None:
+        """The outcome; None while blind reviewers, whom it would tell what others said, are still to speak."""
+        return None if self.queue.is_blind and self.is_open else self.outcome
+
+    @property
     def state_now(self) -> str:
         """The state in a word, with `in review` for an open item that somebody has."""
         return "in_review" if self.is_reserved else str(self.state)

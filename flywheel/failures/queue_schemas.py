@@ -6,7 +6,7 @@ from typing import Any
 from ninja import Field, Schema
 
 from flywheel.failures.api import FailureOut
-from flywheel.failures.models import QueueItem, Review
+from flywheel.failures.models import Failure, QueueItem, Review
 
 
 class QueueIn(Schema):
@@ -84,6 +84,11 @@ class ItemOut(Schema):
     reserved_by: str | None
     reserved_until: datetime | None
     outcome: FailureOut | None
+    """Null while it is open and its reviewers are blind to each other."""
+
+    @staticmethod
+    def resolve_outcome(row: QueueItem) -> Failure | None:
+        return row.seen_outcome
 
     @staticmethod
     def resolve_trace_id(row: QueueItem) -> str:

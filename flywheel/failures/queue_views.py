@@ -62,7 +62,9 @@ def queue_detail(request: PageRequest, pk: int) -> HttpResponse:
             "progress": progress.of([queue])[0],
             "people": progress.people(queue),
             "page": page,
-            "rows": [(row, describe(request.project, row.outcome) if row.outcome else "") for row in page.items],
+            "rows": [
+                (row, describe(request.project, row.seen_outcome) if row.seen_outcome else "") for row in page.items
+            ],
             "states": STATES,
             "state": state,
             "may_review": may_review(queue, request.actor),

@@ -73,6 +73,25 @@ def test_reviewers_are_blind_in_the_api_too(cast: Cast, build: Build, key: Key, 
     assert {row["bucket"] for row in found["buckets"]} == {"wrong_tool", ""}
 
 
+def test_what_was_decided_is_not_told_while_another_blind_reviewer_is_wanted(
+    cast: Cast, build: Build, key: Key, client: Client
+) -> None:
+    queue = Queue.objects.create(project=cast.project, name="q", needed=2, created_by=cast.builder)
+    item = QueueItem.objects.create(queue=queue, trajectory=build.trajectory())
+    items, path = f"{ROOT}/{queue.pk}/items", f"{ROOT}/{queue.pk}/items/{item.pk}"
+    page = f"/p/acme/failures/queues/{queue.pk}/"
+    client.force_login(cast.approver)
+    for person in (cast.reviewer, cast.trainer):
+        client.post(f"{path}/review", {"bucket": "wrong_tool"}, JSON, headers=key("review", by=person))
+    third = key("read", "review", by=cast.approver)
+    assert client.get(path, headers=third).json()["outcome"]["bucket"] == "wrong_tool"
+    assert "wrong tool</td>" in client.get(page).content.decode()
+    client.post(f"{path}/reopen", headers=third)
+    assert client.get(path, headers=third).json()["outcome"] is None
+    assert client.get(items, headers=third).json()["items"][0]["outcome"] is None
+    assert "wrong tool</td>" not in client.get(page).content.decode()
+
+
 def test_refusals_are_precise(cast: Cast, build: Build, key: Key, client: Client) -> None:
     queue = Queue.objects.create(project=cast.project, name="q", created_by=cast.builder)
     item = QueueItem.objects.create(queue=queue, trajectory=build.trajectory())
