@@ -11,7 +11,7 @@ def carry_out(lease: Lease) -> None:
     job = lease.job
     assert isinstance(job, Bulk)
     if job.total is None:
-        lease.update(total=bulk.rows_of(job).count())
+        lease.update(total=len(bulk.keys_of(job)))
     for keys in bulk.parts(job):
         if lease.cancelled:
             lease.finish(State.CANCELLED)

@@ -1,14 +1,15 @@
 """One thing done with many trajectories, in the background: tag, export, delete, and what other rooms register.
 
-It is done to what a filter finds, as it was when it was asked for: to trajectories that were there then, a few at a
-time in the order of their keys. Each few are one transaction, which also notes how far it is: whoever takes over goes
-on exactly behind it (`workers/bulk.py`).
+It is done to what a filter finds when it is asked for: the keys of what matches then are kept with it. It is done to a
+few at a time, in the order of their keys. Each few are one transaction, which also notes how far it is: whoever takes
+over goes on exactly behind it (`workers/bulk.py`).
 """
 
 import os
 import shutil
 import time
 import uuid
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,10 +25,9 @@ from django.db.utils import DataError, IntegrityError
 from flywheel.accounts.models import Permission, Project, Scope, User, record
 from flywheel.trajectories import delete as deleting
 from flywheel.trajectories import export as exporting
-from flywheel.trajectories.models import Bulk, Trajectory
+from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
 from flywheel.trajectories.query import parse, settled
 
-KEYS_AT_ONCE = 2000
 EXAMPLES = 100
 """Trajectories that a report names, with the reason why nothing was done to them."""
 TAGS_AT_ONCE = 10
@@ -89,9 +89,13 @@ def submit(
     key: uuid.UUID,
     q: str = "",
     ids: Iterable[str] = (),
+    up_to: int | None = None,
     through: str = "",
 ) -> Bulk:
-    """Let a worker do it. The same key again is the same job. Raises BadBulk."""
+    """Let a worker do it to what matches now. The same key again is the same job. Raises BadBulk.
+
+    `up_to` is the key of the newest trajectory that was there when somebody was told how many they are.
+    """
     known = _known(action)
     chosen = list(dict.fromkeys(ids))
     try:
@@ -106,14 +110,20 @@ def submit(
         options=known.check(project, options),
         q="" if chosen else settled(q),
         ids=chosen,
-        up_to=Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"],
+        up_to=newest() if up_to is None else up_to,
         through=through,
     )
     if is_new:
+        _freeze(job)
         about: dict[str, Any] = {"bulk": action, "job": job.pk, "q": job.q, "ids": chosen[:20], "number": len(chosen)}
         about |= job.options
         record(project=project, actor=actor, action="trajectories.bulk", subject=job, through=through, **about)
     return job
+
+
+def newest() -> int:
+    """Key of the newest trajectory that there is."""
+    return int(Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"])
 
 
 def cancel(*, job: Bulk, actor: User, through: str = "") -> None:
@@ -140,22 +150,29 @@ def _known(action: str) -> Action:
 
 
 def rows_of(job: Bulk) -> QuerySet[Trajectory]:
-    """What it is about, of what was there when it was asked for."""
+    """What matches now, of what was there when it was asked for."""
     rows = Trajectory.objects.filter(project=job.project_id, pk__lte=job.up_to)
     return rows.filter(trace_id__in=job.ids) if job.ids else parse(job.q).apply(rows, job.project_id)
 
 
+def _freeze(job: Bulk) -> list[int]:
+    """Keep the keys of what matches now: it is done to these, whatever comes to match while it is done."""
+    keys = list(rows_of(job).order_by("pk").values_list("pk", flat=True))
+    BulkKeys.objects.create(job=job, keys=keys)
+    return keys
+
+
+def keys_of(job: Bulk) -> list[int]:
+    """Of all that it is about, in order."""
+    kept = BulkKeys.objects.filter(job=job).first()
+    return kept.keys if kept else _freeze(job)  # one that was asked for before keys were kept
+
+
 def parts(job: Bulk) -> Iterator[list[int]]:
     """Keys of those that are still to be done, a few at a time, in their order."""
-    at, at_once = job.at, ACTIONS[job.action].at_once
-    while True:
-        further = rows_of(job).filter(pk__gt=at).order_by("pk").values_list("pk", flat=True)
-        keys = list(further[:KEYS_AT_ONCE])
-        for start in range(0, len(keys), at_once):
-            yield keys[start : start + at_once]
-        if len(keys) < KEYS_AT_ONCE:
-            return
-        at = keys[-1]
+    keys, at_once = keys_of(job), ACTIONS[job.action].at_once
+    for start in range(bisect_right(keys, job.at), len(keys), at_once):
+        yield keys[start : start + at_once]
 
 
 def do(job: Bulk, keys: list[int]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def start(request: PageRequest) -> HttpResponse:
     q, ids = asked.get("q", ""), [] if asked.get("all") else asked.getlist("id")
     if name == "delete" and asked.get("typed", "") != request.project.slug:
         return _confirm(request, q, ids)
+    up_to = asked.get("up_to", "")
     options = {
         "tags": asked.get("tags", "").split(","),
         "reason": asked.get("reason", ""),
@@ -39,7 +40,14 @@ def start(request: PageRequest) -> HttpResponse:
     try:
         key = uuid.UUID(asked.get("key", ""))
         job = bulk.submit(
-            project=request.project, actor=request.actor, action=name, options=options, key=key, q=q, ids=ids
+            project=request.project,
+            actor=request.actor,
+            action=name,
+            options=options,
+            key=key,
+            q=q,
+            ids=ids,
+            up_to=int(up_to) if up_to.isdecimal() and len(up_to) < 19 else None,
         )
     except ValueError as error:  # BadBulk is one, and a key that is none
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
@@ -55,6 +63,7 @@ def _confirm(request: PageRequest, q: str, ids: list[str]) -> HttpResponse:
         "q": q,
         "ids": ids,
         "number": number,
+        "up_to": bulk.newest(),
         "is_about": is_about,
         "key": request.POST.get("key") or uuid.uuid4(),
         "was_wrong": "typed" in request.POST,

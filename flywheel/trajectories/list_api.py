@@ -11,7 +11,7 @@ from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
-from flywheel.accounts.models import Scope
+from flywheel.accounts.models import Permission, Scope
 from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import bulk, bulk_views, saved
@@ -50,8 +50,8 @@ class ViewOut(Schema):
 class Selection(Schema):
     q: str = ""
     """The filter bar's language; empty for everything but rollouts. What arrives later is left alone."""
-    id: list[str] = []
-    """Trace ids, at most 500, instead of `q`."""
+    id: list[str] | None = None
+    """Trace ids, between 1 and 500, instead of `q`."""
     key: uuid.UUID | None = None
     """Of your own making: the same key again is the same job."""
 
@@ -77,6 +77,8 @@ class TasksIn(Selection):
 
 
 class DeleteIn(Selection):
+    """One of `q` and `id` has to say which: nothing does not mean everything here."""
+
     confirm: str
     """The project's short name, as in its address."""
     reason: str = ""
@@ -190,11 +192,12 @@ def save_view(request: HttpRequest, wanted: ViewIn) -> View:
 
 @router.delete("/views/{pk}", response={204: None}, auth=Key(Scope.REVIEW), operation_id="delete_view")
 def delete_view(request: HttpRequest, pk: int) -> Status[None]:
-    """Forget a view of the maker of the key."""
+    """Forget a view of the maker of the key. An admin's key with the scope `admin` forgets what others share too."""
     asked = keyed(request)
-    view = View.objects.filter(project=asked.project, owner=asked.actor, pk=pk).first()
+    is_admin = Permission.ADMIN in asked.permissions and Scope.ADMIN in asked.key.scopes
+    view = saved.deletable_by(asked.project, asked.actor, is_admin=is_admin).filter(pk=pk).first()
     if view is None:
-        raise HttpError(404, f"you have no view {pk}")
+        raise HttpError(404, f"there is no view {pk} that you may delete")
     saved.delete(view=view, actor=asked.actor, through=asked.through)
     return Status(204, None)
 
@@ -228,6 +231,8 @@ def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
     """Delete many for good in the background, with everything that holds what they said."""
     if wanted.confirm != keyed(request).project.slug:
         raise HttpError(422, "confirm: the project's short name is wanted, since nothing brings them back")
+    if wanted.id is None and not wanted.q.strip():
+        raise HttpError(422, "q or id: say which are to be deleted; everything is not deleted because nothing is said")
     return _submit(request, "delete", wanted, {"reason": wanted.reason})
 
 
@@ -284,6 +289,8 @@ def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk
 
 def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[str, Any]) -> Status[Bulk]:
     asked = keyed(request)
+    if wanted.id == []:
+        raise HttpError(422, "id: no trace id is in it, so that nothing is chosen; leave it out to choose by q")
     try:
         job = bulk.submit(
             project=asked.project,
@@ -292,7 +299,7 @@ def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[
             options=options,
             key=wanted.key or uuid.uuid4(),
             q=wanted.q,
-            ids=wanted.id,
+            ids=wanted.id or (),
             through=asked.through,
         )
     except bulk.BadBulk as error:

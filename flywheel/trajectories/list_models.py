@@ -80,6 +80,16 @@ class Bulk(Job):
         return f"bulk action {self.pk}"
 
 
+class BulkKeys(models.Model):
+    """Keys of all that a bulk action is about, in order, as they matched when it was asked for."""
+
+    job = models.OneToOneField(Bulk, on_delete=models.CASCADE, related_name="+", primary_key=True)
+    keys = ArrayField(models.BigIntegerField())
+
+    def __str__(self) -> str:
+        return f"keys of {self.job}"
+
+
 class BulkEvent(JobEvent):
     job = models.ForeignKey(Bulk, on_delete=models.CASCADE, related_name="events")
 

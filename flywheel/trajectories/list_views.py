@@ -43,7 +43,8 @@ def save_view(request: PageRequest) -> HttpResponse:
 @require_POST
 @requires(Permission.VIEW)
 def delete_view(request: PageRequest, view: int) -> HttpResponse:
-    found = get_object_or_404(View, project=request.project, owner=request.actor, pk=view)
+    is_admin = Permission.ADMIN in request.permissions
+    found = get_object_or_404(saved.deletable_by(request.project, request.actor, is_admin=is_admin), pk=view)
     saved.delete(view=found, actor=request.actor)
     messages.success(request, f"View {found.name} was deleted.")
     return _back(request)

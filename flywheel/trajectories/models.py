@@ -651,6 +651,7 @@ from flywheel.trajectories.comment_models import Comment as Comment  # noqa: E40
 from flywheel.trajectories.comment_models import Mention as Mention  # noqa: E402
 from flywheel.trajectories.list_models import Bulk as Bulk  # noqa: E402
 from flywheel.trajectories.list_models import BulkEvent as BulkEvent  # noqa: E402
+from flywheel.trajectories.list_models import BulkKeys as BulkKeys  # noqa: E402
 from flywheel.trajectories.list_models import Item as Item  # noqa: E402
 from flywheel.trajectories.list_models import Taste as Taste  # noqa: E402
 from flywheel.trajectories.list_models import View as View  # noqa: E402

@@ -33,6 +33,12 @@ def seen_by(project: Project, user: User) -> QuerySet[View]:
     return rows.only(*(field.name for field in View._meta.concrete_fields), "owner__username", "project__slug")
 
 
+def deletable_by(project: Project, user: User, *, is_admin: bool) -> QuerySet[View]:
+    """Their own; for admins also what is shared, whose owner may have left."""
+    whose = Q(owner=user) | Q(is_shared=True) if is_admin else Q(owner=user)
+    return View.objects.filter(whose, project=project)
+
+
 _SEEN = Standing(lambda project, user: seen_by(project, user)[:VIEWS_MAX])
 _TASTE = Standing(lambda project, user: Taste.objects.filter(project=project, user=user))
 

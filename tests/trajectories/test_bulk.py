@@ -24,7 +24,7 @@ from flywheel.trajectories import bulk, reread
 from flywheel.trajectories.delete import delete, delete_all
 from flywheel.trajectories.export import EXPORTS
 from flywheel.trajectories.load import traces_of
-from flywheel.trajectories.models import Bulk, Source, Trajectory
+from flywheel.trajectories.models import Bulk, BulkKeys, Source, Trajectory
 from tests.conftest import Build, Cast
 from tests.worker import Worker
 from workers import bulk as worker_side
@@ -96,6 +96,30 @@ def test_those_that_matched_are_tagged_and_what_arrives_later_is_not(
     assert (entry.data["bulk"], entry.data["q"], entry.data["tags"]) == ("tag", "outcome:failed", ["vip"])
     assert work(submitted(cast, "untag")).report["changed"] == 3
     assert not tagged()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_what_comes_to_match_before_it_is_done_is_not_deleted(
+    cast: Cast, rows: list[Trajectory], is_resumed: bool
+) -> None:
+    job = submitted(cast, "delete", q="outcome:failed", reason="-")
+    if is_resumed:
+        bulk.cancel(job=job, actor=cast.admin)
+    Trajectory.objects.filter(pk__in=[rows[0].pk, rows[6].pk]).update(outcome="failed")
+    Trajectory.objects.filter(pk=rows[1].pk).update(outcome="success")
+    if is_resumed:
+        bulk.resume(job=job, actor=cast.admin)
+    assert work(job).report["changed"] == 3
+    left = Trajectory.objects.filter(pk__in=[row.pk for row in rows]).order_by("pk")
+    assert list(left) == rows[::2], "those that were counted went, and no other"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_an_older_version_asked_for_is_done(cast: Cast, rows: list[Trajectory]) -> None:
+    job = submitted(cast)
+    BulkKeys.objects.all().delete()
+    assert work(job).report["changed"] == 7
 
 
 @pytest.mark.django_db(transaction=True)
@@ -320,6 +344,18 @@ def test_a_double_click_makes_one(cast: Cast, rows: list[Trajectory], sign_in: S
     assert Bulk.objects.count() == 1
 
 
+def test_what_arrives_while_a_deletion_is_typed_is_left_alone(
+    cast: Cast, build: Build, rows: list[Trajectory], sign_in: SignIn
+) -> None:
+    client = sign_in(cast.admin)
+    asked = start(client, "delete", q="outcome:failed", all="1").content.decode()
+    sent = re.search(r'name="up_to" value="(\d+)"', asked)
+    assert sent
+    build.trajectory(outcome="failed")
+    start(client, "delete", q="outcome:failed", typed="acme", up_to=sent[1])
+    assert bulk.keys_of(Bulk.objects.get()) == [row.pk for row in rows[1::2]]
+
+
 def test_a_deletion_is_typed(cast: Cast, rows: list[Trajectory], sign_in: SignIn) -> None:
     client = sign_in(cast.admin)
     asked = start(client, "delete", q="outcome:failed", all="1")
@@ -368,6 +404,10 @@ def test_programs_do_the_same(cast: Cast, rows: list[Trajectory], client: Client
     assert post("/tag", {"tags": ["vip"], "id": [rows[0].trace_id]}, "review").status_code == 202
     assert post("/tag", {"tags": ["vip"]}, "read").status_code == 403
     assert post("/delete", {"confirm": "no"}, "admin").status_code == 422
+    says_nothing: list[dict[str, Any]] = [{}, {"q": " "}, {"id": []}, {"q": "outcome:failed", "id": []}]
+    for nothing in says_nothing:
+        assert post("/delete", {"confirm": "acme", **nothing}, "admin").status_code == 422, nothing
+    assert post("/tag", {"tags": ["x"], "id": []}, "review").status_code == 422
     deletion = post("/delete", {"confirm": "acme", "q": "outcome:failed"}, "admin").json()
     assert post(f"/{deletion['id']}/cancel", {}, "review").status_code == 403
     assert post(f"/{deletion['id']}/cancel", {}, "review", "admin").json()["state"] == "cancelled"

@@ -85,11 +85,29 @@ def test_the_list_opens_with_what_each_person_chose(cast: Cast, build: Build, si
 
 
 def test_only_its_owner_deletes_a_view(cast: Cast, sign_in: SignIn) -> None:
-    view = saved.save(project=cast.project, actor=cast.reviewer, name="mine", is_shared=True, is_first=True)
+    view = saved.save(project=cast.project, actor=cast.reviewer, name="mine", is_first=True)
     assert post(sign_in(cast.admin), "delete_view", view.pk).status_code == 404
     assert post(sign_in(cast.reviewer), "delete_view", view.pk).status_code == 302
     assert not View.objects.exists()
     assert Taste.objects.get().view is None
+
+
+def test_a_shared_view_is_deleted_by_an_admin_too(
+    cast: Cast, sign_in: SignIn, client: Client, key: Callable[..., Any]
+) -> None:
+    """Whoever made it may have left."""
+    first, second = (
+        saved.save(project=cast.project, actor=cast.reviewer, name=name, q=f"env:{name}", is_shared=True)
+        for name in ("a", "b")
+    )
+    assert post(sign_in(cast.trainer), "delete_view", first.pk).status_code == 404
+    assert "Delete a…" not in sign_in(cast.trainer).get(saved.address(first)).content.decode()
+    assert "Delete a…" in sign_in(cast.admin).get(saved.address(first)).content.decode()
+    assert post(sign_in(cast.admin), "delete_view", first.pk).status_code == 302
+    address = f"/api/v1/views/{second.pk}"
+    assert client.delete(address, headers=key("review")).status_code == 404, "without the scope"
+    assert client.delete(address, headers=key("review", "admin")).status_code == 204
+    assert not View.objects.exists()
 
 
 def test_columns_are_remembered_for_each_person(cast: Cast, build: Build, sign_in: SignIn) -> None:
