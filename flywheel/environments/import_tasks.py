@@ -21,8 +21,6 @@ AT_ONCE = 2_000
 """Rows of a file."""
 MAX_BYTES = 32 * 1024 * 1024
 """Of a file that comes by page or API."""
-PROVED_AT_ONCE = 50
-"""More tasks than these are proved by a worker: nobody waits for them."""
 PROBLEMS_TOLD = 100
 
 
@@ -100,7 +98,7 @@ def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Use
     maker = actor or version.created_by
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     report = _read(environment, version, lines, maker)
-    is_later = is_for_a_worker(version) or report.made > PROVED_AT_ONCE
+    is_later = is_for_a_worker(version, report.made)
     for number, task in enumerate(report.tasks, next_number(environment)):
         task.number = number
         if is_later:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.interop.taking import KINDS
-from flywheel.environments.import_tasks import AT_ONCE, MAX_BYTES, PROVED_AT_ONCE, Taken, import_tasks, look
+from flywheel.environments.import_tasks import AT_ONCE, MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.proving import is_for_a_worker
@@ -96,7 +96,7 @@ def look_at(request: PageRequest, name: str, token: str) -> HttpResponse:
         "problem": problem,
         "splits": [(split.label, report.splits.get(split, {"tasks": 0, "clusters": 0})) for split in Split],
         "first": list(zip(report.lines, report.tasks, strict=True))[:SHOWN],
-        "by_a_worker": report.made > PROVED_AT_ONCE or is_for_a_worker(row.latest),
+        "by_a_worker": is_for_a_worker(row.latest, report.made),
     }
     return render(request, "environments/import_look.html", context, status=422 if problem else 200)
 

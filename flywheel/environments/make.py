@@ -83,8 +83,8 @@ def environment_version(
 ) -> EnvironmentVersion:
     """The environment's version with this content: its newest when nothing changed, else the next number.
 
-    Proofs that its tasks have are made again under the new version. Raises core.verifiers.VerifierError for settings
-    that are wrong.
+    Proofs that its tasks have are made again under the new version, by a worker where they are many. Raises
+    core.verifiers.VerifierError for settings that are wrong.
     """
     _check_may_attach(environment.project, environment.kind, actor)
     check_verifier(environment, config, verifier)
@@ -317,7 +317,7 @@ def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequen
         raise CannotMake(f"tasks: all of them must be of {environment}")
     chosen = list(tasks) if tasks is not None else list(environment.tasks.order_by("number"))
     stale = [task for task in chosen if is_stale(task, version) and task.retired_at is None]
-    if stale and is_for_a_worker(version):
+    if stale and is_for_a_worker(version, len(stale)):
         raise CannotMake(
             f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done"
         )

@@ -151,6 +151,11 @@ class Task(models.Model):
         return f"t-{self.number}"
 
     @property
+    def awaits_proof(self) -> bool:
+        """A worker has yet to make its proof, so that nothing is said against it."""
+        return "recorded" in self.proof and not self.proof.get("checks")
+
+    @property
     def is_synthetic(self) -> bool:
         return self.generation_id is not None
 

@@ -1,12 +1,14 @@
-"""Proofs that the web cannot make itself: tasks whose verifier needs a worker's sandbox wait for one here."""
+"""Proofs that the web does not make itself: tasks whose verifier needs a worker's sandbox, or that are many, wait for a
+worker here."""
 
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db import models, transaction
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.functions import JSONObject
 
 from flywheel.accounts.models import User
 from flywheel.core.verifiers import Runners, Verdict
@@ -16,14 +18,20 @@ from flywheel.environments.models import Environment, EnvironmentVersion, Provin
 from flywheel.environments.prove import common_wrong, prove_again
 from flywheel.jobs import State
 
+PROVED_AT_ONCE = 50
+"""More tasks than these are proved by a worker: nobody waits for them, and no row stays locked meanwhile."""
 AT_ONCE = 5
 SPOILED = ("refused", "timeout", "memory", "crashed", "judge", "environment")
 """Causes that another machine, or this one on another day, might not have."""
+_BEGUN = JSONObject(
+    recorded=F("proof__recorded"), is_failure=F("proof__is_failure"), checks=Value([], models.JSONField())
+)
+"""What `prove.begun` makes, out of what a proof recorded."""
 
 
-def is_for_a_worker(version: EnvironmentVersion) -> bool:
-    """Whether proofs under this version need what only a worker has."""
-    return bool(needs(version.verifier))
+def is_for_a_worker(version: EnvironmentVersion, tasks: int = 1) -> bool:
+    """Whether proofs of so many tasks under this version need what only a worker has, which may be time."""
+    return bool(needs(version.verifier)) or tasks > PROVED_AT_ONCE
 
 
 def waiting(environment: Environment, version: EnvironmentVersion) -> QuerySet[Task]:
@@ -44,9 +52,7 @@ def spoiled(environment: Environment) -> QuerySet[Task]:
 
 def forget_spoiled(environment: Environment) -> None:
     """Let these wait for a proof again."""
-    for task in spoiled(environment):
-        task.proof.pop("environment_version", None)
-        task.save(update_fields=["proof"])
+    spoiled(environment).update(proof=_BEGUN)
 
 
 @transaction.atomic
@@ -61,14 +67,24 @@ def ask(environment: Environment, actor: User) -> Proving:
 
 
 def prove_all_again(environment: Environment, version: EnvironmentVersion, actor: User) -> None:
-    """Every task in use under a new version: at once where that is pure, else by a worker."""
-    if is_for_a_worker(version):
-        if waiting(environment, version).update(is_proved=False):
-            ask(environment, actor)
-        return
-    common = common_wrong(environment)
-    for task in waiting(environment, version):
-        prove_again(task, version, common=common)
+    """Every task in use under a new version: at once where that is pure and soon done, else by a worker."""
+    stale = waiting(environment, version)
+    count = stale.count()
+    if count and is_for_a_worker(version, count):
+        stale.update(is_proved=False, proof=_BEGUN)
+        ask(environment, actor)
+    elif count:
+        common = common_wrong(environment)
+        for task in stale:
+            prove_again(task, version, common=common)
+
+
+def told(environment: Environment, version: EnvironmentVersion) -> str:
+    """What its maker is told of a new version."""
+    if waiting(environment, version).exists():
+        return f"{version} is the newest version. A worker proves its tasks under it."
+    unproved = environment.tasks.filter(retired_at=None, is_proved=False).count()
+    return f"{version} is the newest version. {unproved} tasks are not proved under it."
 
 
 def take_back(environment: Environment, version: EnvironmentVersion, void: Mapping[str, str]) -> None:

@@ -57,11 +57,8 @@ def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, d
     made = make.environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
     if made == version:
         messages.info(request, f"Nothing changed: {made} has this verifier already.")
-    elif proving.is_for_a_worker(made):
-        messages.success(request, f"{made} is the newest version. A worker proves its tasks under it.")
     else:
-        unproved = row.tasks.filter(retired_at=None, is_proved=False).count()
-        messages.success(request, f"{made} is the newest version. {unproved} tasks are not proved under it.")
+        messages.success(request, proving.told(row, made))
     address = reverse("environments:environment", args=[request.project.slug, row.name])
     return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
 

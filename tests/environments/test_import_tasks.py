@@ -134,7 +134,7 @@ def test_a_large_file_is_refused_and_many_tasks_are_left_to_a_worker(
     assert (answer.status_code, b"larger than" in answer.content) == (422, True)
     path = f"/api/v1/environments/{environment.name}/tasks/import"
     assert client.post(path, LINES, "application/x-ndjson", headers=key(Scope.BUILD)).status_code == 413
-    monkeypatch.setattr("flywheel.environments.import_tasks.PROVED_AT_ONCE", 0)
+    monkeypatch.setattr("flywheel.environments.proving.PROVED_AT_ONCE", 0)
     report = import_tasks(environment=environment, lines=LINES.splitlines(), actor=cast.builder)
     assert (report.made, report.waiting) == (1, 1)
     assert proving.waiting(environment, environment.latest).count() == 1

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core import tools
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import Verdict
-from flywheel.environments.make import environment_version, task_from
-from flywheel.environments.models import Task
+from flywheel.core.verifiers import NO_RUNNERS, Verdict
+from flywheel.environments import proving
+from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task
 from flywheel.environments.prove import REPEATS, common_wrong, failed_checks, prove
 from flywheel.failures.label import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -157,6 +159,42 @@ def test_a_new_environment_version_proves_every_task_again(cast: Cast, build: Bu
     task.refresh_from_db()
     assert (task.is_proved, task.proof["environment_version"]) == (True, "mail@3")
     assert task.proof["recorded"]["content"] == WRONG.content
+
+
+def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame(
+    cast: Cast, build: Build, sign_in: Callable[[User], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "PROVED_AT_ONCE", 2)
+    environment = build.environment()
+    for split in (Split.TRAIN, Split.HELD_OUT, Split.HELD_OUT):
+        made = build.task(split)
+        made.proof, made.is_proved = prove(made, environment.latest, recorded=WRONG, is_failure=True)
+        made.save()
+    build.task(retired_at=timezone.now())
+    version = make_version(environment, cast, {"exact": 1})
+    assert environment.provings.get().state == "queued"
+    assert {task.proof["recorded"]["content"] for task in environment.tasks.filter(retired_at=None)} == {WRONG.content}
+    with pytest.raises(CannotMake, match="3 tasks wait for a worker to prove them under mail@2"):
+        freeze(environment=environment, name="mail", actor=cast.builder)
+    client = sign_in(cast.viewer)
+    pages = [reverse("environments:environment", args=["acme", "mail"])]
+    pages.append(reverse("environments:task", args=["acme", "mail", made.number]))
+    for page in pages:
+        text = client.get(page).content.decode()
+        assert "waits for its proof</span>" in text
+        assert "not proved</span>" not in text
+    assert len(proving.prove_some(environment, version, NO_RUNNERS)) == 3
+    assert freeze(environment=environment, name="mail", actor=cast.builder).members.count() == 3
+    make_version(environment, cast, {"exact": 0.5, "tool": 0.5})
+    monkeypatch.setattr(proving, "PROVED_AT_ONCE", 3)
+    make_version(environment, cast, {"exact": 0.9, "tool": 0.1})
+    assert not proving.waiting(environment, environment.latest).exists(), "few are proved at once"
+
+
+def make_version(environment: Environment, cast: Cast, weights: dict[str, float]) -> EnvironmentVersion:
+    config = {"system_prompt": SYSTEM, "tools": TOOLS}
+    verifier = {"kind": "tool_call", "weights": weights}
+    return environment_version(environment=environment, actor=cast.builder, config=config, verifier=verifier)
 
 
 def test_the_page_says_which_check_failed(
