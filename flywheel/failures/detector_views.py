@@ -37,6 +37,7 @@ def index(request: PageRequest) -> HttpResponse:
         "found": [(each, ABOUT[each.detector.name]) for each in found],
         "buckets": buckets,
         "has_drawn": any(bucket.drawn.recall.n or bucket.drawn.precision.n for bucket in buckets),
+        "undecided": measures.undecided(request.project),
     }
     return render(request, "failures/detectors.html", context)
 
@@ -54,6 +55,7 @@ def detector(request: PageRequest, detector: str) -> HttpResponse:
     context = {
         "found": found,
         "about": ABOUT[detector],
+        "undecided": measures.undecided(request.project),
         "waiting": waiting,
         "is_guess": is_guess,
         "filed": [*filed, ("", found.filed[""])] if found.filed[""] else filed,

@@ -110,6 +110,9 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
         wanted.percent and math.isfinite(wanted.percent) and 0 < wanted.percent <= 100
     ):
         raise BadQueue("percent: more than 0 and at most 100 is wanted")
+    becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
+    if becomes_sample and queue.items.filter(added_by=None).exists():
+        raise BadQueue("rule: another rule has brought what is here, and a sample is drawn by lot; make a new queue")
     if not 1 <= wanted.minutes <= LONGEST:
         raise BadQueue(f"minutes: between 1 and {LONGEST} are wanted")
     people = _people(queue.project, wanted.assignees)

@@ -48,7 +48,9 @@ class DetectorOut(Schema):
     all_decisions: RatesOut
     """Recall is too high here: what people decide about is chosen, mostly because something was proposed."""
     random_sample: RatesOut
-    """From what queues with a sample of the traffic brought."""
+    """From what queues with a sample of the traffic brought, each up to the first that is not decided."""
+    undecided: int
+    """How many of all that was drawn by lot wait for a decision."""
 
 
 class WeekOut(RatesOut):
@@ -102,7 +104,9 @@ class DaysQuery(Schema):
 @router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ), operation_id="list_detectors")
 def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
     """Every detector with how right it is against what people decided."""
-    return [_detector(each) for each in measures.measure(keyed(request).project)[0]]
+    project = keyed(request).project
+    undecided = measures.undecided(project)
+    return [_detector(each, undecided) for each in measures.measure(project)[0]]
 
 
 @router.get("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.READ), operation_id="get_detector")
@@ -116,7 +120,7 @@ def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
     keys = Trajectory.objects.filter(pk__in=[each.trajectory for each in listed]).values_list("pk", "trace_id")
     trace_ids = dict(keys)
     return {
-        **_detector(found),
+        **_detector(found, measures.undecided(project)),
         "filed": found.filed,
         "weeks": [{"week": week, **_rates(rates)} for week, rates in found.weeks.items()],
         "wrong": [_disagreed(each, trace_ids) for each in found.wrong[:LISTED] if each.trajectory in trace_ids],
@@ -165,7 +169,7 @@ def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, An
     }
 
 
-def _detector(found: measures.Measured) -> dict[str, Any]:
+def _detector(found: measures.Measured, undecided: int) -> dict[str, Any]:
     detector = found.detector
     return {
         "name": detector.name,
@@ -178,6 +182,7 @@ def _detector(found: measures.Measured) -> dict[str, Any]:
         "switched_at": found.said.at if found.said else None,
         "all_decisions": _rates(found.all),
         "random_sample": _rates(found.drawn),
+        "undecided": undecided,
     }
 
 

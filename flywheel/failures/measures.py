@@ -7,6 +7,8 @@ propose another bucket than its own, that one is meant, and what was decided bef
 
 What people look at is mostly what was proposed to them, so recall over all decisions flatters. What queues of a sample
 of the traffic have brought to them was drawn by lot: recall over that alone is without bias, and there is less of it.
+Of what was drawn, some is decided before its turn because something was proposed, so each queue counts up to the first
+item that is open, in the order of drawing: all of a smaller sample, whoever decided and wherever.
 """
 
 from collections import Counter
@@ -14,12 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
+from django.db.models import Min, QuerySet
+
 from flywheel.accounts.models import Project
 from flywheel.core.buckets import BUCKETS, DETECTORS, Bucket, Detector
 from flywheel.core.stats import Estimate, proportion
 from flywheel.failures import detectors as detecting
 from flywheel.failures.buckets import every
-from flywheel.failures.models import DetectorSetting, Failure, QueueItem, Rule
+from flywheel.failures.models import OPEN, DetectorSetting, Failure, QueueItem, Rule
 from flywheel.sql import bound
 from flywheel.trajectories.models import Source
 
@@ -221,7 +225,7 @@ def settings(project: Project) -> dict[str, DetectorSetting]:
 
 
 def judged(project: Project) -> list[Judged]:
-    """What people decided, the newest first: three statements."""
+    """What people decided, the newest first: in a handful of statements."""
     rows = Failure.objects.filter(project=project, current=True).exclude(trajectory__source=Source.ROLLOUT)
     decided = list(
         rows.order_by("-pk").values_list("trajectory", "trajectory__started_at", "labelled_at", "bucket")[:MEASURED]
@@ -232,8 +236,7 @@ def judged(project: Project) -> list[Judged]:
     for key, name, bucket in bound(_PROPOSED, [[key for key, *_ in decided]]):
         proposed.setdefault(key, set()).add(name)
         proposed_as.setdefault(key, set()).update((bucket, _family(known, bucket)))
-    by_lot = QueueItem.objects.filter(queue__project=project, queue__rule=Rule.SAMPLE, added_by=None)
-    drawn = set(by_lot.exclude(trajectory__label="").values_list("trajectory", flat=True))
+    drawn = _drawn(project)
     return [
         Judged(
             key,
@@ -247,6 +250,24 @@ def judged(project: Project) -> list[Judged]:
         )
         for key, began, decided_at, bucket in decided
     ]
+
+
+def _drawn(project: Project) -> set[int]:
+    """Keys of the labelled trajectories that count as drawn by lot."""
+    rows = _by_lot(project)
+    firsts = rows.filter(state__in=OPEN).values_list("queue").annotate(Min("pk"))
+    for queue, first in list(firsts):
+        rows = rows.exclude(queue=queue, pk__gte=first)
+    return set(rows.exclude(trajectory__label="").values_list("trajectory", flat=True))
+
+
+def undecided(project: Project) -> int:
+    """How many of those that were drawn by lot wait for a decision."""
+    return _by_lot(project).filter(state__in=OPEN).count()
+
+
+def _by_lot(project: Project) -> QuerySet[QueueItem]:
+    return QueueItem.objects.filter(queue__project=project, queue__rule=Rule.SAMPLE, added_by=None)
 
 
 def _family(known: Mapping[str, Bucket], key: str) -> str:

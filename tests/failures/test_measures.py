@@ -15,6 +15,7 @@ from flywheel.core.stats import proportion
 from flywheel.failures import detectors, fill, measures
 from flywheel.failures.buckets import BadBucket, Wanted, archive, define
 from flywheel.failures.detector_words import ABOUT
+from flywheel.failures.give import give
 from flywheel.failures.label import decide
 from flywheel.failures.life import close
 from flywheel.failures.make_queue import Wanted as QueueWanted
@@ -132,7 +133,7 @@ def test_what_people_decided_is_read_with_what_was_proposed_and_drawn(cast: Cast
     sample = Queue.objects.create(
         project=cast.project, name="sample", rule=Rule.SAMPLE, percent=100, created_by=cast.builder
     )
-    QueueItem.objects.create(queue=sample, trajectory=drawn)
+    QueueItem.objects.create(queue=sample, trajectory=drawn, state=QueueItem.State.DONE)
     fill.add(queue=sample, keys=[missed.pk], actor=cast.builder)
     found = {each.trajectory: each for each in measures.judged(cast.project)}
     assert set(found) == {broken.pk, passed.pk, missed.pk, drawn.pk}
@@ -142,6 +143,31 @@ def test_what_people_decided_is_read_with_what_was_proposed_and_drawn(cast: Cast
     measured = measures.of_detector(list(found.values()), OUTPUT)
     assert (measured.all.precision, measured.all.recall) == (proportion(1, 2), proportion(1, 2))
     assert measures.judged(cast.elsewhere) == []
+
+
+@pytest.mark.django_db
+def test_a_sample_counts_as_far_as_all_of_it_is_decided(
+    cast: Cast, build: Build, sign_in: SignIn, key: Callable[..., dict[str, str]]
+) -> None:
+    """What is decided elsewhere, because something was proposed, must not stand for what nobody looked at yet."""
+    sample = make(project=cast.project, actor=cast.builder, wanted=QueueWanted("s", rule=Rule.SAMPLE, percent=100))
+    rows = [build.trajectory(answer=BROKEN if at in (0, 3) else None) for at in range(4)]
+    detect_waiting()
+
+    def drawn() -> list[int]:
+        return sorted(each.trajectory for each in measures.judged(cast.project) if each.is_drawn)
+
+    for row in (rows[0], rows[3]):
+        decide(trajectory=row, actor=cast.reviewer, bucket="format_error")
+    assert (drawn(), measures.undecided(cast.project)) == ([rows[0].pk], 2)
+    listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
+    assert "2 drawn by lot are not decided." in listed
+    told = Client().get("/api/v1/detectors/broken_output", headers=key("read")).json()
+    assert (told["undecided"], told["random_sample"]["recall"]["n"]) == (2, 1)
+    give(item=sample.items.get(trajectory=rows[2]), actor=cast.reviewer)
+    assert drawn() == [rows[0].pk]
+    give(item=sample.items.get(trajectory=rows[1]), actor=cast.reviewer, declined=True, note="a test")
+    assert (drawn(), measures.undecided(cast.project)) == ([rows[0].pk, rows[2].pk, rows[3].pk], 0)
 
 
 @pytest.mark.django_db

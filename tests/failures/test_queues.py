@@ -546,6 +546,18 @@ def test_a_queue_that_cannot_be_is_refused_by_field(
     assert message in str(caught.value)
 
 
+def test_what_another_rule_brought_does_not_become_a_sample(cast: Cast, build: Build, queue: Make) -> None:
+    made, sample = queue(1, rule="detected"), queue(1, rule="sample", percent=100)
+    build.trajectory(answer="{")
+    detect_waiting()
+    assert made.items.filter(added_by=None).count() == 1
+    with pytest.raises(BadQueue, match="rule: another rule has brought"):
+        change(queue=made, actor=cast.admin, wanted=Wanted(name="s", rule="sample", percent=5))
+    change(queue=sample, actor=cast.admin, wanted=Wanted(name="s", rule="sample", percent=5))
+    by_hand = queue(1)
+    change(queue=by_hand, actor=cast.admin, wanted=Wanted(name="h", rule="sample", percent=5))
+
+
 def test_a_queue_is_changed_and_keeps_what_is_in_it(cast: Cast, queue: Make) -> None:
     made = queue(2)
     give(item=first(made), actor=cast.reviewer, bucket="wrong_tool")
