@@ -17,6 +17,7 @@ from flywheel.environments.sandbox_api import router as sandboxes
 from flywheel.environments.variant_api import router as variations
 from flywheel.environments.verifier_api import router as verifier_trials
 from flywheel.evals.api import router as evals
+from flywheel.evals.grid_api import router as grids
 from flywheel.evals.rescore_api import router as rescores
 from flywheel.evals.reward_audit_api import router as reward_audits
 from flywheel.failures.api import router as failures
@@ -60,6 +61,7 @@ for router in (
     variations,
     verifier_trials,
     evals,
+    grids,
     rescores,
     reward_audits,
     training,

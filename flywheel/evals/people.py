@@ -5,7 +5,7 @@ they said of it in a finished reward audit. The verifier's is the score that it 
 rollouts again. A judge in a rubric is compared by itself too: it passes what gets the highest mark.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
@@ -14,7 +14,7 @@ from flywheel.accounts.models import User
 from flywheel.core.stats import Estimate, cohen_kappa, proportion
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
-from flywheel.evals.models import Rescored, Result, RewardAuditItem
+from flywheel.evals.models import EvalRun, Rescored, Result, RewardAuditItem
 from flywheel.evals.run import note_look
 from flywheel.failures.models import Decision, Failure
 
@@ -89,6 +89,13 @@ def _by_people(results: QuerySet[Result]) -> dict[int, bool]:
     decisions = Failure.objects.filter(current=True, trajectory__result__in=results).order_by("-pk")
     rows = decisions.values_list("trajectory__result", "decision")[:MOST]
     return found | {pk: decision == Decision.REJECTED for pk, decision in rows}
+
+
+def disputed(runs: Collection[EvalRun]) -> set[tuple[int, int]]:
+    """The (task, run), by their keys, where people's word on an attempt is another than the verifier's in that run."""
+    said = _by_people(Result.objects.filter(run__in=runs))
+    rows = Result.objects.filter(pk__in=said, success__isnull=False).values_list("pk", "task", "run", "success")
+    return {(task, run) for pk, task, run, success in rows if said[pk] != success}
 
 
 def _scored(version: EnvironmentVersion, results: QuerySet[Result]) -> Iterator[Scored]:

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.evals import people_views, rescore_views, views
+from flywheel.evals import grid_views, people_views, rescore_views, views
 from flywheel.evals import reward_audit_views as audits
 
 app_name = "evals"
@@ -18,6 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("reward-audits/<int:audit>/items/<int:place>/", audits.judge, name="judge_output"),
     path("reward-audits/<int:audit>/undo/", audits.undo, name="undo_judgement"),
     path("reward-audits/<int:audit>/finish/", audits.finish, name="finish_reward_audit"),
+    path("sets/<slug:task_set>/<int:version>/", grid_views.grid, name="grid"),
     path("people/<slug:name>/", people_views.people, name="people"),
     path("<int:pk>/", views.run, name="run"),
     path("<int:pk>/live/", views.live, name="live"),

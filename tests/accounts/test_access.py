@@ -59,7 +59,7 @@ PAGES = {
         environments:index environments:environment environments:task environments:task_set environments:make
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
-        evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people
+        evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:live training:rollouts
@@ -126,7 +126,7 @@ CALLS = {
         list_rollouts list_entities
         list_environments get_environment get_generation get_play get_play_state
         list_tasks get_task list_task_sets get_task_set
-        list_task_set_openings list_task_set_contamination list_dataset_contamination
+        list_task_set_openings list_task_set_contamination list_dataset_contamination get_task_grid
         list_verifier_parts get_proofs
         list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement
         list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
@@ -438,6 +438,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("trials", "pk"): trial.pk,
         ("rescores", "pk"): rescore.pk,
         ("evals", "name"): run.task_set.environment_version.environment.name,
+        ("evals", "task_set"): run.task_set.name,
+        ("evals", "version"): run.task_set.version,
         ("evals", "audit"): audit.pk,
         ("evals", "place"): 1,
         ("reward-audits", "audit_id"): audit.pk,
