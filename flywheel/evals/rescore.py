@@ -19,6 +19,8 @@ from flywheel.core.verifiers import Verdict, unscored
 from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
+from flywheel.evals.void import void_of
+from flywheel.jobs import StaleState
 from flywheel.trajectories.load import traces_of
 
 AT_ONCE = 64
@@ -63,6 +65,25 @@ def submit(
                 verifier_digest=job.verifier_digest,
             )
     return job, made
+
+
+def cancel(*, job: Rescore, actor: User, through: str = "") -> None:
+    """Ask for an end; what was judged is kept. Raises StaleState when it is over already."""
+    with transaction.atomic():
+        job.cancel()
+        record(project=job.project, actor=actor, action="evals.cancel_rescore", subject=job, through=through)
+
+
+def resume(*, job: Rescore, actor: User, through: str = "") -> None:
+    """Queue a failed or cancelled one again; it goes on with the attempts that have no new score. Raises StaleState.
+
+    One whose judge passed a canary stays as it is: another go might hide it.
+    """
+    if void_of(job.judges):
+        raise StaleState(f"{job} is void; have the rollouts judged by another version of the verifier")
+    with transaction.atomic():
+        job.requeue()
+        record(project=job.project, actor=actor, action="evals.resume_rescore", subject=job, through=through)
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]

@@ -17,6 +17,7 @@ from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore, Rescored
 from flywheel.evals.people import Agreement, Both, agreements, note_looks
 from flywheel.evals.run import note_look
+from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["evals"])
@@ -202,6 +203,28 @@ def get_rescore(request: HttpRequest, pk: int) -> Rescore:
     return _rescore(request, pk)
 
 
+@router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD), operation_id="cancel_rescore")
+def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
+    """Stop it; what was judged is kept."""
+    asked = keyed(request)
+    try:
+        verbs.cancel(job=_rescore(request, pk), actor=asked.actor, through=asked.through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    return _rescore(request, pk)
+
+
+@router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD), operation_id="resume_rescore")
+def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
+    """Go on with the attempts that have no new score yet."""
+    asked = keyed(request)
+    try:
+        verbs.resume(job=_rescore(request, pk), actor=asked.actor, through=asked.through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    return _rescore(request, pk)
+
+
 @router.get("/rescores/{pk}/scores", response=RescoredPage, auth=Key(Scope.READ), operation_id="list_rescored")
 def list_rescored(request: HttpRequest, pk: int, asked: Query[RescoredQuery]) -> dict[str, Any]:
     """Every attempt with its score before and now, newest first."""
@@ -216,7 +239,7 @@ def list_rescored(request: HttpRequest, pk: int, asked: Query[RescoredQuery]) ->
 
 
 def _rescore(request: HttpRequest, pk: int) -> Rescore:
-    rows = Rescore.objects.select_related("environment_version__environment", "run__task_set")
+    rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
     found = rows.filter(project=keyed(request).project, pk=pk).first()
     if found is None:
         raise HttpError(404, f"there is no rescore {pk}")

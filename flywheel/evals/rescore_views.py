@@ -13,6 +13,7 @@ from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.run import note_look
+from flywheel.jobs import StaleState
 from flywheel.polling import loaded_anew
 
 SHOWN = 200
@@ -80,8 +81,29 @@ def live(request: PageRequest, rescore: int) -> HttpResponse:
     return loaded_anew() if job.is_finished else render(request, "evals/_rescoring.html", {"job": job})
 
 
+@require_POST
+@requires(Permission.BUILD)
+def cancel(request: PageRequest, rescore: int) -> HttpResponse:
+    try:
+        verbs.cancel(job=_find(request, rescore), actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not stopped: {error}.")
+    return redirect("evals:rescore", request.project.slug, rescore)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def resume(request: PageRequest, rescore: int) -> HttpResponse:
+    try:
+        verbs.resume(job=_find(request, rescore), actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not resumed: {error}.")
+    return redirect("evals:rescore", request.project.slug, rescore)
+
+
 def _find(request: PageRequest, pk: int) -> Rescore:
     rows = Rescore.objects.select_related(
+        "project",
         "run__version__agent",
         "run__task_set__environment_version__environment",
         "environment_version__environment",

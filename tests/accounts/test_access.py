@@ -92,7 +92,8 @@ PAGES = {
         environments:stop_play environments:vary
         environments:verifier environments:trial environments:prove environments:stop_trial environments:stop_proving
         promotions:put_suite promotions:retire_suite promotions:run_suite
-        evals:new evals:cancel evals:resume evals:start_rescore evals:begin_reward_audit
+        evals:new evals:cancel evals:resume evals:start_rescore evals:cancel_rescore
+        evals:resume_rescore evals:begin_reward_audit
     """,
     Permission.TRAIN: """
         training:launch training:mix training:cancel training:resume promotions:propose
@@ -153,7 +154,7 @@ CALLS = {
         make_variants
         freeze_task_set generate_tasks cancel_generation play make_move ask_for_move take_move_back stop_play
         try_verifier get_trial cancel_trial prove_tasks cancel_proofs
-        create_eval cancel_eval resume_eval rescore_eval begin_reward_audit
+        create_eval cancel_eval resume_eval rescore_eval cancel_rescore resume_rescore begin_reward_audit
         list_sandboxes
         put_suite retire_suite run_suite
     """,

@@ -13,9 +13,11 @@ from flywheel.environments import make
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
+from flywheel.jobs import State
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
-from tests.evals.fake import finished, right, say, submit
+from tests.evals.fake import QuietLease, finished, right, say, submit
 from tests.workers.test_python_verifier import carry_out
+from workers.tasks import handler
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -110,6 +112,56 @@ def test_a_program_asks_and_reads_the_flips(
     ).json()
     assert (len(first["items"]), len(rest["items"]), rest["next"]) == (5, 7, None)
     assert all(row["success"] is not row["success_before"] for row in first["items"])
+
+
+def test_it_is_stopped_and_goes_on(
+    run: EvalRun, other: EnvironmentVersion, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was judged is kept, and the others are judged when it is resumed."""
+    monkeypatch.setattr(rescore, "AT_ONCE", 5)
+    job, _ = rescore.submit(run=run, version=other, actor=cast.builder, key=uuid.uuid4())
+    claimed = Rescore.claim(job.pk)
+    assert claimed is not None
+    lease = QuietLease(claimed.job, claimed.fence, 0.0)
+    client, page = sign_in(cast.builder), reverse("evals:rescore", args=["acme", job.pk])
+    stop, go_on = (reverse(f"evals:{verb}_rescore", args=["acme", job.pk]) for verb in ("cancel", "resume"))
+    assert stop in client.get(reverse("evals:rescore_live", args=["acme", job.pk])).content.decode()
+    keep = rescore.keep
+
+    def stop_meanwhile(*args: Any) -> None:
+        keep(*args)
+        assert client.post(stop)["location"] == page
+        lease._cancelled.set()
+
+    monkeypatch.setattr(rescore, "keep", stop_meanwhile)
+    handler(job.label)(lease)
+    monkeypatch.setattr(rescore, "keep", keep)
+    job.refresh_from_db()
+    assert (job.state, job.done, job.scores.count()) == (State.CANCELLED, 5, 5)
+    text = client.get(page).content.decode()
+    assert "5 of 12 attempts were judged and are kept" in text
+    assert go_on in text
+    assert "Not stopped: the job is over already." in client.post(stop, follow=True).content.decode()
+    client.post(go_on)
+    carry_out(job)
+    assert (job.state, job.scores.count()) == (State.SUCCEEDED, 12)
+    assert "Not resumed" in client.post(go_on, follow=True).content.decode()
+    actions = AuditEntry.objects.filter(action__endswith="_rescore").order_by("pk").values_list("action", flat=True)
+    assert list(actions) == ["evals.cancel_rescore", "evals.resume_rescore"]
+
+
+def test_a_program_stops_it_and_goes_on_but_not_with_what_a_canary_made_void(
+    run: EvalRun, other: EnvironmentVersion, cast: Cast, client: Client, key: Keys
+) -> None:
+    job, _ = rescore.submit(run=run, version=other, actor=cast.builder, key=uuid.uuid4())
+    headers, url = key("build", by=cast.builder), f"/api/v1/rescores/{job.pk}"
+    assert client.post(f"{url}/cancel", headers=headers).json()["state"] == "cancelled"
+    assert client.post(f"{url}/cancel", headers=headers).status_code == 409
+    assert client.post(f"{url}/resume", headers=headers).json()["state"] == "queued"
+    Rescore.objects.update(state=State.FAILED, error_kind="canary", judges={"right": {"void": "a canary"}})
+    refused = client.post(f"{url}/resume", headers=headers)
+    assert (refused.status_code, "is void" in refused.json()["detail"]) == (409, True)
+    assert client.post(f"{url}/resume", headers=key("read", by=cast.builder)).status_code == 403
 
 
 def test_others_may_look_and_not_ask(run: EvalRun, cast: Cast, sign_in: SignIn) -> None:
