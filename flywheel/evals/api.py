@@ -57,6 +57,12 @@ class EvalIn(Schema):
     key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
 
 
+class ResumeIn(Schema):
+    budget: dict[str, float] | None = Field(
+        None, description="from now on, instead of the run's own; what was spent of tokens and dollars stays spent"
+    )
+
+
 class EvalRow(Schema):
     id: int
     version: str
@@ -224,12 +230,15 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
-def resume_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    asked = keyed(request)
+def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
+    """Go on with the attempts that have no result; under another budget where one is given."""
+    asked, budget = keyed(request), body.budget if body else None
     try:
-        verbs.resume(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
+        verbs.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
+    except verbs.CannotEvaluate as error:
+        raise HttpError(422, str(error)) from error
     return _run(request, eval_id)
 
 

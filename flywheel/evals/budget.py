@@ -1,7 +1,9 @@
 """What an eval run may take at most: tokens, dollars, minutes. A run that has spent it stops, and keeps what it has.
 
 It is looked at before each chunk of attempts, so a run ends at most one chunk beyond it. Tokens and dollars are those
-of the whole run; minutes are those of one go, so that a run which waited, or is resumed, has them again.
+of the whole run, and what is spent of them is resumed with a greater budget; minutes are those of one go, so that a run
+which waited, or is resumed, has them again. What judges take counts as tokens; nothing names a price for it, so that
+there is no budget of dollars beside a judge.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from django.db.models import Sum
 
 from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
+from flywheel.core.verifiers import rubric
 from flywheel.evals.models import EvalRun
 
 CHUNK: Final = 16
@@ -27,7 +30,7 @@ class BadBudget(FieldError):
         super().__init__(f"budget.{field}", problem)
 
 
-def check(value: Mapping[str, Any], version: Version) -> dict[str, float]:
+def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any]) -> dict[str, float]:
     """The limits that are set. Raises BadBudget."""
     if unknown := sorted(set(value) - set(UNITS)):
         raise BadBudget(unknown[0], f"is unknown, {', '.join(UNITS)} are known")
@@ -43,6 +46,11 @@ def check(value: Mapping[str, Any], version: Version) -> dict[str, float]:
     if "usd" in found and not all(version.endpoint.get(name) is not None for name in ("price_in", "price_out")):
         problem = f"{version} does not name both prices, so nobody knows what it costs; limit tokens or minutes"
         raise BadBudget("usd", problem)
+    if "usd" in found and (judges := rubric.judges(verifier)):
+        names = ", ".join(part.name for part in judges.values())
+        raise BadBudget(
+            "usd", f"the verifier asks a judge ({names}), whose price nobody names; limit tokens or minutes"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""The form of a new eval run."""
+"""The form of a new eval run, and of what one may take."""
 
 import uuid
 from typing import Any
@@ -11,12 +11,25 @@ from flywheel.agents.content import MAX_TOKENS
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.budget import MOST, UNITS
 from flywheel.evals.models import Engine
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.run import MAX_SAMPLES, MAX_SEED
 
 
-class EvalForm(forms.Form):
+class BudgetForm(forms.Form):
+    """What a run may take at most; what is left empty is not limited."""
+
+    tokens = forms.IntegerField(min_value=1, max_value=MOST, required=False)
+    usd = forms.FloatField(min_value=0, max_value=MOST, required=False)
+    minutes = forms.FloatField(min_value=0, max_value=MOST, required=False)
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        return {name: self.cleaned_data[name] for name in UNITS if self.cleaned_data[name] is not None}
+
+
+class EvalForm(BudgetForm):
     key = forms.UUIDField(widget=forms.HiddenInput)
     version = forms.CharField(max_length=120)
     task_set = forms.CharField(max_length=120)
@@ -72,7 +85,7 @@ class EvalForm(forms.Form):
 
     def refuse(self, field: str, problem: str) -> None:
         """Show at its field what the verb refused."""
-        name = field.removeprefix("sampling.")
+        name = field.removeprefix("sampling.").removeprefix("budget.")
         self.add_error(name if name in self.fields else None, problem)
 
 

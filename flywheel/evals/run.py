@@ -4,6 +4,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -73,7 +74,7 @@ def submit(
         raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
     try:
         chosen = sampling_of(version, sampling)
-        limits = budgets.check(budget or {}, version)
+        limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
     except (BadContent, budgets.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
     with transaction.atomic():
@@ -132,16 +133,36 @@ def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
         record(project=run.project, actor=actor, action="evals.cancel", subject=run, through=through)
 
 
-def resume(*, run: EvalRun, actor: User, through: str = "") -> None:
+def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
     """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
 
-    One whose judge passed a canary stays as it is: another go might hide it.
+    With `budget`, under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent
+    already raises CannotEvaluate. A run whose judge passed a canary stays as it is: another go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
     with transaction.atomic():
         run.requeue()
-        record(project=run.project, actor=actor, action="evals.resume", subject=run, through=through)
+        if budget is not None:
+            _give_budget(run, budget)
+        if spent := budgets.spent(run, timedelta(0)):
+            raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
+        record(
+            project=run.project,
+            actor=actor,
+            action="evals.resume",
+            subject=run,
+            through=through,
+            **({} if budget is None else {"budget": run.budget}),
+        )
+
+
+def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
+    try:
+        run.budget = budgets.check(budget, run.version, run.task_set.environment_version.verifier)
+    except budgets.BadBudget as error:
+        raise CannotEvaluate(error.field, error.problem) from error
+    run.save(update_fields=["budget"])
 
 
 def attempt_seed(run: EvalRun, task: Task, sample: int) -> int:

@@ -16,7 +16,7 @@ from flywheel.evals import facts, show
 from flywheel.evals import matrix as matrices
 from flywheel.evals import run as verbs
 from flywheel.evals.compare import CannotCompare, comparison
-from flywheel.evals.forms import EvalForm
+from flywheel.evals.forms import BudgetForm, EvalForm
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import StaleState, State
 from flywheel.paging import BadCursor, about, keyset
@@ -92,6 +92,7 @@ def new(request: PageRequest) -> HttpResponse:
             seed=chosen["seed"],
             sampling=form.sampling,
             engine=chosen["engine"],
+            budget=form.budget,
         )
     except verbs.CannotEvaluate as error:
         form.refuse(error.field, error.problem)
@@ -141,6 +142,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "slices": facts.slices_chart(found, "slices", "Success by wording"),
             "matrix": matrices.matrix(found, request.GET),
             "choices": matrices.SHOW,
+            "form": BudgetForm(initial=found.budget),
             "others": others if found.state == State.SUCCEEDED else [],
         },
     )
@@ -177,9 +179,15 @@ def cancel(request: PageRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def resume(request: PageRequest, pk: int) -> HttpResponse:
+    found, form = _run(request, pk), BudgetForm(request.POST)
+    asks_for_budget = any(name in request.POST for name in form.fields)
+    if not form.is_valid():
+        name, problems = next(iter(form.errors.items()))
+        messages.warning(request, f"Not resumed. {name}: {problems[0]}")
+        return redirect("evals:run", request.project.slug, pk)
     try:
-        verbs.resume(run=_run(request, pk), actor=request.actor)
-    except StaleState as error:
+        verbs.resume(run=found, actor=request.actor, budget=form.budget if asks_for_budget else None)
+    except (StaleState, verbs.CannotEvaluate) as error:
         messages.warning(request, f"Not resumed: {error}.")
     return redirect("evals:run", request.project.slug, pk)
 

@@ -8,24 +8,18 @@ from flywheel.accounts.models import Project, User
 from flywheel.agents.content import BadContent
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
-from flywheel.evals.budget import MOST
 from flywheel.evals.forms import EvalForm
 from flywheel.training.collect import teacher
 
-LIMITS = ("tokens", "usd", "minutes")
-
 
 class CollectForm(EvalForm):
-    """An eval's form without the choice of a split, with an endpoint instead of a version, and with a budget."""
+    """An eval's form without the choice of a split, and with an endpoint instead of a version."""
 
     split = None  # type: ignore[assignment]  # Django's way to take an inherited field away
     version = forms.CharField(max_length=120, required=False)
     base_url = forms.CharField(max_length=500, required=False)
     model = forms.CharField(max_length=200, required=False)
     api_key_env = forms.CharField(max_length=100, required=False)
-    tokens = forms.IntegerField(min_value=1, max_value=MOST, required=False)
-    usd = forms.FloatField(min_value=0, max_value=MOST, required=False)
-    minutes = forms.FloatField(min_value=0, max_value=MOST, required=False)
 
     @classmethod
     def start(cls, project: Project, given: dict[str, str]) -> "CollectForm":
@@ -42,10 +36,6 @@ class CollectForm(EvalForm):
         if "version" in data and bool(data["version"]) == has_endpoint:
             self.add_error("version", "Name a version, or the endpoint of a teacher: one of them.")
         return data
-
-    @property
-    def budget(self) -> dict[str, Any]:
-        return {name: self.cleaned_data[name] for name in LIMITS if self.cleaned_data[name] is not None}
 
     def policy(self, actor: User) -> Version | None:
         """Who is asked; None with what is wrong noted in the form."""
@@ -67,6 +57,3 @@ class CollectForm(EvalForm):
                 getattr(error, "field", "model").removeprefix("endpoint."), getattr(error, "problem", str(error))
             )
             return None
-
-    def refuse(self, field: str, problem: str) -> None:
-        super().refuse(field.removeprefix("budget."), problem)

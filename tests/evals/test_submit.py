@@ -1,5 +1,6 @@
 """Submitting an eval run: by form, by API, refused where something is wrong."""
 
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,13 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import verifiers
-from flywheel.environments.models import Split
+from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import CannotEvaluate
 from flywheel.evals.run import submit as verb
+from flywheel.jobs import State
 from tests.conftest import Build, Cast
-from tests.evals.fake import submit
+from tests.evals.fake import carry_out, submit
 
 SignIn = Callable[[User], Client]
 NEW = reverse("evals:new", args=["acme"])
@@ -46,6 +48,56 @@ def test_a_builder_starts_an_eval_and_a_double_click_makes_one(build: Build, cas
     assert (entry.actor, entry.data["attempts"]) == (cast.builder, 16)
 
 
+def test_the_form_limits_what_a_run_may_take(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    client = sign_in(cast.builder)
+    assert 'name="tokens"' in client.get(NEW).content.decode()
+    assert client.post(NEW, filled(build, tokens="5000", minutes="2.5")).status_code == 302
+    assert EvalRun.objects.get().budget == {"tokens": 5000, "minutes": 2.5}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_spent_is_resumed_with_a_greater_budget_or_with_none(
+    build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(build, build.task_set(held_out=20), samples=1, budget={"tokens": 100})
+    carry_out(run, monkeypatch)
+    assert (run.state, run.error_kind, run.results.count()) == (State.CANCELLED, "budget", 16)
+    client, address = sign_in(cast.builder), reverse("evals:resume", args=["acme", run.pk])
+    page = reverse("evals:run", args=["acme", run.pk])
+    assert 'name="tokens" value="100"' in client.get(page).content.decode()
+    for sent, says in (
+        ({}, "the budget of 100 tokens is spent: 480; resume it with a greater budget, or with none"),
+        ({"tokens": "480"}, "the budget of 480 tokens is spent: 480; resume it"),
+        ({"tokens": "0"}, "greater than or equal to 1"),
+        ({"tokens": "481", "usd": "1"}, "does not name both prices"),
+    ):
+        assert says in client.post(address, sent, follow=True).content.decode()
+        run.refresh_from_db()
+        assert (run.state, run.budget) == (State.CANCELLED, {"tokens": 100})
+    client.post(address, {"tokens": "481", "usd": "", "minutes": ""})
+    assert AuditEntry.objects.get(action="evals.resume").data["budget"] == {"tokens": 481}
+    carry_out(run, monkeypatch)
+    assert (run.state, run.results.count()) == (State.SUCCEEDED, 20)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_resumes_with_another_budget(
+    build: Build, cast: Cast, client: Client, key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(build, build.task_set(held_out=20), samples=1, budget={"tokens": 100})
+    carry_out(run, monkeypatch)
+    headers, url = key("build", by=cast.builder), f"/api/v1/evals/{run.pk}/resume"
+    for body, code, says in (
+        (None, 422, "budget: the budget of 100 tokens is spent"),
+        ({"budget": {"dollars": 1}}, 422, "budget.dollars: is unknown"),
+        ({"budget": {}}, 200, ""),
+    ):
+        text = "" if body is None else json.dumps(body)
+        answer = client.generic("POST", url, text, "application/json", headers=headers)
+        assert (answer.status_code, says in answer.content.decode()) == (code, True)
+    assert (answer.json()["state"], answer.json()["budget"]) == ("queued", {})
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
@@ -61,6 +113,8 @@ def test_a_builder_starts_an_eval_and_a_double_click_makes_one(build: Build, cas
         ("temperature", "nan", "Enter a number"),
         ("top_p", "0", "0 leaves nothing to choose from"),
         ("split", "secret", "not one of the available choices"),
+        ("usd", "1", "does not name both prices"),
+        ("tokens", "0", "greater than or equal to 1"),
         ("key", "x", "Enter a valid UUID"),
     ],
 )
@@ -105,6 +159,32 @@ def test_the_verb_refuses_what_cannot_run(build: Build, cast: Cast, fields: dict
     with pytest.raises(CannotEvaluate) as refused:
         submit(build, **fields)
     assert str(refused.value).startswith(says)
+
+
+def test_dollars_are_no_budget_where_a_judge_is_asked_whose_price_nobody_knows(build: Build) -> None:
+    part = {"type": "judge", "name": "right", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
+    verifier = {"kind": "rubric", "parts": [part]}
+    priced = build.version(
+        endpoint={"kind": "openai", "base_url": "http://x/v1", "model": "m", "price_in": 1, "price_out": 2}
+    )
+    environment = build.environment("priced")
+    assert submit(build, build.task_set(environment=environment), priced, budget={"usd": 1}).budget == {"usd": 1.0}
+    judged = EnvironmentVersion.objects.create(
+        environment=environment,
+        number=2,
+        config=environment.latest.config,
+        verifier=verifier,
+        digest="d",
+        verifier_digest=verifiers.digest(verifier),
+        created_by=build.cast.builder,
+    )
+    task_set = build.task_set(environment=environment)
+    assert task_set.environment_version == judged
+    with pytest.raises(
+        CannotEvaluate, match=r"budget\.usd: the verifier asks a judge \(right\), whose price nobody names"
+    ):
+        submit(build, task_set, priced, budget={"usd": 1})
+    assert submit(build, task_set, priced, budget={"tokens": 9}).budget == {"tokens": 9}
 
 
 def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> None:
