@@ -17,7 +17,9 @@ from typing import Any
 
 from flywheel.core.envs import Task
 from flywheel.core.envs.workplace import Workplace, workbench
+from flywheel.core.envs.workplace.tools import DEFINITIONS
 from flywheel.core.envs.workplace.world import BOARDS, LISTS, NOW
+from flywheel.core.interop.taking import task_of
 from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.core.verifiers import Verdict
 from flywheel.trajectories.formats import parse_jsonl
@@ -67,7 +69,7 @@ def runs() -> Iterator[Run]:
     before = tables()
     for file, domain in FILES.items():
         lines = (RUNS / f"{file}.atif.jsonl").read_bytes().splitlines()
-        for line, task in zip(lines, workbench.tasks(RUNS, domain), strict=True):
+        for line, task in zip(lines, tasks(domain), strict=True):
             row = json.loads(line)
             [parsed] = parse_jsonl([line], "atif")
             assert parsed.trace
@@ -86,6 +88,11 @@ def runs() -> Iterator[Run]:
                 is_unread=bool(row["extra"]["executed_calls"]) and not any(s.get("tool_calls") for s in row["steps"]),
                 is_unreadable=any("\n" in call for call in row["extra"]["executed_calls"]),
             )
+
+
+def tasks(domain: str) -> list[Task]:
+    lines = (RUNS / f"{domain}-tasks.jsonl").read_bytes().splitlines()
+    return [task_of(json.loads(line), "workplace", DEFINITIONS) for line in lines]
 
 
 def tables() -> Tables:

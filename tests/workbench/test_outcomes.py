@@ -1,10 +1,7 @@
 """Recorded runs under the `workplace` verifier, beside WorkBench's own rules: every difference has a known cause."""
 
-from pathlib import Path
-
 import pytest
 
-from flywheel.core.envs.workplace import workbench
 from tests.workbench import outcomes
 
 pytestmark = pytest.mark.skipif(not outcomes.RUNS.exists(), reason="the recorded runs are not here")
@@ -30,11 +27,5 @@ def test_the_expected_calls_of_every_task_leave_what_is_wanted_by_both_rules() -
     assert outcomes.carried_out(before, ['calendar.delete_event.func(event_id="00000256")']) != before
     assert outcomes.carried_out(before, ["calendar.burn.func()", "not python("]) == before
     for domain in outcomes.FILES.values():
-        for task in workbench.tasks(outcomes.RUNS, domain):
+        for task in outcomes.tasks(domain):
             assert (outcomes.by_target(before, task) != before) == bool(task.target["calls"])
-
-
-def test_a_folder_of_tasks_is_read(tmp_path: Path) -> None:
-    (tmp_path / "calendar-tasks.jsonl").write_text('{"query": "q", "template": "t", "expected_calls": []}\n')
-    [task] = workbench.tasks(tmp_path, "calendar")
-    assert (task.prompt, task.slice, task.cluster, task.target) == ("q", "t", "workbench t", {"calls": []})

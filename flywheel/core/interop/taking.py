@@ -1,4 +1,5 @@
-"""Tasks out of other people's data: NeMo Gym's rows, rows of a verifiers dataset, and tasks that were exported here.
+"""Tasks out of other people's data: NeMo Gym's rows, rows of a verifiers dataset, WorkBench's, and tasks that were
+exported here.
 
 A row fits where it wants tool calls: one for `tool_call`, any number for `workplace`, all to tools of the environment.
 For an environment that is a NeMo Gym server, a row of its data is taken whole: its server knows what it means.
@@ -15,8 +16,11 @@ from flywheel.core.interop.responses import arguments, names, text
 from flywheel.core.verifiers import VerifierError
 
 KINDS = ("tool_call", "workplace", nemo_gym.KIND)
+WORKBENCH = "WorkBench"
 _HELD_OUT = ("held_out", "held-out", "heldout", "validation", "valid", "val", "test", "eval", "sealed")
-_WANTED = ("ground_truth", "expected_calls", "target", "answer")
+_REQUEST = ("prompt", "question", "query")
+_CALLS = "expected_calls"
+_WANTED = ("ground_truth", _CALLS, "target", "answer")
 
 
 class CannotTake(ValueError):
@@ -35,6 +39,8 @@ def source_of(row: Mapping[str, Any]) -> str:
         return "verifiers attempts"
     if "completion" in row:
         return "verifiers results"
+    if "query" in row and "expected_calls" in row:
+        return WORKBENCH
     return "exported here" if isinstance(row.get("target"), dict) else "verifiers dataset"
 
 
@@ -57,13 +63,14 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
         raise CannotTake(_name_of(about), f"it wants {len(calls)} calls, and a task of kind tool_call one")
     target = {**calls[0]} if kind == "tool_call" else {"calls": calls}
     state = about.get("state")
+    template = str(about.get("template") or "") if source_of(row) == WORKBENCH else ""
     return Task(
         id=str(row.get("id", row.get("example_id", "")))[:100],
         prompt=prompt,
         target=target,
         state=state if isinstance(state, dict) else {},
-        cluster=str(about.get("cluster") or _cluster(prompt))[:200],
-        slice=str(about.get("slice") or about.get("category") or "")[:100],
+        cluster=str(about.get("cluster") or (template and f"template {template}") or _cluster(prompt))[:200],
+        slice=str(about.get("slice") or about.get("category") or template)[:100],
     )
 
 
@@ -101,7 +108,8 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a row says beside its request, wherever it says it."""
     more = [row[name] for name in ("verifier_metadata", "info", "extra_info") if isinstance(row.get(name), dict)]
-    return {key: value for each in [*more, row] for key, value in each.items() if value}
+    # No calls at all may be what is right; any other field that is empty says nothing.
+    return {key: value for each in [*more, row] for key, value in each.items() if value or (key, value) == (_CALLS, [])}
 
 
 def _tool_names(given: Any) -> set[str]:
@@ -122,7 +130,7 @@ def _asked(row: Mapping[str, Any]) -> str:
     if isinstance(params, dict):
         field, given = "responses_create_params.input", params.get("input")
     else:
-        field = "prompt" if "prompt" in row or "question" not in row else "question"
+        field = next((name for name in _REQUEST if name in row), "prompt")
         given = row.get(field)
     if isinstance(given, str):
         asked = [given]

@@ -64,6 +64,7 @@ class Odd:
     """An environment whose verifier says whatever a test wants."""
 
     max_turns = 1
+    token_limit: int | None = None
 
     def __init__(self, verdicts: dict[str, Verdict | Exception], weights: dict[str, float] | None = None) -> None:
         self.verdicts, self.asked = verdicts, 0

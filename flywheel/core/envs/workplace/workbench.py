@@ -5,12 +5,8 @@ The folder has `calendar_events.csv`, `emails.csv`, `project_tasks.csv`, and `<d
 """
 
 import csv
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from flywheel.core.digests import digest
-from flywheel.core.envs import Task
 
 FILES = {"calendar": "calendar_events.csv", "emails": "emails.csv", "tasks": "project_tasks.csv"}
 ADDRESSES = {"calendar": "participant_email", "emails": "sender/recipient", "tasks": "assigned_to_email"}
@@ -30,18 +26,10 @@ def database(folder: Path) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def tasks(folder: Path, domain: str) -> list[Task]:
-    """The tasks of a domain (`calendar`, `email`, `project_management`). A template is a slice and a cluster."""
-    found = []
-    for line in (folder / f"{domain}-tasks.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        calls: list[dict[str, Any]] = [
-            {"tool": call["function_name"], "arguments": call["arguments"]} for call in row["expected_calls"]
-        ]
-        name = f"workbench-{domain}-{digest(row['query'])[:12]}"
-        template = row["template"][:100]
-        found.append(Task(name, row["query"], {"calls": calls}, {}, cluster=f"workbench {template}", slice=template))
-    return found
+def rows(folder: Path) -> Iterator[bytes]:
+    """The tasks of every domain, a line each, as `core.interop.taking` takes them. Of a template all are one source."""
+    for path in sorted(folder.glob("*-tasks.jsonl")):
+        yield from path.read_bytes().splitlines()
 
 
 def _name(email: str) -> str:

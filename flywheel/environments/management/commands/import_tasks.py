@@ -11,7 +11,7 @@ from flywheel.environments.make import CannotMake
 
 
 class Command(BaseCommand):
-    help = "Make tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, or of tasks that were exported here."
+    help = "Make tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, of WorkBench, or of tasks exported here."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("environment", help="its name; of kind tool_call or workplace")
