@@ -43,6 +43,7 @@ from flywheel.trajectories.buckets import every, name_of
 
 TASKS_AT_ONCE = 50
 MEMBERS_AT_ONCE = 100
+SETS_AT_ONCE = 20
 OPENINGS_SHOWN = 50
 DATASETS_SHOWN = 20
 
@@ -61,11 +62,19 @@ def index(request: PageRequest) -> HttpResponse:
         }
         for row in rows
     ]
-    sets = request.project.task_sets.select_related("environment_version__environment").annotate(
+    sets, of = request.project.task_sets.all(), request.GET.get("environment", "")
+    if of:
+        sets = sets.filter(environment_version__environment__name=of)
+    counted = sets.select_related("environment_version__environment").annotate(
         train=Count("members", filter=Q(members__split=Split.TRAIN)),
         held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
     )
-    return render(request, "environments/index.html", {"found": found, "task_sets": sets[:20]})
+    try:
+        page = keyset(counted, cursor=request.GET.get("cursor", ""), limit=SETS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total = sets.count()
+    return render(request, "environments/index.html", {"found": found, "page": page, "of": of})
 
 
 @require_http_methods(["GET", "POST"])
@@ -368,7 +377,8 @@ def environment_page(
             "buckets": _buckets(row),
             "rates": figures.solve_rates(row),
             "waiting": without_task(row).count(),
-            "task_sets": sets[:20],
+            "task_sets": list(sets[: SETS_AT_ONCE + 1]),
+            "sets_at_once": SETS_AT_ONCE,
             "set_name": last_set.name if last_set else row.name,
         },
         status=status,

@@ -188,9 +188,29 @@ def test_results_show_on_task_set_and_environment(cast: Cast, sign_in: SignIn, e
     page = client.get(url("task_set", task_set.name, task_set.version)).content.decode()
     assert "1 time<" in page
     assert reverse("evals:run", args=["acme", evaluated.pk]) in page
-    [listed] = client.get(url("index")).context["task_sets"]
+    [listed] = client.get(url("index")).context["page"].items
     splits = [member.split for member in task_set.members.all()]
     assert (listed.train, listed.held_out) == (splits.count(Split.TRAIN), splits.count(Split.HELD_OUT))
+
+
+def test_older_task_sets_are_reached_by_pages_and_by_their_environment(
+    cast: Cast, sign_in: SignIn, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flywheel.environments.views.SETS_AT_ONCE", 2)
+    sets = [build.task_set(train=1, held_out=1) for _ in range(5)]
+    client, mail = sign_in(cast.viewer), url("index") + "?environment=mail#sets"
+    assert mail in client.get(url("environment", "mail")).content.decode()
+    other = build.task_set(train=1, held_out=1, name="other", environment=build.environment("other"))
+    assert "All its task sets" not in client.get(url("environment", "other")).content.decode()
+    seen, address = [], "?environment=mail"
+    while address:
+        page = client.get(url("index") + address).context["page"]
+        assert page.total == 5
+        seen += page.items
+        address = page.next
+    assert seen == sets[::-1]
+    assert client.get(url("index")).context["page"].items == [other, sets[-1]]
+    assert client.get(url("index"), {"cursor": "nonsense"}).status_code == 302
 
 
 def test_who_may_look_and_who_may_build(cast: Cast, sign_in: SignIn, build: Build) -> None:
