@@ -154,8 +154,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
             if made == newest:
                 messages.info(request, f"Nothing changed: {made} has this content already.")
             else:
-                unproved = row.tasks.filter(retired_at=None, is_proved=False).count()
-                messages.success(request, f"{made} is the newest version. {unproved} tasks are not proved under it.")
+                messages.success(request, proving.told(row, made))
             return redirect("environments:environment", request.project.slug, row.name)
     return environment_page(request, row, form, status=422)
 
@@ -202,7 +201,6 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
             "target": _as_recorded(row),
             "also": row.also.filter(current=True).select_related("trajectory")[:12],
             "failed": failed_checks(row),
-            "is_begun": "recorded" in row.proof and not row.proof.get("checks"),
             "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
             "rates": figures.solved_by_version(row, version),
             "results": results,
