@@ -18,9 +18,10 @@ from flywheel.core import verifiers
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
 from flywheel.core.verifiers.rubric import is_rubric, read
+from flywheel.environments import ledger
 from flywheel.environments.judges import is_touched
 from flywheel.environments.make import CannotMake, check_verifier, latest
-from flywheel.environments.models import Environment, EnvironmentVersion, Task, Trial
+from flywheel.environments.models import Environment, EnvironmentVersion, Opening, Split, Task, TaskSet, Trial
 from flywheel.environments.prove import common_wrong, judge_rollouts, prove
 from flywheel.jobs import FINISHED, StaleState
 from flywheel.trajectories.load import traces_of
@@ -62,7 +63,7 @@ def submit(
     for older in environment.trials.filter(created_by=actor).exclude(state__in=FINISHED).exclude(idempotency_key=key):
         with suppress(StaleState):
             older.cancel()
-    job, _ = Trial.submit(
+    job, is_new = Trial.submit(
         key=key,
         project=environment.project,
         created_by=actor,
@@ -72,13 +73,19 @@ def submit(
         rollouts=rollouts,
         total=len(numbers),
     )
+    if is_new:
+        held_out = environment.tasks.filter(number__in=numbers, split=Split.HELD_OUT)
+        for task_set in TaskSet.objects.filter(members__task__in=held_out).distinct():
+            subject = f"verifier of {environment} tried"
+            ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=subject, actor=actor)
     return job
 
 
 def suggested(environment: Environment) -> list[int]:
-    """Tasks to try on: the newest in use."""
+    """Tasks to try on: the newest in use, of the train split while it has one."""
     rows = environment.tasks.filter(retired_at=None).order_by("-pk")
-    return list(rows.values_list("number", flat=True)[:TASKS_SHOWN])
+    train = rows.filter(split=Split.TRAIN)
+    return list((train if train.exists() else rows).values_list("number", flat=True)[:TASKS_SHOWN])
 
 
 def reports(trial: Trial, runners: Runners) -> Iterator[dict[str, Any]]:

@@ -210,7 +210,8 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
     context: dict[str, Any] = {"candidate_run": new_run, "baseline_run": old_run}
     try:
         context |= show.comparison_context(new_run, old_run, comparison(new_run, old_run))
-        verbs.note_look(new_run, request.actor)
+        for each in (new_run, old_run):
+            verbs.note_look(each, request.actor)
         context |= {
             "openings": ledger.openings(new_run.task_set),
             "learnt": leaks.of_version(new_run.version, new_run.task_set),
@@ -225,7 +226,8 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
 def changed(request: PageRequest, candidate: int, baseline: int, number: int) -> HttpResponse:
     """The rollouts of one task, side by side."""
     new_run, old_run = _run(request, candidate), _run(request, baseline)
-    verbs.note_look(new_run, request.actor)
+    for each in (new_run, old_run):
+        verbs.note_look(each, request.actor)
     environment = new_run.task_set.environment_version.environment_id
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number

@@ -10,6 +10,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
+from flywheel.evals.run import note_look
 from flywheel.paging import keyset
 from flywheel.promotions import lineage as origins
 from flywheel.promotions import show
@@ -190,6 +191,8 @@ def _candidate(request: PageRequest, pk: int) -> Candidate:
 
 def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200) -> HttpResponse:
     context = show.candidate_context(row, request.project)
+    for each in (row.version_eval, row.baseline_eval):
+        note_look(each, request.actor)
     barred = ""
     if Permission.APPROVE not in request.permissions:
         barred = "An approver decides."

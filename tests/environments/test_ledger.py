@@ -1,5 +1,6 @@
 """Every opening of a held-out part, kept by one function and shown beside what rests on it."""
 
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.environments import ledger
+from flywheel.environments import ledger, trials
 from flywheel.environments.models import Opening, Split
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import note_look
@@ -71,6 +72,40 @@ def test_pages_and_the_api_are_looks(
         ("export", f"eval {run.pk}", "admin"),
         ("page", f"eval {run.pk}", "viewer"),
     ]
+
+
+def test_a_comparison_is_a_look_at_both_its_runs(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    new, old = an_eval(build), an_eval(build)
+    task = new.task_set.tasks.all()[0]
+    sign_in(cast.viewer).get(reverse("evals:changed", args=["acme", new.pk, old.pk, task.number]))
+    assert set(Opening.objects.values_list("task_set", "subject")) == {
+        (run.task_set_id, str(run)) for run in (new, old)
+    }
+
+
+def test_a_verifier_is_tried_on_train_tasks_unless_others_are_named_and_that_is_a_look(
+    build: Build, cast: Cast
+) -> None:
+    environment = build.environment()
+    verifier = {"kind": "rubric", "parts": [{"type": "regex", "name": "any", "pattern": "."}]}
+
+    def tried(*numbers: int) -> list[int]:
+        job = trials.submit(
+            environment=environment, verifier=verifier, actor=cast.builder, key=uuid.uuid4(), tasks=numbers
+        )
+        return list(job.tasks)
+
+    first = build.task_set(train=0, held_out=1)
+    assert tried() == [first.tasks.get().number], "where there is nothing else"
+    assert [look.task_set for look in Opening.objects.all()] == [first]
+    both = build.task_set(train=2, held_out=2)
+    train = both.tasks.filter(split=Split.TRAIN).order_by("-pk").values_list("number", flat=True)
+    assert tried() == list(train)
+    assert Opening.objects.count() == 1
+    held_out = both.tasks.filter(split=Split.HELD_OUT).values_list("number", flat=True)
+    tried(*held_out, *train)
+    look = both.openings.get()
+    assert (look.kind, look.subject, look.actor, look.times) == ("page", "verifier of mail tried", cast.builder, 1)
 
 
 def test_the_task_set_shows_who_opened_it(

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
+from flywheel.evals.models import EvalRun
 from flywheel.failures.label import decide
 from flywheel.failures.life import close
 from flywheel.promotions.models import Candidate, Promotion
@@ -23,6 +24,16 @@ def test_the_candidate_page_says_the_verdict_its_interval_and_who(
     assert "ELIGIBLE" in page
     assert "Approve and promote" in page
     assert "trainer" in page
+
+
+def test_whoever_opens_a_candidate_has_looked_at_the_held_out_rollouts_of_both_evals(
+    candidate: Candidate, cast: Cast, sign_in: SignIn
+) -> None:
+    evals = (candidate.version_eval, candidate.baseline_eval)
+    EvalRun.objects.filter(pk__in=[run.pk for run in evals]).update(done=24)
+    sign_in(cast.viewer).get(reverse("promotions:candidate", args=["acme", candidate.pk]))
+    looks = candidate.version_eval.task_set.openings.filter(kind="page", actor=cast.viewer)
+    assert {look.subject for look in looks} == {str(run) for run in evals}
 
 
 def test_who_launched_sees_why_they_cannot_approve(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
