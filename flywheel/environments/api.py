@@ -115,6 +115,8 @@ class TaskOut(Schema):
     """Whether it was made and never happened. That never changes."""
     digest: str
     is_proved: bool
+    awaits_proof: bool
+    """A worker has yet to make its proof: that it is not proved says nothing against it."""
     proof: dict[str, Any]
     retired_at: datetime | None
     created_at: datetime

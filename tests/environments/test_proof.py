@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from flywheel.accounts.models import User
+from flywheel.accounts.models import Scope, User
 from flywheel.core import tools
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, Trace
@@ -162,7 +162,11 @@ def test_a_new_environment_version_proves_every_task_again(cast: Cast, build: Bu
 
 
 def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame(
-    cast: Cast, build: Build, sign_in: Callable[[User], Client], monkeypatch: pytest.MonkeyPatch
+    cast: Cast,
+    build: Build,
+    sign_in: Callable[[User], Client],
+    key: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(proving, "PROVED_AT_ONCE", 2)
     environment = build.environment()
@@ -183,6 +187,8 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
         text = client.get(page).content.decode()
         assert "waits for its proof</span>" in text
         assert "not proved</span>" not in text
+    told = client.get("/api/v1/environments/mail/tasks", headers=key(Scope.READ)).json()["items"]
+    assert {(task["is_proved"], task["awaits_proof"]) for task in told} == {(False, True)}
     assert len(proving.prove_some(environment, version, NO_RUNNERS)) == 3
     assert freeze(environment=environment, name="mail", actor=cast.builder).members.count() == 3
     make_version(environment, cast, {"exact": 0.5, "tool": 0.5})
