@@ -16,10 +16,10 @@ from flywheel.accounts.models import ApiKey, Project
 from flywheel.accounts.redaction import redactor_of
 from flywheel.core import redact
 from flywheel.core.redact import Redactor
-from flywheel.trajectories import announce, beside, rows
-from flywheel.trajectories.formats import judgments
+from flywheel.trajectories import announce, beside, ledger, rows
+from flywheel.trajectories.formats import judgments, otlp
 from flywheel.trajectories.formats.logs import LogEvent, Logs
-from flywheel.trajectories.ledger import PROBLEMS_KEPT
+from flywheel.trajectories.ledger import PROBLEMS_KEPT, Problem
 from flywheel.trajectories.models import Batch, Event, Step, Trajectory
 from flywheel.trajectories.store import patiently
 
@@ -43,11 +43,9 @@ def store_logs(project: Project, sent: Logs, *, sha256: str = "", key: ApiKey | 
     if not sent.events and not sent.rejected:
         return None
     redactor = redactor_of(project)
-    redactions: Counter[str] = Counter()
-    problems = [
-        {"at": f"log record {item.index}", "reason": redactor.text(item.reason)[0]}
-        for item in sent.rejected[:PROBLEMS_KEPT]
-    ]
+    problems, redactions = ledger.without_secrets(
+        [Problem(f"log record {item.index}", item.reason, item.content) for item in sent.rejected], redactor
+    )
     kept = [_row(project, event, redactor, redactions) for event in sent.events]
 
     def work() -> tuple[Batch, bool]:
@@ -68,11 +66,12 @@ def store_logs(project: Project, sent: Logs, *, sha256: str = "", key: ApiKey | 
             updated=0,
             duplicate=len(kept) - len(attached.events),
             rejected=len(sent.rejected),
-            problems=problems,
+            problems=[{"at": item.at, "reason": item.reason} for item in problems[:PROBLEMS_KEPT]],
             warnings=redact.warnings(redactions),
             redactions=dict(redactions),
             redactor=redactor.version,
         )
+        ledger.quarantine(batch, problems, otlp.JSON)
         return batch, attached.is_news
 
     batch, is_news = patiently(work)

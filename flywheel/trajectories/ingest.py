@@ -128,6 +128,7 @@ def receive(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportTra
 
 def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
     """Store the spans of a request; `body` is decompressed. Raises Refused."""
+    sent.plain = body
     with turns.coming():
         try:
             decoded = otlp.decode(body, sent.media_type)

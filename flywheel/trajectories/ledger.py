@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.db import connection
 
@@ -26,6 +26,8 @@ class Problem:
     reason: str
     content: bytes = b""
     """What was rejected, as it came; empty where it could not be cut out."""
+    media_type: str = ""
+    """Of the content, where it is another than the request's."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,8 @@ class Sent:
     media_type: str
     encoding: str
     body: bytes
+    plain: bytes = b""
+    """The body, decompressed."""
 
 
 _LEDGER = [field for field in Batch._meta.concrete_fields if not field.primary_key]
@@ -56,7 +60,7 @@ def record(batch: Batch) -> None:
 def without_secrets(problems: Sequence[Problem], redactor: Redactor) -> tuple[list[Problem], Counter[str]]:
     held: Counter[str] = Counter()
     clean = [
-        Problem(item.at, redactor.text(item.reason)[0], redaction.rejected(item.content, redactor, held))
+        replace(item, reason=redactor.text(item.reason)[0], content=redaction.rejected(item.content, redactor, held))
         for item in problems
     ]
     return clean, held
@@ -70,7 +74,7 @@ def quarantine(batch: Batch, problems: Sequence[Problem], media_type: str) -> No
             at=item.at[:64],
             reason=item.reason[:500],
             format=batch.format,
-            media_type=media_type,
+            media_type=item.media_type or media_type,
             content=item.content,
             received_at=batch.received_at,
         )

@@ -23,12 +23,15 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.accounts.models import Project, User, record
+from flywheel.trajectories import events
 from flywheel.trajectories.arrivals import fit
 from flywheel.trajectories.formats import FormatError, otlp, parse_file
+from flywheel.trajectories.formats import logs as otlp_logs
 from flywheel.trajectories.models import Batch, Quarantined, Source
 from flywheel.trajectories.store import Part, store
 
 GROUPS_SHOWN = 50
+NOTHING = "there is nothing in it that can be stored"
 EDITABLE = 200_000
 """Characters that are shown and can be edited in a page; more is downloaded."""
 HEX_SHOWN = 2048
@@ -282,24 +285,39 @@ def _again(row: Quarantined, text: str | None) -> Batch:
     content, media_type = bytes(row.content), row.media_type
     if text is not None:
         content, media_type = _written(text), media_type and otlp.JSON
+    sha256 = hashlib.sha256(content).hexdigest()
     try:
+        if row.format == events.FORMAT:
+            batch, row.trace_id = _store_event(row, content, sha256)
+            return batch
         parts = _spans(content, media_type) if media_type else _lines(content)
     except FormatError as error:
         raise StillWrong(str(error)) from None
     if not parts:
-        raise StillWrong("there is nothing in it that can be stored")
+        raise StillWrong(NOTHING)
     batch = store(
         row.project,
         parts,
         source=Source.PRODUCTION if media_type else Source.IMPORT,
         format=row.format,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=sha256,
         key=row.batch.key,
     )
     if batch.rejected:
         raise StillWrong(batch.problems[0]["reason"])
     row.trace_id = fit(parts[0].trace_id)
     return batch
+
+
+def _store_event(row: Quarantined, content: bytes, sha256: str) -> tuple[Batch, str]:
+    """As a request of logs; and the trajectory that it is about. Raises FormatError."""
+    sent = otlp_logs.decode(content, otlp.JSON)
+    if sent.rejected:
+        raise StillWrong(sent.rejected[0].reason)
+    batch = events.store_logs(row.project, sent, sha256=sha256, key=row.batch.key)
+    if batch is None:
+        raise StillWrong(NOTHING)
+    return batch, sent.events[0].trace_id
 
 
 def _written(text: str) -> bytes:

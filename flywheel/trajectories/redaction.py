@@ -16,10 +16,13 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from flywheel.core import traces
-from flywheel.core.redact import Redactor
+from flywheel.core.redact import Mode, Redactor
 from flywheel.core.traces import Intervention, Message
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.formats.spans import Span
+
+LARGEST = 1024 * 1024
+"""Bytes of protobuf that are made JSON to be looked through, which takes many times their memory."""
 
 _WORDS = (
     "name",
@@ -87,9 +90,22 @@ def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
     return clean if text is content else b""
 
 
+def is_clean(body: bytes, redactor: Redactor) -> bool:
+    """Whether a trace request holds no secret anywhere, also in what is stored nowhere. False where it cannot be read
+    to know, or only at a price."""
+    if redactor.mode is Mode.OFF:
+        return True
+    text = body if _is_json(body) else readable(body) if len(body) <= LARGEST else body
+    return _is_json(text) and not redactor.json(text)[1]
+
+
+def _is_json(content: bytes) -> bool:
+    return content.lstrip()[:1] in (b"{", b"[")
+
+
 def readable(content: bytes) -> bytes:
     """A trace request, or what was rejected of one, as JSON; as it is where it is no protobuf."""
-    if content.lstrip()[:1] in (b"{", b"["):
+    if _is_json(content):
         return content
     try:
         return json.dumps(MessageToDict(ExportTraceServiceRequest.FromString(content))).encode()

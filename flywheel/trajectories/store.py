@@ -13,6 +13,7 @@ The result depends only on the set of steps that ever arrived, not on their orde
 house made.
 """
 
+import json
 import logging
 import random
 import time
@@ -34,7 +35,8 @@ from flywheel.core import redact, traces
 from flywheel.core.redact import Redactor
 from flywheel.trajectories import announce, arrivals, beside, facts, ledger, naming, places, redaction, rows, sums
 from flywheel.trajectories.arrivals import Arrival, Reader, Said, fit
-from flywheel.trajectories.formats.spans import Span
+from flywheel.trajectories.formats import as_spans, otlp
+from flywheel.trajectories.formats.spans import Decoded, Span
 from flywheel.trajectories.ledger import PROBLEMS_KEPT, Problem, Sent
 from flywheel.trajectories.models import Batch, Source, Trajectory
 from flywheel.trajectories.together import Together
@@ -111,6 +113,8 @@ class _Request:
     """What was redacted in the problems."""
     sent: Sent | None
     redactor: Redactor
+    is_kept: bool
+    """As it came, since there is no secret in it."""
 
 
 def store(
@@ -129,15 +133,15 @@ def store(
     """Write the parts, the ledger row that says what became of them, and what was rejected: one transaction.
 
     `sha256` is of the request's body, after decompression; the body is kept for replay when it is given as `sent` and
-    nothing in it was redacted. With `shared`, requests that come at the same time may share the transaction.
+    holds no secret. With `shared`, requests that come at the same time may share the transaction.
     """
     redactor = redactor_of(project)
 
     def request(parts: Sequence[Part], problems: Sequence[Problem]) -> _Request:
+        delivery = _read(project, parts, source, version, redactor)
         clean, held = ledger.without_secrets(problems, redactor)
-        return _Request(
-            _read(project, parts, source, version, redactor), format, sha256, key, clean, held, sent, redactor
-        )
+        is_kept = sent is not None and not delivery.redactions and not held and _rest_is_clean(sent, clean, redactor)
+        return _Request(delivery, format, sha256, key, clean, held, sent, redactor, is_kept)
 
     came = request(parts, problems)
     if shared and _is_small(came) and (batch := turns.do(came)) is not None:
@@ -153,6 +157,12 @@ def store(
         return patiently(lambda: _store([left])[0])
 
 
+def _rest_is_clean(sent: Sent, problems: Sequence[Problem], redactor: Redactor) -> bool:
+    """Whether there is no secret in what stands in no span and in no problem: of JSON, fields that are not known."""
+    has_rest = sent.media_type == otlp.JSON or not all(item.content for item in problems)
+    return not has_rest or redaction.is_clean(sent.plain, redactor)
+
+
 def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     """All of these requests of one project, of which no two speak of the same trajectory; or none."""
     rows.hurry(lock_s)
@@ -161,7 +171,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     for batch, request, written in zip(batches, requests, every, strict=True):
         ledger.record(batch)
         ledger.quarantine(batch, request.problems, request.sent.media_type if request.sent else "")
-        if request.sent and not batch.redactions:
+        if request.sent and request.is_kept:
             ledger.keep(batch, request.sent, written.trajectories)
     if any(written.is_news for written in every):
         project_id = requests[0].delivery.project.pk
@@ -225,7 +235,10 @@ def _apart(project: Project, parts: Sequence[Part], source: str) -> tuple[list[P
                 transaction.set_rollback(True)
             good.append(part)
         except DataError as error:
-            bad.append(Problem(f"part {index}", f"the database cannot hold it: {error}"))
+            trace = otlp.traces_of(Decoded([part])).traces[0] if isinstance(part, Span) else part
+            content = json.dumps(as_spans.dump(trace)).encode()
+            media_type = "" if source == Source.IMPORT else otlp.JSON
+            bad.append(Problem(f"part {index}", f"the database cannot hold it: {error}", content, media_type))
     return good, bad
 
 

@@ -19,12 +19,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from flywheel.accounts.models import ApiKey, Project, User
 from flywheel.sql import planned
-from flywheel.trajectories import beside, events, ingest, show
+from flywheel.trajectories import beside, events, ingest, quarantine, show
 from flywheel.trajectories.feedback import give
 from flywheel.trajectories.formats import logs, otlp
 from flywheel.trajectories.ledger import Sent
 from flywheel.trajectories.load import trace_of, traces_of
-from flywheel.trajectories.models import Batch, Event, Feedback, Source, Step, Trajectory
+from flywheel.trajectories.models import Batch, Event, Feedback, Quarantined, Source, Step, Trajectory
 from flywheel.trajectories.store import store, write
 from tests.conftest import Cast
 from tests.trajectories import talking, telling
@@ -112,6 +112,32 @@ def test_good_siblings_of_a_bad_record_are_kept(post: Callable[..., HttpResponse
     assert "log record 3: trace_id" in answer.partial_success.error_message
     batch = Batch.objects.get()
     assert (batch.received, batch.inserted, batch.rejected) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("as_what", ["protobuf", "json"])
+def test_a_rejected_record_waits_and_can_be_repaired(
+    cast: Cast, post: Callable[..., HttpResponse], as_what: str
+) -> None:
+    bad = record("gen_ai.choice", body={"message": {"content": "x", "password": "hunter2!"}})
+    bad.trace_id = b"short"
+    if as_what == "json":
+        post(json.dumps(as_json([*said(), bad])).encode(), JSON)
+    else:
+        post(telling.body_of([*said(), bad]))
+    item = Quarantined.objects.get()
+    assert (item.at, item.format, item.media_type) == ("log record 3", "otlp-logs", JSON)
+    shown = quarantine.shown(item)
+    assert shown.is_editable
+    assert bad.trace_id.hex() in shown.text
+    assert "hunter2" not in shown.text
+    with pytest.raises(quarantine.StillWrong, match="traceId"):
+        quarantine.replay(item=item, actor=cast.admin)
+    text = shown.text.replace(bad.trace_id.hex(), TRACE)
+    with pytest.raises(quarantine.StillWrong, match="nothing in it"):
+        quarantine.replay(item=item, actor=cast.admin, text=text.replace("gen_ai.choice", "other"))
+    replayed = quarantine.replay(item=item, actor=cast.admin, text=text)
+    assert (replayed.state, replayed.trace_id) == ("replayed", TRACE)
+    assert Event.objects.filter(trace_id=TRACE).count() == 4
 
 
 def test_other_records_are_taken_and_let_go(post: Callable[..., HttpResponse]) -> None:

@@ -18,11 +18,14 @@ from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry
 from flywheel.core.redact import PLACEHOLDER
 from flywheel.trajectories import redaction_views, rescan
+from flywheel.trajectories.formats import otlp_protobuf
+from flywheel.trajectories.formats.spans import Decoded
 from flywheel.trajectories.models import Batch, Body, Event, Quarantined, Step, Trajectory
 from flywheel.trajectories.search import says
 from tests.conftest import Cast
 from tests.core.test_redact import KINDS, POSITIONS, made
-from tests.trajectories.talking import body_of, span, text
+from tests.trajectories.formats.sending import as_json
+from tests.trajectories.talking import body_of, request_of, span, text
 from workers.detecting import detect_waiting
 
 pytestmark = pytest.mark.django_db
@@ -125,6 +128,34 @@ def test_a_rejected_span_is_kept_without_its_secret(post: Post) -> None:
     quiet = span(0, name="work")
     post(body_of([quiet]))
     assert Quarantined.objects.filter(content__gt=b"").count() == 1
+
+
+def test_a_secret_that_is_in_no_span_keeps_its_request_from_being_kept(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = as_json(request_of([span(1)]))
+    named = document["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    secret = {"key": "password", "value": {"stringValue": "hunter2!"}}
+    for extra in ({"password": "hunter2!"}, {"entities": [secret]}):
+        named |= extra
+        assert post(json.dumps(document).encode(), "application/json").status_code == 200
+        for name in extra:
+            del named[name]
+    twice = json.dumps(document).replace('"name"', '"name": "ghp_1abcdefghijklmnopqrstuvwxyz0123456789", "name"', 1)
+    post(twice.encode(), "application/json")
+    assert not Body.objects.exists()
+    post(json.dumps(document).encode(), "application/json")
+    assert Body.objects.count() == 1
+
+    Body.objects.all().delete()
+    monkeypatch.setattr(otlp_protobuf, "Decoded", lambda: Decoded(_room=0))
+    post(body_of([span(2), span(0, name="work", db__password="hunter2!")]))
+    assert not Body.objects.exists(), "what was rejected is nowhere, so that nobody has looked through it"
+    post(body_of([span(2), span(0, name="work")]))
+    assert Body.objects.count() == 1
+    monkeypatch.setattr("flywheel.trajectories.redaction.LARGEST", 10)
+    post(body_of([span(3), span(0, name="work")]))
+    assert Body.objects.count() == 1, "which is not done for large ones"
 
 
 def test_a_project_chooses_what_is_redacted(cast: Cast, post: Post) -> None:

@@ -6,10 +6,13 @@ go. Errors are those of traces: a record that cannot be kept is rejected with it
 that cannot be read at all raises FormatError.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.logs.v1 import logs_pb2
 from opentelemetry.proto.metrics.v1 import metrics_pb2
@@ -61,6 +64,14 @@ class Logs:
     received: int = 0
     """All records: `events`, `rejected`, and those that were let go."""
     rejected: list[Rejected] = field(default_factory=list)
+    _room: int = bounds.CONTENTS
+
+    def reject(self, reason: str, alone: Callable[[], bytes] | None = None) -> None:
+        """`alone` makes its content, as OTLP JSON, and is not asked when enough is kept."""
+        content = alone() if alone is not None and self._room > 0 else b""
+        self._room -= len(content)
+        self.rejected.append(Rejected(text(reason)[:500], self.received, content))
+        self.received += 1
 
 
 def decode(body: bytes, content_type: str) -> Logs:
@@ -85,12 +96,15 @@ def joined(span: Span, events: Iterable[LogEvent]) -> Span:
     return replace(span, events=[*span.events, *found]) if found else span
 
 
-def _keep(logs: Logs, event: LogEvent | str | None) -> None:
-    if isinstance(event, LogEvent):
+def _keep(logs: Logs, event: LogEvent | None) -> None:
+    if event is not None:
         logs.events.append(event)
-    elif event is not None:
-        logs.rejected.append(Rejected(text(event)[:500], logs.received))
     logs.received += 1
+
+
+def _alone(record: Any) -> bytes:
+    """A request of its own that holds just this record, as OTLP JSON."""
+    return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}).encode()
 
 
 def _name(given: str, attributes: dict[str, Any]) -> str:
@@ -121,9 +135,9 @@ def _json(value: Any) -> Logs:
                 try:
                     _keep(logs, _json_event(Row(record, "logRecord")))
                 except FormatError as error:
-                    _keep(logs, str(error))
+                    logs.reject(str(error), partial(_alone, record))
                 except RecursionError:
-                    _keep(logs, "logRecord: nested too deep to be read")
+                    logs.reject("logRecord: nested too deep to be read")
     return logs
 
 
@@ -131,7 +145,7 @@ def _groups(logs: Logs, value: Any, path: str, key: str) -> list[Any]:
     try:
         return Row(value, path).list(key)
     except FormatError as error:
-        _keep(logs, str(error))
+        logs.reject(str(error))
         return []
 
 
@@ -166,10 +180,7 @@ def _protobuf(body: bytes) -> Logs:
     logs, is_odd = Logs(), False
     for record in _records(request):
         is_odd = is_odd or len(record.trace_id) not in (0, 16) or len(record.span_id) not in (0, 8)
-        try:
-            _keep(logs, _protobuf_event(record))
-        except FormatError as error:
-            _keep(logs, str(error))
+        _keep_protobuf(logs, record)
     if is_odd and not logs.events and (other := _other_signal(body)) is not None:
         raise FormatError(other)
     return logs
@@ -179,6 +190,19 @@ def _records(request: logs_pb2.LogsData) -> Iterator[logs_pb2.LogRecord]:
     for group in request.resource_logs:
         for scoped in group.scope_logs:
             yield from scoped.log_records
+
+
+def _keep_protobuf(logs: Logs, record: logs_pb2.LogRecord) -> None:
+    try:
+        _keep(logs, _protobuf_event(record))
+    except FormatError as error:
+        logs.reject(str(error), partial(_protobuf_alone, record))
+
+
+def _protobuf_alone(record: logs_pb2.LogRecord) -> bytes:
+    row = MessageToDict(record, use_integers_for_enums=True)
+    ids = {"traceId": record.trace_id.hex(), "spanId": record.span_id.hex()}
+    return _alone({**row, **{name: value for name, value in ids.items() if value}})
 
 
 def _protobuf_event(record: logs_pb2.LogRecord) -> LogEvent | None:
@@ -206,6 +230,9 @@ def _other_signal(body: bytes) -> str | None:
     return None
 
 
+_BROKEN = "logRecord: its protobuf cannot be read (a string that is not UTF-8, or a broken field)"
+
+
 def _salvaged(body: bytes) -> Logs:
     """Record by record, so that one with a string that is not UTF-8 does not cost its siblings."""
     logs = Logs()
@@ -217,13 +244,12 @@ def _salvaged(body: bytes) -> Logs:
                 record = logs_pb2.LogRecord()
                 try:
                     record.ParseFromString(raw)
-                    _keep(logs, _protobuf_event(record))
                 except DecodeError:
-                    _keep(
-                        logs, "logRecord: its protobuf cannot be read (a string that is not UTF-8, or a broken field)"
+                    logs.reject(
+                        _BROKEN
                     )
-                except FormatError as error:
-                    _keep(logs, str(error))
+                else:
+                    _keep_protobuf(logs, record)
     if not logs.received:
         raise FormatError("not an OTLP log request: the protobuf holds no log records")
     return logs
