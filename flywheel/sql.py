@@ -12,6 +12,13 @@ from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 
 
+def give_back() -> None:
+    """Return this thread's connection to the pool until it asks the next question: one that is held by a thread which
+    waits for somebody is one that pages lack."""
+    if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
+        connection.close()
+
+
 def bound(statement: str, values: Sequence[Any] | Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
     """Execute with the values beside the statement. Django's cursor writes them into it: slow for large ones."""
     connection.ensure_connection()

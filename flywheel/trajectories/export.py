@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from flywheel.accounts.access import KeyRequest, PageRequest, audit
 from flywheel.core.traces import Trace
+from flywheel.sql import give_back
 from flywheel.trajectories import spreadsheet
 from flywheel.trajectories.formats import as_spans, atif, openai_chat
 from flywheel.trajectories.load import traces_of
@@ -120,6 +121,7 @@ def lines(rows: QuerySet[Trajectory], entry: Export) -> Iterator[bytes]:
     """One line for each trajectory, newest first."""
     for few in _batches(rows):
         traces = traces_of(few)
+        give_back()  # a download may be slow, and there are more threads than connections
         for row in few:
             yield entry.line(row, traces.pop(row.pk))
 

@@ -14,21 +14,23 @@ import grpc
 from django.conf import settings
 from django.db import DataError, OperationalError, close_old_connections
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from flywheel.accounts.access import KeyRefused, bearer, check
-from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.accounts.models import ApiKey, Scope
 from flywheel.trajectories import attempts, ingest
 from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.ingest import Receive
 from flywheel.trajectories.ledger import Sent
-from flywheel.trajectories.pressure import Busy, retry_after
+from flywheel.trajectories.pressure import Busy, Room, door, retry_after
 
 log = logging.getLogger(__name__)
 
 THREADS = 8
-"""Each has a database connection of its own; how many work at once is for `pressure.door` to say."""
+"""Each has a database connection of its own; how many work at once is for `pressure.door` to say. A message is read
+only when a thread takes its call, so that those which wait cost little. gRPC's own limit of calls would answer them
+with RESOURCE_EXHAUSTED, upon which clients drop what they have."""
 STREAMS = 32
 """Calls of one connection at a time; a client keeps the others back."""
 CODES = {
@@ -40,8 +42,6 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 COLLECTOR = "opentelemetry.proto.collector"
-
-Receive = Callable[[Project, ApiKey, Sent, bytes], Message]
 
 
 class PortInUse(Exception):
@@ -89,10 +89,8 @@ def _export(receive: Receive) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         close_old_connections()
         try:
             key, _ = check(bearer(headers.get("authorization", "")), Scope.INGEST)
-            encoding = _encoding(message)
-            body = ingest.decompress(message, encoding, settings.INGEST_MAX_BYTES) if encoding else message
-            answer: bytes = receive(key.project, key, Sent(otlp.PROTOBUF, encoding, message), body).SerializeToString()
-            return answer
+            with door.room() as room:
+                return _received(message, key, receive, room)
         except (KeyRefused, ingest.Refused) as refused:
             status, said = refused.status, str(refused)
         except DataError as error:
@@ -113,6 +111,14 @@ def _export(receive: Receive) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         return b""
 
     return export
+
+
+def _received(message: bytes, key: ApiKey, receive: Receive, room: Room) -> bytes:
+    encoding = _encoding(message)
+    room.take(len(message))
+    body = ingest.decompress(message, encoding, settings.INGEST_MAX_BYTES, room) if encoding else message
+    answer: bytes = receive(key.project, key, Sent(otlp.PROTOBUF, encoding, message), body).SerializeToString()
+    return answer
 
 
 def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, said: str) -> None:

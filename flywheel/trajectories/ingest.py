@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.conf import settings
-from django.db import DataError, OperationalError, connection
+from django.db import DataError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
@@ -31,23 +31,30 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from flywheel.accounts.access import Declared, KeyRequest, key_required
 from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.sql import give_back
 from flywheel.trajectories import attempts
 from flywheel.trajectories.events import store_logs
 from flywheel.trajectories.formats import FormatError, otlp
 from flywheel.trajectories.formats import logs as otlp_logs
+from flywheel.trajectories.formats import metrics as otlp_metrics
 from flywheel.trajectories.ledger import Problem, Sent
 from flywheel.trajectories.models import Batch, Source
-from flywheel.trajectories.pressure import Busy, door, let_go, retry_after, watch
+from flywheel.trajectories.pressure import Busy, Room, door, let_go, retry_after, watch
 from flywheel.trajectories.store import store, turns
 
 log = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
+GROWTH = 256 * 1024
+"""Bytes that a body is decompressed by at a time, before there has to be room for them."""
 MEMBERS = 1000
 """Parts of one gzip body; some senders compress each piece on its own."""
 GRPC_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 411: 3, 413: 8, 415: 3, 503: 14}
 MEDIA_TYPES = (otlp.PROTOBUF, "application/protobuf", otlp.JSON)
 REASONS_TOLD = 5
+
+Receive = Callable[[Project, ApiKey, Sent, bytes], Message]
+"""Stores what was sent, whichever way it came; the bytes are the decompressed body. Raises Refused, Busy."""
 
 
 class Refused(Exception):
@@ -76,9 +83,13 @@ def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
     return response
 
 
-def _receiver(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
+def _receiver(receive: Receive) -> Declared:
     """What every OTLP path does: POST with an ingest key; refusals in OTLP's words; never a 500."""
-    admitted = key_required(Scope.INGEST, refuse)(view)
+
+    @key_required(Scope.INGEST, refuse)
+    def admitted(request: KeyRequest) -> HttpResponse:
+        with door.room() as room:
+            return _received(request, receive, room)
 
     @csrf_exempt
     @functools.wraps(admitted)
@@ -108,16 +119,15 @@ def _receiver(view: Callable[[KeyRequest], HttpResponse]) -> Declared:
     return answer  # type: ignore[return-value]
 
 
-@_receiver
-def traces(request: KeyRequest) -> HttpResponse:
-    """Store spans. Also those of a partly bad request: good siblings are kept, and the answer counts the others."""
-    sent, body = read_body(request)
+def _received(request: KeyRequest, receive: Receive, room: Room) -> HttpResponse:
+    """In a frame of its own: the body is gone with it, before its room is given back."""
+    sent, body = read_body(request, room)
     return _answer(request, receive(request.project, request.key, sent, body))
 
 
 def receive(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportTraceServiceResponse:
-    """Store the spans of a request, whichever way it came, and say so. Raises Refused, Busy."""
-    with door.carry(len(body)), door.admit():
+    """Store spans. Also those of a partly bad request: good siblings are kept, and the answer counts the others."""
+    with door.admit():
         batch = take(project, key, sent, body)
     answer = ExportTraceServiceResponse()
     if batch.rejected or batch.warnings:
@@ -147,16 +157,9 @@ def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
         )
 
 
-@_receiver
-def logs(request: KeyRequest) -> HttpResponse:
-    """Keep the log records that carry the content of spans, and take the others without keeping them."""
-    sent, body = read_body(request)
-    return _answer(request, receive_logs(request.project, request.key, sent, body))
-
-
 def receive_logs(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportLogsServiceResponse:
-    """As `receive`, for logs."""
-    with door.carry(len(body)), door.admit():
+    """Keep the log records that carry the content of spans, and take the others without keeping them."""
+    with door.admit():
         try:
             decoded = otlp_logs.decode(body, sent.media_type)
         except FormatError as error:
@@ -169,27 +172,35 @@ def receive_logs(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Expo
     return answer
 
 
-@_receiver
-def metrics(request: KeyRequest) -> HttpResponse:
-    """Metrics are taken, so that an exporter of all three signals does not complain, and not kept."""
-    sent, body = read_body(request)
-    return _answer(request, receive_metrics(request.project, request.key, sent, body))
-
-
 def receive_metrics(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportMetricsServiceResponse:
-    """As `receive`, for metrics."""
+    """Take metrics, so that an exporter of all three signals does not complain, and keep none."""
+    with door.admit():
+        try:
+            otlp_metrics.check(body, sent.media_type)
+        except FormatError as error:
+            raise Refused(400, str(error)) from None
     return ExportMetricsServiceResponse()
 
 
-def read_body(request: HttpRequest) -> tuple[Sent, bytes]:
-    """What was sent, and its body decompressed; each at most `INGEST_MAX_BYTES`. Raises Refused."""
-    _give_back()
+traces, logs, metrics = _receiver(receive), _receiver(receive_logs), _receiver(receive_metrics)
+
+
+def read_body(request: HttpRequest, room: Room) -> tuple[Sent, bytes]:
+    """What was sent, and its body decompressed; each at most `INGEST_MAX_BYTES`. Raises Refused, Busy."""
+    give_back()
     if _media_type(request) not in MEDIA_TYPES:
         given = repr(_media_type(request)[:60]) if request.content_type else "missing"
         raise Refused(415, f"Content-Type is {given} and must be {otlp.PROTOBUF} or {otlp.JSON}")
     encoding = request.headers.get("Content-Encoding", "").strip().lower() or "identity"
     if encoding not in ("identity", "gzip", "deflate"):
         raise Refused(415, f"Content-Encoding {encoding[:40]!r} is not known: none, gzip and deflate are")
+    sent = Sent(_media_type(request), "" if encoding == "identity" else encoding, _as_it_came(request, room))
+    if not sent.encoding:
+        return sent, sent.body
+    return sent, decompress(sent.body, encoding, settings.INGEST_MAX_BYTES, room)
+
+
+def _as_it_came(request: HttpRequest, room: Room) -> bytes:
     limit = settings.INGEST_MAX_BYTES
     declared = request.headers.get("Content-Length", "")
     length = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else 0
@@ -197,6 +208,7 @@ def read_body(request: HttpRequest) -> tuple[Sent, bytes]:
         raise _too_large()
     body = bytearray()
     for chunk in _chunks(request):
+        room.take(len(chunk))
         body += chunk
         if len(body) > limit:
             raise _too_large()
@@ -204,14 +216,7 @@ def read_body(request: HttpRequest) -> tuple[Sent, bytes]:
         raise Refused(503, "the body came too slowly; send it again")
     if len(body) < length:
         raise Refused(400, f"the body ended after {len(body)} of {length} bytes")
-    sent = Sent(_media_type(request), "" if encoding == "identity" else encoding, bytes(body))
-    return sent, sent.body if encoding == "identity" else decompress(sent.body, encoding, limit)
-
-
-def _give_back() -> None:
-    """Return the connection that the key was read on: one held by a request that waits is one that pages lack."""
-    if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
-        connection.close()
+    return bytes(body)
 
 
 def _chunks(request: HttpRequest) -> Iterator[bytes]:
@@ -230,8 +235,8 @@ def _chunks(request: HttpRequest) -> Iterator[bytes]:
         raise Refused(400, "the body ended before its end") from None
 
 
-def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """Never makes more than `limit` bytes, however far a body would expand."""
+def decompress(body: bytes, encoding: str, limit: int, room: Room | None = None) -> bytes:
+    """Never makes more than `limit` bytes, however far a body would expand. Raises Refused, and Busy without room."""
     # Some senders of "deflate" leave the zlib header out.
     bits = 31 if encoding == "gzip" else 15 if body[:1] and body[0] & 0x0F == 8 else -15
     plain, at, members = bytearray(), 0, 0
@@ -244,9 +249,12 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
             while not member.eof:
                 # In pieces, since each part gives back a copy of all that follows it in its piece.
                 piece = body[at : at + CHUNK]
-                if not piece:
+                made = member.decompress(piece, min(GROWTH, limit + 1 - len(plain)))
+                if not piece and not made:
                     raise Refused(400, f"the {encoding} body is cut off")
-                plain += member.decompress(piece, limit + 1 - len(plain))
+                if room is not None:
+                    room.take(len(made))
+                plain += made
                 if len(plain) > limit:
                     raise _too_large()
                 at += len(piece) - len(member.unused_data) - len(member.unconsumed_tail)

@@ -22,7 +22,7 @@ WAITING = 12
 PATIENCE_S = 2.0
 """How long one waits."""
 BYTES = 48 * 1024 * 1024
-"""Of decompressed bodies at once; a single one may always come in."""
+"""Of bodies at once, as they came and decompressed; a single one may always come in."""
 LARGE = 1024 * 1024
 """Bytes of a body after which memory is given back."""
 BODY_S = 30.0
@@ -67,19 +67,36 @@ class Door:
                 self._inside -= 1
 
     @contextmanager
-    def carry(self, size: int) -> Iterator[None]:
-        """Room for a body of `size` bytes. Raises Busy when the bodies inside leave none."""
-        with self._lock:
-            if self._bytes and self._bytes + size > self._budget:
-                raise Busy
-            self._bytes += size
+    def room(self) -> Iterator["Room"]:
+        """Room for what one request brings, asked for as it comes: who promises much and sends little holds little."""
+        room = Room(self)
         try:
-            yield
+            yield room
         finally:
             with self._lock:
-                self._bytes -= size
-            if size >= LARGE:
+                self._bytes -= room.size
+            if room.size >= LARGE:
                 let_go()
+
+    def _add(self, room: "Room", size: int) -> None:
+        with self._lock:
+            if self._bytes > room.size and self._bytes + size > self._budget:
+                raise Busy
+            self._bytes += size
+            room.size += size
+
+
+class Room:
+    """What one request holds in memory."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.size = 0
+        """In bytes."""
+
+    def take(self, size: int) -> None:
+        """So many bytes more. Raises Busy when the other requests leave no room for them."""
+        self._door._add(self, size)
 
 
 door = Door()

@@ -194,3 +194,17 @@ def test_a_long_export_is_read_in_pieces(
     with django_assert_num_queries(3 + 3):
         found = [json.loads(line)["trajectory_id"] for line in export.lines(rows, export.EXPORTS["atif"])]
     assert found == wanted[::-1]
+
+
+def test_a_slow_reader_of_an_export_holds_no_connection(
+    cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "STEPS_AT_ONCE", 1)
+    given_back: list[int] = []
+    monkeypatch.setattr(export, "give_back", lambda: given_back.append(1))
+    for number in range(3):
+        build.trajectory(str(number))
+    read = export.lines(Trajectory.objects.filter(project=cast.project), export.EXPORTS["atif"])
+    for count in (1, 2, 3):
+        assert next(read)
+        assert len(given_back) == count

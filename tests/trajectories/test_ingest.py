@@ -15,11 +15,13 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.db import DataError, OperationalError
 from django.http import HttpResponse
 from django.test import Client
+from google.protobuf.json_format import MessageToDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -30,8 +32,11 @@ from flywheel.accounts.models import ApiKey
 from flywheel.trajectories.arrivals import Arrival, Reader, Said
 from flywheel.trajectories.formats.spans import Span
 from flywheel.trajectories.ingest import Refused, decompress, read_body
-from flywheel.trajectories.models import Batch, Trajectory
+from flywheel.trajectories.models import Batch, Quarantined, Trajectory
+from flywheel.trajectories.pressure import Door, Room
+from flywheel.trajectories.quarantine import replay
 from tests.conftest import Cast
+from tests.trajectories import telling
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import TRACE, body_of, episode, request_of, span
 
@@ -113,6 +118,8 @@ def test_whatever_the_size_of_a_body_it_is_decompressed_whole(encoding: str, siz
     body = random.Random(size).randbytes(size)  # hardly compresses, so that it comes in many pieces
     squeezed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
     assert decompress(squeezed, encoding, size) == body
+    zeros = gzip.compress(bytes(size)) if encoding == "gzip" else zlib.compress(bytes(size))
+    assert decompress(zeros, encoding, size) == bytes(size), "of which few bytes make many"
     with pytest.raises(Refused, match="cut off"):
         decompress(squeezed[:-1], encoding, size)
     if size:
@@ -204,14 +211,14 @@ def wire(body: bytes, **environ: Any) -> WSGIRequest:
 
 def test_a_body_that_ends_early_is_refused() -> None:
     with pytest.raises(Refused, match="ended after 3 of 12 bytes"):
-        read_body(wire(b"abc", CONTENT_LENGTH="12"))
+        read_body(wire(b"abc", CONTENT_LENGTH="12"), Room(Door()))
 
 
 def test_a_body_without_a_length_is_read_where_the_server_marks_its_end() -> None:
     chunked = {"HTTP_TRANSFER_ENCODING": "chunked"}
-    assert read_body(wire(b"abc", **chunked, **{"wsgi.input_terminated": True}))[1] == b"abc"
+    assert read_body(wire(b"abc", **chunked, **{"wsgi.input_terminated": True}), Room(Door()))[1] == b"abc"
     with pytest.raises(Refused, match="Content-Length"):
-        read_body(wire(b"abc", **chunked))
+        read_body(wire(b"abc", **chunked), Room(Door()))
 
 
 def test_only_post_is_answered(client: Client, key: Callable[..., dict[str, str]]) -> None:
@@ -252,6 +259,38 @@ def test_other_signals_are_accepted_and_not_kept(post: Post, path: str) -> None:
     assert not Batch.objects.exists()
 
 
+METRICS = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=[Metric(name="m")])])])
+
+
+def test_metrics_are_taken_when_they_are_metrics(post: Post) -> None:
+    for body, content_type in (
+        (METRICS.SerializeToString(), PROTOBUF),
+        (METRICS.SerializeToString() + b"\x9a\x06\x01x", PROTOBUF),  # with a field that is not known yet
+        (json.dumps(MessageToDict(METRICS)).encode(), "application/json"),
+    ):
+        assert post(body, content_type, path="/v1/metrics").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "hint"),
+    [
+        (b"garbage", PROTOBUF, "not an OTLP metric request"),
+        (b"{", "application/json", "not valid JSON"),
+        (b"[]", "application/json", "is not an object"),
+        (b'{"resourceMetrics": 5}', "application/json", "is not a list"),
+        (b'{"resourceSpans": []}', "application/json", "send them to /v1/traces"),
+        (b'{"resourceLogs": []}', "application/json", "send them to /v1/logs"),
+        (body_of(episode()), PROTOBUF, "send them to /v1/traces"),
+        (telling.body_of(telling.said()), PROTOBUF, "send them to /v1/logs"),
+    ],
+)
+def test_what_is_no_metrics_is_refused_and_told_its_place(
+    post: Post, body: bytes, content_type: str, hint: str
+) -> None:
+    response = post(body, content_type, path="/v1/metrics")
+    assert (response.status_code, hint in told(response)) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(OperationalError("away"), 503), (RuntimeError("ours"), 503), (DataError("no"), 400)]
 )
@@ -262,7 +301,7 @@ def test_trouble_of_ours_is_never_a_500(post: Post, error: Exception, status: in
     assert (response.headers.get("Retry-After") is not None) == (status == 503)
 
 
-def test_a_span_that_the_database_refuses_does_not_cost_its_siblings(post: Post) -> None:
+def test_a_span_that_the_database_refuses_waits_and_does_not_cost_its_siblings(cast: Cast, post: Post) -> None:
     """None is known; so one is made by letting through what no text column holds."""
     read = Reader.spans
 
@@ -281,6 +320,10 @@ def test_a_span_that_the_database_refuses_does_not_cost_its_siblings(post: Post)
     batch = Batch.objects.get()
     assert batch.received == batch.inserted + 1
     assert "other" in Trajectory.objects.get().steps.values_list("name", flat=True)
+    item = Quarantined.objects.get()
+    assert "cannot hold it" in item.reason
+    replay(item=item, actor=cast.admin)
+    assert "poison" in Trajectory.objects.get().steps.values_list("name", flat=True), "what is repaired takes it"
 
 
 def test_a_database_that_is_away_when_the_key_is_read_is_a_503(post: Post) -> None:

@@ -26,7 +26,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from flywheel.accounts.models import ApiKey
 from flywheel.trajectories import grpc_server, ingest
+from flywheel.trajectories.ingest import Receive
 from flywheel.trajectories.models import Attempt, Batch, Body, Trajectory
+from flywheel.trajectories.pressure import Door
 from tests.conftest import Cast
 from tests.trajectories.talking import TRACE, body_of, episode, span
 from tests.worker import database_url
@@ -154,10 +156,10 @@ class Context:
         return None
 
 
-def call(context: Context, body: bytes) -> Context:
+def call(context: Context, body: bytes, receive: Receive = ingest.receive) -> Context:
     # The test's connection is in a transaction, which must not end here.
     with mock.patch("flywheel.trajectories.grpc_server.close_old_connections"):
-        grpc_server._export(ingest.receive)(body, context)
+        grpc_server._export(receive)(body, context)
     return context
 
 
@@ -179,6 +181,22 @@ def test_no_key(headers: dict[str, str]) -> None:
 def test_what_cannot_be_read_is_final(key: Callable[..., Any], body: bytes) -> None:
     context = call(Context(key("ingest")), body)
     assert (context.code, context.delay) == (grpc.StatusCode.INVALID_ARGUMENT, None)
+
+
+@pytest.mark.parametrize("body", [b"garbage", body_of(episode())])
+def test_what_is_no_metrics_is_final(key: Callable[..., Any], body: bytes) -> None:
+    context = call(Context(key("ingest")), body, ingest.receive_metrics)
+    assert (context.code, context.delay) == (grpc.StatusCode.INVALID_ARGUMENT, None)
+
+
+def test_who_finds_no_room_is_told_to_come_back(key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Door(budget=1000)
+    monkeypatch.setattr(grpc_server, "door", small)
+    with small.room() as room:
+        room.take(1000)
+        context = call(Context(key("ingest")), gzip.compress(body_of(episode())))
+    assert context.code == grpc.StatusCode.UNAVAILABLE
+    assert context.delay
 
 
 def test_a_bomb_is_not_unpacked(key: Callable[..., Any]) -> None:

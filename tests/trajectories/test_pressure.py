@@ -1,17 +1,21 @@
 """What finds no place is told to come back, and nobody keeps a thread waiting for ever."""
 
 import gc
+import gzip
 import io
 import socket
 import threading
 import time
+import tracemalloc
 import weakref
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from django.core.handlers.wsgi import WSGIRequest
 
 from flywheel.trajectories import pressure
+from flywheel.trajectories.ingest import GROWTH, read_body
 from flywheel.trajectories.pressure import Busy, Door, Watch
 
 
@@ -48,16 +52,62 @@ def test_one_who_waits_gets_the_place_that_gets_free() -> None:
 
 def test_bodies_are_bounded_together_but_a_single_one_always_comes_in() -> None:
     door = Door(budget=100)
-    with door.carry(1000), pytest.raises(Busy), door.carry(1):
-        pytest.fail("there is no room")
-    with door.carry(60), door.carry(40):
-        pass
+    with door.room() as first, door.room() as second:
+        first.take(60)
+        first.take(1000)
+        with pytest.raises(Busy):
+            second.take(1)
+    with door.room() as first, door.room() as second:
+        first.take(60)
+        second.take(40)
+        with pytest.raises(Busy):
+            second.take(1)
+
+
+def test_thirty_two_senders_of_large_bodies_do_not_fill_the_memory() -> None:
+    size, budget, door = 8 * 2**20, 16 * 2**20, Door(budget=16 * 2**20)
+    bomb = gzip.compress(bytes(size))
+    told: list[str] = []
+    together = threading.Barrier(32)
+
+    def send() -> None:
+        request = WSGIRequest(
+            {
+                "REQUEST_METHOD": "POST",
+                "CONTENT_TYPE": "application/x-protobuf",
+                "HTTP_CONTENT_ENCODING": "gzip",
+                "CONTENT_LENGTH": str(len(bomb)),
+                "wsgi.input": io.BytesIO(bomb),
+            }
+        )
+        together.wait(30)
+        try:
+            with door.room() as room:
+                _, body = read_body(request, room)
+                time.sleep(0.2)
+                told.append("read" if len(body) == size else "cut")
+        except Busy:
+            told.append("busy")
+
+    senders = [threading.Thread(target=send) for _ in range(32)]
+    tracemalloc.start()
+    try:
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(60)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(told) == 32
+    assert set(told) == {"read", "busy"}
+    assert peak < budget + size + 32 * GROWTH + 8 * 2**20, "and one body that is being copied, and a piece of each"
 
 
 def test_an_error_inside_gives_the_place_back() -> None:
     door = Door(at_work=1, waiting=0)
     for _ in range(3):
-        with pytest.raises(ValueError, match="boom"), door.carry(10), door.admit():
+        with pytest.raises(ValueError, match="boom"), door.room(), door.admit():
             raise ValueError("boom")
 
 
@@ -133,7 +183,8 @@ def test_what_a_large_request_leaves_behind_is_let_go(size: int, is_gone: bool) 
 
     gc.disable()
     try:
-        with Door().carry(size):
+        with Door().room() as room:
+            room.take(size)
             knot = Knot()
             knot.itself = knot  # as an error and the frames of its traceback hold each other
             left = weakref.ref(knot)
