@@ -9,6 +9,7 @@
   const { keys, onContent } = window.Flywheel;
   const scope = "Review";
   let inHand = "";
+  let entering = 0; // from which side the keyboard came into the window of a long trajectory
 
   // ── The step in hand ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -28,7 +29,16 @@
   function move(distance) {
     const list = heads();
     const at = list.findIndex((head) => spanOf(head) === inHand);
-    take(list[Math.max(0, Math.min(list.length - 1, at < 0 ? 0 : at + distance))]);
+    const to = at < 0 ? 0 : at + distance;
+    const beyond = list[to] ? null : find(`[data-window="${distance > 0 ? "next" : "previous"}"]`);
+    if (!beyond) return take(list[Math.max(0, Math.min(list.length - 1, to))]);
+    entering = distance;
+    beyond.click();
+  }
+
+  /** The form lists the steps of one window: let it hold one of another too. */
+  function offer(field, span, name) {
+    if (![...field.options].some((option) => option.value === span)) field.add(new Option(name, span));
   }
 
   /** Show in the conversation which step the form calls the failing one. */
@@ -47,7 +57,9 @@
 
   function mark() {
     const field = select();
-    if (!field || !inHand) return;
+    const head = heads().find((each) => spanOf(each) === inHand);
+    if (!field || !head) return;
+    offer(field, inHand, `step ${Number(head.dataset.at) + 1}`);
     field.value = field.value === inHand ? "" : inHand;
     field.dispatchEvent(new Event("change", { bubbles: true }));
   }
@@ -112,6 +124,7 @@
     if (!draft) return;
     for (const [name, value] of draft) {
       for (const field of all(`[name="${CSS.escape(name)}"]`, form)) {
+        if (field.id === "failing-step") offer(field, value, "as marked before");
         if (field.type === "radio" || field.type === "checkbox") field.checked = field.value === value;
         else field.value = value;
       }
@@ -146,7 +159,10 @@
     const form = find("form[data-draft]");
     if (desk === shown) {
       showMarked();
-      take(heads().find((head) => spanOf(head) === inHand), false); // a turn that was asked for anew
+      const kept = heads().find((head) => spanOf(head) === inHand);
+      if (kept) take(kept, false); // a turn that was asked for anew
+      else take(heads().at(entering < 0 ? -1 : 0)); // in another window
+      entering = 0;
       return;
     }
     shown = desk;

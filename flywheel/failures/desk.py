@@ -15,13 +15,15 @@ from flywheel.trajectories import actions
 from flywheel.trajectories.models import Trajectory
 
 
-def reading(row: Trajectory, written: forms.Written, proposals: Sequence[Proposal]) -> dict[str, Any]:
-    """The trajectory around the failing step, and the form with what stands in it."""
+def reading(
+    row: Trajectory, written: forms.Written, proposals: Sequence[Proposal], start: int | None
+) -> dict[str, Any]:
+    """The trajectory around the failing step, or from `start` on, and the form with what stands in it."""
     actual = actions.own_call(row, written.step)
     return {
         "trajectory": row,
         "written": written,
-        "view": review.view_of(row, written.step),
+        "view": review.view_of(row, written.step, start),
         "best": every(row.project).get(proposals[0].bucket) if proposals else None,
         "buckets": offered(row.project, written.bucket),
         "actual": actual,

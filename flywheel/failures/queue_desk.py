@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
-from flywheel.failures import correction, desk, forms, give, progress
+from flywheel.failures import correction, desk, forms, give, progress, review
 from flywheel.failures import take as taking
 from flywheel.failures.buckets import name_of
 from flywheel.failures.label import BadLabel, Superseded
@@ -227,7 +227,8 @@ def _decision(request: PageRequest, item: QueueItem, written: forms.Written | No
     fresh.seen = current.pk if current else 0
     return {
         **known,
-        **desk.reading(row, written or fresh, proposals),
+        **desk.reading(row, written or fresh, proposals, review.start_of(request.GET)),
+        "window_url": f"{_address(request, queue, item)}?{'settle=1' if settles else ''}",
         "mine": (mine, words(request.project, mine)) if mine and is_hidden else None,
         "reviews": [] if is_hidden else _reviews(item),
         "is_blind": is_hidden,

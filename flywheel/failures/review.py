@@ -1,5 +1,6 @@
-"""What a reviewer sees of one trajectory: the window of the conversation that matters."""
+"""What a reviewer sees of one trajectory: one window of the conversation, first the one that matters."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flywheel.trajectories.models import Trajectory
@@ -8,7 +9,7 @@ from flywheel.trajectories.show import WINDOW, Turn, conversation_of, window_at
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One window of a trajectory, around the step that matters."""
+    """One window of a trajectory."""
 
     turns: list[Turn]
     first: int
@@ -20,14 +21,30 @@ class View:
         return self.first == 1 and self.last >= self.total
 
     @property
+    def previous_start(self) -> int | None:
+        return self.first - 1 - WINDOW if self.first > 1 else None
+
+    @property
+    def next_start(self) -> int | None:
+        return self.last if self.last < self.total else None
+
+    @property
     def steps(self) -> list[tuple[str, str]]:
         """(span id, name) of every step shown, for the choice of the failing one."""
         return [(turn.span_id, _name(turn)) for turn in self.turns if turn.step is not None]
 
 
-def view_of(trajectory: Trajectory, step: str) -> View:
-    """The window that holds the step; the first one when no step is meant."""
-    start = (window_at(trajectory, step) or 0) if step else 0
+def start_of(asked: Mapping[str, str]) -> int | None:
+    """The place of a step in the window that is asked for; None when none is."""
+    text = asked.get("start", "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def view_of(trajectory: Trajectory, step: str, start: int | None = None) -> View:
+    """The window that holds the place `start`, or else the step; the first one when neither is meant."""
+    if start is None:
+        start = (window_at(trajectory, step) or 0) if step else 0
+    start = min(start, max(0, trajectory.step_count - 1)) // WINDOW * WINDOW
     turns = conversation_of(trajectory, start)
     return View(turns, start + 1, min(start + WINDOW, trajectory.step_count), trajectory.step_count)
 

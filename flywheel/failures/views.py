@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.buckets import DETECTORS
-from flywheel.failures import correction, counts, desk, forms, life, queue, queue_desk
+from flywheel.failures import correction, counts, desk, forms, life, queue, queue_desk, review
 from flywheel.failures.bucket_models import Priority
 from flywheel.failures.bucket_views import days_of
 from flywheel.failures.buckets import offered
@@ -199,7 +199,8 @@ def _desk(
     address = reverse("failures:label", args=[request.project.slug, item.trace_id])
     return shown | {
         **desk.known(item),
-        **desk.reading(item, written or fresh, proposals),
+        **desk.reading(item, written or fresh, proposals, review.start_of(request.GET)),
+        "window_url": f"{reverse('failures:review', args=[request.project.slug, item.trace_id])}?{filters.query}",
         "decide_url": f"{address}?{filters.query}",
         "draft": item.trace_id,
         "makes_tasks": True,

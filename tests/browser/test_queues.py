@@ -17,6 +17,7 @@ from flywheel.failures.models import Decision, Failure, Queue, QueueItem, Review
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab
 from tests.conftest import Build, Cast
+from tests.trajectories.lengthy import long_trajectory
 from workers.detecting import detect_waiting
 
 pytestmark = [
@@ -235,6 +236,35 @@ def test_a_connection_cut_in_the_middle_of_a_decision_keeps_it_and_says_so(
     assert Review.objects.get().note == "written before the cut"
     assert in_hand(page) != item
     expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_any_step_of_a_long_trajectory_is_marked_at_the_desk(browser: Browser, place: Place, build: Build) -> None:
+    row = long_trajectory(place.project, 1_000)
+    queue = place.queue(build, 0)
+    fill.add(queue=queue, keys=[row.pk], actor=User.objects.get(username="builder"))
+    tab = place.sign_in(browser, "reviewer")
+    page, marked = tab.page, tab.page.locator("#failing-step")
+    start(tab, queue)
+    page.locator("#step-s198").click()
+    for _ in range(3):
+        tab.press("]")
+    expect(page.locator("#window > .note")).to_contain_text("Steps 201–400")
+    expect(page.locator("#step-s200.current")).to_be_visible()
+    tab.press("[")
+    expect(page.locator("#window > .note")).to_contain_text("Steps 1–200")
+    for end in (400, 600, 800, 1000):
+        page.locator("[data-window=next]").click()
+        expect(page.locator("#window > .note")).to_contain_text(f"–{end:,}".replace(",", " "))
+    page.locator("#step-s900").click()
+    tab.press("s")
+    expect(marked).to_have_value("s900")
+    expect(page.locator("#step-s900")).to_contain_text("fails here")
+    page.reload()
+    expect(marked).to_have_value("s900")
+    tab.press("2", "Control+Enter")
+    expect(page.locator("#decision")).to_have_count(0)
+    assert (Failure.objects.get().bucket, Failure.objects.get().step) == ("wrong_tool", "s900")
+    assert tab.problems == []
 
 
 def test_all_of_a_long_text_and_json_as_it_was_written_are_read_at_the_desk(

@@ -10,7 +10,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core.buckets import BUCKETS
+from flywheel.failures import fill
 from flywheel.failures.label import decide
+from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
@@ -228,6 +230,34 @@ def test_a_long_trajectory_shows_the_window_of_the_failing_step(cast: Cast, sign
     assert "turn 500<" not in page
     assert "of 2" in page
     assert "Open the whole trajectory" in page
+
+
+def test_the_other_windows_of_a_long_trajectory_are_read_at_both_desks(
+    cast: Cast, sign_in: SignIn, build: Build
+) -> None:
+    row = build.trajectory(answer=BROKEN)
+    body = {"output": [{"role": "assistant", "content": "a turn"}]}
+    Step.objects.bulk_create(
+        Step(trajectory=row, span_id=f"x{n}", position=n, kind="assistant", body=body) for n in range(3, 450)
+    )
+    Trajectory.objects.filter(pk=row.pk).update(step_count=450)
+    queue = make(project=cast.project, actor=cast.builder, wanted=Wanted("mine"))
+    fill.add(queue=queue, keys=[row.pk], actor=cast.builder)
+    client = sign_in(cast.reviewer)
+    at_item = reverse("failures:item", args=["acme", queue.pk, queue.items.get().pk])
+    for address in (url("review", row, order="newest"), f"{at_item}?"):
+
+        def shown(start: str, address: str = address) -> tuple[list[str], list[str]]:
+            page = client.get(f"{address}&start={start}").content.decode()
+            assert f'href="{address}&amp;start=' in page, "with the filters"
+            links = re.findall(r'&amp;start=(\d+)" hx-get', page)
+            return re.findall(r"Steps (\S+) of", page), links
+
+        assert shown("0") == (["1–200"], ["200"])
+        assert shown("300") == (["201–400"], ["0", "400"])
+        assert shown("99999") == (["401–450"], ["200"])
+        assert shown("x") == (["1–200"], ["200"])
+        assert '<option value="x300"' in client.get(f"{address}&start=200").content.decode()
 
 
 def test_who_may_look_and_who_may_decide(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
