@@ -138,12 +138,12 @@ def receive(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportTra
 
 def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
     """Store the spans of a request; `body` is decompressed. Raises Refused."""
-    sent.plain = body
     with turns.coming():
         try:
             decoded = otlp.decode(body, sent.media_type)
         except FormatError as error:
             raise Refused(400, str(error)) from None
+        sent.rest = body if decoded.says_more else b""
         return store(
             project,
             decoded.spans,

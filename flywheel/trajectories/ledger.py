@@ -37,8 +37,8 @@ class Sent:
     media_type: str
     encoding: str
     body: bytes
-    plain: bytes = b""
-    """The body, decompressed."""
+    rest: bytes = b""
+    """The body, decompressed, where it may say more than its spans and what was rejected of it."""
 
 
 _LEDGER = [field for field in Batch._meta.concrete_fields if not field.primary_key]

@@ -93,9 +93,9 @@ def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
 def is_clean(body: bytes, redactor: Redactor) -> bool:
     """Whether a trace request holds no secret anywhere, also in what is stored nowhere. False where it cannot be read
     to know, or only at a price."""
-    if redactor.mode is Mode.OFF:
+    if not body or redactor.mode is Mode.OFF:
         return True
-    text = body if _is_json(body) else readable(body) if len(body) <= LARGEST else body
+    text = readable(body) if len(body) <= LARGEST else body
     return _is_json(text) and not redactor.json(text)[1]
 
 

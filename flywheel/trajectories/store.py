@@ -140,7 +140,7 @@ def store(
     def request(parts: Sequence[Part], problems: Sequence[Problem]) -> _Request:
         delivery = _read(project, parts, source, version, redactor)
         clean, held = ledger.without_secrets(problems, redactor)
-        is_kept = sent is not None and not delivery.redactions and not held and _rest_is_clean(sent, clean, redactor)
+        is_kept = sent is not None and not delivery.redactions and not held and redaction.is_clean(sent.rest, redactor)
         return _Request(delivery, format, sha256, key, clean, held, sent, redactor, is_kept)
 
     came = request(parts, problems)
@@ -155,12 +155,6 @@ def store(
         good, bad = _apart(project, parts, source)
         left = request(good, [*problems, *bad])
         return patiently(lambda: _store([left])[0])
-
-
-def _rest_is_clean(sent: Sent, problems: Sequence[Problem], redactor: Redactor) -> bool:
-    """Whether there is no secret in what stands in no span and in no problem: of JSON, fields that are not known."""
-    has_rest = sent.media_type == otlp.JSON or not all(item.content for item in problems)
-    return not has_rest or redaction.is_clean(sent.plain, redactor)
 
 
 def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
@@ -362,8 +356,6 @@ def _blank(project: Project, source: str, now: datetime) -> Trajectory:
         started_at=now,
         received_at=now,
         changed_at=now,
-        # Rollouts are judged by verifiers, so no detector has to read them.
-        detected_at=now if source == Source.ROLLOUT else None,
     )
 
 

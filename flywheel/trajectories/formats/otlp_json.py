@@ -13,6 +13,30 @@ from flywheel.trajectories.formats.spans import STATUSES, Decoded, Event, Span, 
 _MAX_NS = 2**64
 _HEX = frozenset(string.hexdigits)
 _SCALARS = {"stringValue": str, "boolValue": bool}
+_DROPPED = "droppedAttributesCount"
+_GROUP = {"resource", "scopeSpans", "schemaUrl"}
+_RESOURCE = {"attributes", _DROPPED}
+_SCOPE_SPANS = {"scope", "spans", "schemaUrl"}
+_SCOPE = {"name", "version", "attributes", _DROPPED}
+_SPAN = {
+    "traceId",
+    "spanId",
+    "parentSpanId",
+    "traceState",
+    "flags",
+    "name",
+    "kind",
+    "startTimeUnixNano",
+    "endTimeUnixNano",
+    "attributes",
+    _DROPPED,
+    "events",
+    "droppedEventsCount",
+    "links",
+    "droppedLinksCount",
+    "status",
+}
+"""The fields of OTLP; others are passed over."""
 _MAX_NESTED = 200
 """Far deeper than what is kept, far less deep than Python's own limit."""
 
@@ -26,7 +50,7 @@ def decode(value: Any) -> Decoded:
                 raise FormatError(f"{key}: these are not traces; send them to {path}")
         if "resource_spans" in root.value:
             raise FormatError("resource_spans: OTLP JSON names are in lowerCamelCase, resourceSpans is wanted")
-    decoded = Decoded()
+    decoded = Decoded(says_more=not root.value.keys() <= {"resourceSpans"})
     for item in root.list("resourceSpans"):
         try:
             group = Row(item, "resourceSpans")
@@ -35,6 +59,8 @@ def decode(value: Any) -> Decoded:
         except FormatError as error:
             decoded.reject(str(error))
             continue
+        if not item.keys() <= _GROUP or not group.row("resource").value.keys() <= _RESOURCE:
+            decoded.says_more = True
         for inner in scopes:
             _scope_spans(inner, resource, item.get("resource"), decoded)
     return decoded
@@ -49,9 +75,14 @@ def _scope_spans(value: Any, resource: dict[str, Any], sent: Any, decoded: Decod
     except FormatError as error:
         decoded.reject(str(error))
         return
+    if not group.value.keys() <= _SCOPE_SPANS or not named.value.keys() <= _SCOPE:
+        decoded.says_more = True
     for item in spans:
         try:
-            decoded.spans.append(_span(Row(item, "span"), resource, named_scope))
+            made = _span(Row(item, "span"), resource, named_scope)
+            decoded.spans.append(made)
+            if not item.keys() <= _SPAN or len(made.attributes) != len(item.get("attributes") or ()):
+                decoded.says_more = True
         except FormatError as error:
             decoded.reject(str(error), functools.partial(_alone, item, sent, group.value.get("scope")))
         except RecursionError:

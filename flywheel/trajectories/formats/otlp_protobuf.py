@@ -85,7 +85,10 @@ def _keep(
     decoded: Decoded,
 ) -> None:
     try:
-        decoded.spans.append(_span(span, resource, scoped))
+        made = _span(span, resource, scoped)
+        decoded.spans.append(made)
+        if len(made.attributes) != len(span.attributes):
+            decoded.says_more = True
     except FormatError as error:
         decoded.reject(str(error), functools.partial(_alone, span, group, scope_spans))
 

@@ -50,6 +50,9 @@ class Rejected:
 class Decoded:
     spans: list[Span] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    says_more: bool = False
+    """Whether something of the request is in no span and in nothing that was rejected: a field that is not known, or
+    the first of two attributes of one name."""
     _room: int = bounds.CONTENTS
 
     @property
@@ -60,6 +63,7 @@ class Decoded:
         """`alone` makes its content, and is not asked when enough is kept."""
         content = alone() if alone is not None and self._room > 0 else b""
         self._room -= len(content)
+        self.says_more = self.says_more or not content
         self.rejected.append(Rejected(text(reason)[:500], self.received, content))
 
 
