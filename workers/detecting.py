@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from flywheel.failures import detectors, similar_read
-from flywheel.failures.detect import detect, unread
+from flywheel.failures.detect import detect, make_searchable, unread
 from flywheel.trajectories.models import Batch
 from workers.humble import Crowd
 
@@ -28,7 +28,8 @@ GIVE_WAY_S, LOOK_S = 10.0, 0.5
 
 
 def detect_waiting(project_id: int | None = None) -> int:
-    """Read every unread trajectory (of one project); returns how many. Does nothing while another worker reads."""
+    """Read every unread trajectory (of one project); returns how many, rollouts aside. Does nothing while another
+    worker reads."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [DETECTING])
         if not cursor.fetchone()[0]:
@@ -40,7 +41,10 @@ def detect_waiting(project_id: int | None = None) -> int:
 
 
 def _read_all(project_id: int | None) -> int:
-    """One pass, by primary key: what grows again while we read waits for the next pass, so that a pass always ends."""
+    """One pass, by primary key: what grows again while we read waits for the next pass, so that a pass always ends.
+
+    Rollouts come last, since nobody waits to be told what is wrong with them.
+    """
     detectors.catch_up(project_id)
     count = last = 0
     crowd = Crowd()
@@ -49,6 +53,12 @@ def _read_all(project_id: int | None) -> int:
         similar_read.keep([row.pk for row in rows])
         count += len(rows)
         last = rows[-1].pk
+        if crowd.share() > CROWDED:
+            _give_way()
+    last = 0
+    while rollouts := unread(project_id, AT_ONCE, last, are_rollouts=True):
+        make_searchable(rollouts)
+        last = rollouts[-1].pk
         if crowd.share() > CROWDED:
             _give_way()
     return count

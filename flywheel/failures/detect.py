@@ -30,12 +30,15 @@ STEPS_AT_ONCE = 5_000
 """Steps held in memory together; one trajectory with more is read alone."""
 
 
-def unread(project_id: int | None = None, limit: int = 200, after: int = 0) -> list[Outline]:
-    """Trajectories that detectors have not read since they last grew, oldest first. Rollouts are judged, not guessed.
+def unread(
+    project_id: int | None = None, limit: int = 200, after: int = 0, *, are_rollouts: bool = False
+) -> list[Outline]:
+    """Trajectories that detectors have not read since they last grew, or rollouts that are not searchable yet, oldest
+    first. Rollouts are judged, not guessed at.
 
     `after` is the primary key from which on to look.
     """
-    found = bound(_UNREAD, [after, project_id, project_id, limit])
+    found = bound(_UNREAD, [are_rollouts, after, project_id, project_id, limit])
     return [
         Outline(*[*columns, read_json(interventions), _definitions(tools), read_json(metadata)])
         for *columns, interventions, tools, metadata in found
@@ -46,7 +49,7 @@ _UNREAD = """
 SELECT kept.id, kept.project_id, kept.trace_id, kept.changed_at, kept.step_count, kept.event_count, kept.outcome,
     kept.interventions::text, coalesce(nullif(kept.tools, '[]'), version.tools, '[]')::text, kept.metadata::text
 FROM trajectories_trajectory AS kept LEFT JOIN agents_version AS version ON version.id = kept.version_id
-WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND kept.source <> 'rollout'
+WHERE (kept.detected_at IS NULL OR kept.detected_at < kept.changed_at) AND (kept.source = 'rollout') = %s
     AND kept.id > %s AND (%s::bigint IS NULL OR kept.project_id = %s)
 ORDER BY kept.id
 LIMIT %s
@@ -62,6 +65,16 @@ def _definitions(tools: str) -> list[dict[str, Any]]:
 def detect(rows: Sequence[Outline]) -> int:
     """Run every detector over the trajectories and store what they propose; returns the number of proposals."""
     return sum(_detect(chunk) for chunk in _chunks(rows))
+
+
+def make_searchable(rollouts: Sequence[Outline]) -> None:
+    """Let these be found by their words, without proposing anything."""
+    for chunk in _chunks(rollouts):
+        words = {row.pk: search.vectors(trace) for row, trace in glance(chunk)}
+        with transaction.atomic():
+            alive = {pk for (pk,) in bound(_LOCK, [list(words)])}
+            _mark([row for row in chunk if row.pk in alive], {})
+            search.write({pk: words[pk] for pk in alive})
 
 
 def _chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
@@ -92,20 +105,23 @@ def _detect(rows: list[Outline]) -> int:
         alive = {pk for (pk,) in bound(_LOCK, [list(found)])}
         kept = [row for row in rows if row.pk in alive]
         count = _replace([(row, proposal) for row in kept for proposal in found[row.pk]], alive)
-        best = [max(found[row.pk], key=lambda proposal: proposal.score, default=None) for row in kept]
-        marks = bound(
-            _MARK,
-            [
-                [row.pk for row in kept],
-                [row.changed_at for row in kept],
-                [proposal.bucket if proposal else "" for proposal in best],
-                [proposal.score if proposal else None for proposal in best],
-            ],
-        )
+        marks = _mark(kept, found)
         search.write({pk: words[pk] for pk in alive})
         fill.after_detection(sorted(alive))
         settle({pk: twice[pk] for pk, is_unchanged in marks if is_unchanged and pk in twice})
     return count
+
+
+def _mark(rows: list[Outline], found: Mapping[int, list[Proposed]]) -> list[tuple[int, bool]]:
+    """Write that these were read, and what is surest of what was found. Returns which are still as they were read."""
+    best = [max(found.get(row.pk, []), key=lambda proposal: proposal.score, default=None) for row in rows]
+    values = [
+        [row.pk for row in rows],
+        [row.changed_at for row in rows],
+        [proposal.bucket if proposal else "" for proposal in best],
+        [proposal.score if proposal else None for proposal in best],
+    ]
+    return bound(_MARK, values).fetchall()
 
 
 _LOCK = "SELECT id FROM trajectories_trajectory WHERE id = ANY(%s) ORDER BY trace_id FOR NO KEY UPDATE"

@@ -65,7 +65,8 @@ class Trajectory(models.Model):
     changed_at = models.DateTimeField(default=timezone.now)
     """When the last step arrived."""
     detected_at = models.DateTimeField(null=True, blank=True)
-    """When detectors last read it; older than `changed_at` or empty means that they still have to."""
+    """When detectors last read it, or a rollout was made searchable; older than `changed_at` or empty means that they
+    still have to."""
     latency_ms = models.FloatField(null=True, blank=True)
     step_count = models.PositiveIntegerField(default=0)
     tool_names = ArrayField(models.CharField(max_length=200), default=list, blank=True)

@@ -87,9 +87,8 @@ def read_again(project: Project, key: int) -> bool:
         changed = moved or any(getattr(row, name) != value for name, value in before.items())
         if changed:
             rows.update_trajectories([row])
-            if row.source != Source.ROLLOUT:
-                # Detectors read what is new to them.
-                Trajectory.objects.filter(pk=key).update(detected_at=None)
+            # Detectors read what is new to them.
+            Trajectory.objects.filter(pk=key).update(detected_at=None)
     return changed
 
 

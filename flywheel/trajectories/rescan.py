@@ -31,7 +31,6 @@ from flywheel.trajectories.models import (
     Event,
     Feedback,
     Quarantined,
-    Source,
     Step,
     Trajectory,
     Words,
@@ -145,7 +144,7 @@ def apply(project: Project, redactor: Redactor, actor: User, limit: int | None =
             counts = _rewrite(locked, redactor, report)
             if counts:  # what detectors made of it quotes what was there: they read it again
                 Words.objects.filter(trajectory=locked).delete()
-                Trajectory.objects.filter(pk=locked.pk).exclude(source=Source.ROLLOUT).update(detected_at=None)
+                Trajectory.objects.filter(pk=locked.pk).update(detected_at=None)
         report.trajectories += 1
         report.counts.update(counts)
         report.touched += bool(counts)

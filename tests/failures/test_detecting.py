@@ -94,6 +94,7 @@ def test_rollouts_are_judged_and_not_guessed_at(build: Build) -> None:
     build.trajectory(answer="{", source=Source.ROLLOUT)
     assert detect_waiting() == 0
     assert not Proposal.objects.exists()
+    assert unread(are_rollouts=True) == []
 
 
 def test_one_trajectory_that_cannot_be_read_does_not_hold_up_the_others(

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from flywheel.core.traces import Message, Step, ToolCall, Trace
 from flywheel.trajectories import search
 from flywheel.trajectories.models import Trajectory
-from tests.conftest import Build
+from flywheel.trajectories.query import parse
+from flywheel.trajectories.store import store_rollouts
+from tests.conftest import Build, Cast
 from workers.detecting import detect_waiting
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +50,14 @@ def test_words_are_found_once_detectors_have_read_them(build: Build) -> None:
     assert found("meet") == {"Meet Bako on friday", "Meet Aino on monday"}
     assert found("on friday") == {"Meet Bako on friday"}
     assert found("friday on") == set(), "a phrase, in this order"
+
+
+def test_rollouts_are_found_too(cast: Cast) -> None:
+    trace = Trace("ab" * 16, [said("A refund of apples")])
+    store_rollouts(cast.project, [trace])
+    assert detect_waiting() == 0
+    query = parse("source:rollout refund")
+    assert [row.trace_id for row in query.apply(Trajectory.objects.all())] == [trace.trace_id]
 
 
 def test_names_with_dots_and_underscores_are_phrases(build: Build) -> None:
