@@ -245,9 +245,7 @@ def _salvaged(body: bytes) -> Logs:
                 try:
                     record.ParseFromString(raw)
                 except DecodeError:
-                    logs.reject(
-                        _BROKEN
-                    )
+                    logs.reject(_BROKEN)
                 else:
                     _keep_protobuf(logs, record)
     if not logs.received:
