@@ -262,8 +262,8 @@ def _drawn(project: Project) -> set[int]:
 
 
 def undecided(project: Project) -> int:
-    """How many of those that were drawn by lot wait for a decision."""
-    return _by_lot(project).filter(state__in=OPEN).count()
+    """How many of those that were drawn by lot wait for a decision; in an archived queue none does any more."""
+    return _by_lot(project).filter(state__in=OPEN, queue__archived_at=None).count()
 
 
 def _by_lot(project: Project) -> QuerySet[QueueItem]:

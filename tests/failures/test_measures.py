@@ -19,6 +19,7 @@ from flywheel.failures.give import give
 from flywheel.failures.label import decide
 from flywheel.failures.life import close
 from flywheel.failures.make_queue import Wanted as QueueWanted
+from flywheel.failures.make_queue import archive as archive_queue
 from flywheel.failures.make_queue import make
 from flywheel.failures.measures import Judged
 from flywheel.failures.models import DetectorSetting, ProjectBucket, Proposal, Queue, QueueItem, Rule
@@ -160,6 +161,9 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
     for row in (rows[0], rows[3]):
         decide(trajectory=row, actor=cast.reviewer, bucket="format_error")
     assert (drawn(), measures.undecided(cast.project)) == ([rows[0].pk], 2)
+    archive_queue(queue=sample, actor=cast.builder)
+    assert (drawn(), measures.undecided(cast.project)) == ([rows[0].pk], 0)
+    archive_queue(queue=sample, actor=cast.builder, is_archived=False)
     listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
     assert "2 drawn by lot are not decided." in listed
     told = Client().get("/api/v1/detectors/broken_output", headers=key("read")).json()
