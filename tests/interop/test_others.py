@@ -1,7 +1,7 @@
 """Each export under the other side's own code: their loaders, agents, clients and scoring, with a model of ours.
 
 `FLYWHEEL_INTEROP_PYTHONS` names interpreters, separated by colons, that have `verifiers` 0.4, `verifiers` up to 0.3,
-`nemo-gym`, `harbor` or `openenv`, each with what the exports require. CONTRIBUTING.md says how to make them.
+`nemo-gym`, `harbor` or `openenv`, each with what the exports require. `make test-interop` makes them.
 """
 
 import functools
