@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 from flywheel.core import replies
 from flywheel.core.envs.workplace.tools import DEFINITIONS
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError, Sampling
+from flywheel.core.tools import call_text
 from flywheel.core.traces import Message, ToolCall
 from workers.engines import open_engine
 from workers.engines.openai_engine import OpenAIEngine
@@ -29,6 +30,7 @@ from workers.engines.transformers_engine import TransformersEngine, _Draw, _nucl
 from workers.reference import story
 from workers.reference.build import POLICY
 
+SEARCH = "email.search_emails"
 LAYER = "model.layers.0.self_attn.q_proj"
 
 
@@ -475,6 +477,24 @@ class TestOpenAI:
             (response,) = network(server.url).chat([ChatRequest(conversation, Sampling(), 0, tuple(DEFINITIONS))])
         assert response.error == ""
         assert [call.name for call in response.tool_calls] == [*(tool["name"] for tool in DEFINITIONS), "made.up"]
+
+    @pytest.mark.parametrize(
+        ("said", "read"),
+        [
+            (
+                '{"tool":"email_search_emails","arguments":{"query":"ü"}}',
+                call_text(SEARCH, {"query": "ü"}),
+            ),
+            ('{"tool":"email.search_emails","arguments":{}}', '{"tool":"email.search_emails","arguments":{}}'),
+            ('{"tool":"made_up","arguments":{}}', '{"tool":"made_up","arguments":{}}'),
+            ("I would call email_search_emails.", "I would call email_search_emails."),
+        ],
+    )
+    def test_a_call_that_is_written_as_text_comes_back_in_our_names_too(self, said: str, read: str) -> None:
+        with serving(always(completion({"content": said}))) as server:
+            request = ChatRequest((Message("user", "hi"),), Sampling(), 0, tuple(DEFINITIONS))
+            (response,) = network(server.url).chat([request])
+        assert response.text == read
 
     def test_two_tools_that_would_have_one_name_cannot_be_asked_about(self) -> None:
         request = ChatRequest((Message("user", "hi"),), Sampling(), 0, ({"name": "a.b"}, {"name": "a_b"}))

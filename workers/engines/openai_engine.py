@@ -159,9 +159,7 @@ class OpenAIEngine:
             raise EngineError(f"{self.model} at {self.base_url} cannot be given these tools: {error}") from error
         try:
             reply, latency_ms = self._exchange(json.dumps(self._body(request)).encode())
-            response = self._response(reply, latency_ms)
-            calls = (replace(call, name=names.get(call.name, call.name)) for call in response.tool_calls)
-            return replace(response, tool_calls=tuple(calls))
+            return _inside(self._response(reply, latency_ms), names)
         except Failed as failure:
             if failure.unusable and not self._answered.is_set():
                 raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
@@ -290,6 +288,19 @@ def _outside(message: Message) -> Message:
     """The message with its tools called as OpenAI takes it, those too that the policy made up."""
     calls = tuple(replace(call, name=responses.outside(call.name)) for call in message.tool_calls)
     return replace(message, tool_calls=calls, name=responses.outside(message.name))
+
+
+def _inside(response: ChatResponse, names: Mapping[str, str]) -> ChatResponse:
+    """The answer with its tools called as here, in a call that was written as text too."""
+    calls = tuple(replace(call, name=names.get(call.name, call.name)) for call in response.tool_calls)
+    return replace(response, text=_written(response.text, names) if names else response.text, tool_calls=calls)
+
+
+def _written(text: str, names: Mapping[str, str]) -> str:
+    call = tooling.parse_call(Message("assistant", text)).call
+    if call is None or not isinstance(call.arguments, dict) or names.get(call.name, call.name) == call.name:
+        return text
+    return tooling.call_text(names[call.name], call.arguments)
 
 
 def _tool_call(row: Mapping[str, Any]) -> ToolCall:
