@@ -23,13 +23,22 @@ MEASURED = (Opening.Kind.EVAL, Opening.Kind.TRAINING)
 
 @transaction.atomic
 def opened(
-    *, task_set: TaskSet, kind: Opening.Kind, subject: object, actor: User | None = None, times: int | None = None
+    *,
+    task_set: TaskSet,
+    kind: Opening.Kind,
+    subject: object,
+    actor: User | None = None,
+    times: int | None = None,
+    anew: bool = True,
 ) -> None:
-    """Note that it was opened once more; `times` for what knows itself how often it did, as an eval that goes on."""
+    """Note that it was opened once more; `times` for what knows itself how often it did, as an eval that goes on.
+
+    Not `anew`: by a page that is open and asks again by itself, which is no look more.
+    """
     row, is_new = Opening.objects.get_or_create(
         task_set=task_set, kind=kind, subject=str(subject)[:100], actor=actor, defaults={"times": times or 1}
     )
-    if not is_new:
+    if anew and not is_new:
         changes = {"times": F("times") + 1 if times is None else times, "last_at": timezone.now()}
         Opening.objects.filter(pk=row.pk).update(**changes)
 

@@ -263,6 +263,8 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
         found = comparison(new, old)
     except CannotCompare as error:
         raise HttpError(409, str(error)) from error
+    for run in (new, old):
+        verbs.note_look(run, keyed(request).actor)
     return {"candidate": new.pk, "baseline": old.pk, "doubts": doubts(new, old), "comparison": found}
 
 

@@ -220,10 +220,11 @@ def _buckets(tasks: Mapping[int, Task]) -> dict[str, str]:
     return {str(task): task.bucket or GUARDS for task in tasks.values()}
 
 
-def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE) -> None:
-    """Somebody sees rollouts of the run: in the ledger of its set where they are of the held-out split."""
+def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
+    """Somebody sees rollouts of the run: in the ledger of its set where they are of the held-out split. Not `anew`: on
+    a page that is open and asks again by itself."""
     if run.split == Split.HELD_OUT and run.done:
-        ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor)
+        ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor, anew=anew)
 
 
 def _by(rows: list[Row], key: dict[str, str]) -> dict[str, Any]:

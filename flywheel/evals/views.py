@@ -162,6 +162,7 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.VIEW)
 def matrix(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
+    verbs.note_look(found, request.actor, anew=False)
     context = {"run": found, "matrix": matrices.matrix(found, request.GET), "choices": matrices.SHOW}
     return render(request, "evals/_matrix.html", context)
 

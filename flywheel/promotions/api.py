@@ -12,6 +12,7 @@ from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
+from flywheel.evals.run import note_look
 from flywheel.paging import BadCursor, keyset
 from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
@@ -167,12 +168,12 @@ def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
         )
     except CannotPropose as error:
         raise HttpError(422, str(error)) from error
-    return _candidates(asked).get(pk=row.pk)
+    return _with_report(asked, row.pk)
 
 
 @router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ), operation_id="get_candidate")
 def get_candidate(request: HttpRequest, pk: int) -> Any:
-    return get_object_or_404(_candidates(keyed(request)), pk=pk)
+    return _with_report(keyed(request), pk)
 
 
 @router.post(
@@ -232,6 +233,15 @@ def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
         )
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
+
+
+def _with_report(request: KeyRequest, pk: int) -> Candidate:
+    """Its report tells how each task went: who reads it looks at both evals."""
+    rows = _candidates(request).select_related("version_eval__task_set", "baseline_eval__task_set")
+    row: Candidate = get_object_or_404(rows, pk=pk)
+    for run in (row.version_eval, row.baseline_eval):
+        note_look(run, request.actor)
+    return row
 
 
 def _candidates(request: KeyRequest) -> Any:

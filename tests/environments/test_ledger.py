@@ -74,6 +74,20 @@ def test_pages_and_the_api_are_looks(
     ]
 
 
+def test_the_table_of_a_run_that_goes_on_is_one_look_however_often_it_asks(
+    build: Build, cast: Cast, sign_in: SignIn
+) -> None:
+    run, client = an_eval(build, done=0), sign_in(cast.viewer)
+    address = reverse("evals:matrix", args=["acme", run.pk])
+    client.get(address)
+    assert not Opening.objects.exists(), "there was nothing to see"
+    EvalRun.objects.filter(pk=run.pk).update(done=4)
+    for _ in range(3):
+        client.get(address)
+    look = Opening.objects.get()
+    assert (look.subject, look.actor, look.times) == (str(run), cast.viewer, 1)
+
+
 def test_a_comparison_is_a_look_at_both_its_runs(build: Build, cast: Cast, sign_in: SignIn) -> None:
     new, old = an_eval(build), an_eval(build)
     task = new.task_set.tasks.all()[0]

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core.rollouts import ChatRequest, ChatResponse
-from flywheel.environments.models import Task, TaskSet, TaskSetMember
+from flywheel.environments.models import Opening, Task, TaskSet, TaskSetMember
 from flywheel.evals import compare
 from flywheel.evals.compare import CannotCompare, comparison, doubts
 from flywheel.evals.models import Comparison, EvalRun
@@ -183,4 +183,6 @@ def test_strangers_see_no_comparison(runs: Pair, cast: Cast, sign_in: SignIn, cl
     answer = client.get(url, headers=key("read", by=cast.viewer)).json()
     assert answer["comparison"]["differences"]["success"]["n"] == 10
     assert len([task for task in answer["comparison"]["tasks"] if task["change"] == "broken"]) == 2
+    looks = Opening.objects.filter(kind=Opening.Kind.PAGE).values_list("subject", "actor__username")
+    assert sorted(looks) == sorted((str(run), "viewer") for run in (candidate, baseline)), "no stranger has looked"
     assert client.get(f"/api/v1/evals/{candidate.pk}/against/{candidate.pk}", headers=key("read")).status_code == 409

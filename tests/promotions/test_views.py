@@ -36,6 +36,20 @@ def test_whoever_opens_a_candidate_has_looked_at_the_held_out_rollouts_of_both_e
     assert {look.subject for look in looks} == {str(run) for run in evals}
 
 
+def test_a_program_that_reads_a_report_has_looked_at_both_evals_too(
+    candidate: Candidate, cast: Cast, client: Client, key: Keys
+) -> None:
+    evals = (candidate.version_eval, candidate.baseline_eval)
+    EvalRun.objects.filter(pk__in=[run.pk for run in evals]).update(done=24)
+    client.get(f"/api/v1/candidates/{candidate.pk}", headers=key("read", by=cast.viewer))
+    wanted = {"candidate_eval": evals[0].pk, "baseline_eval": evals[1].pk}
+    headers = key("train", by=cast.trainer)
+    client.post("/api/v1/candidates", wanted, content_type="application/json", headers=headers)
+    for actor in (cast.viewer, cast.trainer):
+        looks = candidate.version_eval.task_set.openings.filter(kind="page", actor=actor)
+        assert {look.subject for look in looks} == {str(run) for run in evals}
+
+
 def test_who_launched_sees_why_they_cannot_approve(candidate: Candidate, cast: Cast, sign_in: SignIn) -> None:
     page = sign_in(cast.trainer).get(reverse("promotions:candidate", args=["acme", candidate.pk])).content.decode()
     assert "Approve and promote" not in page
