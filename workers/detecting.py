@@ -41,24 +41,30 @@ def detect_waiting(project_id: int | None = None) -> int:
 
 
 def _read_all(project_id: int | None) -> int:
-    """One pass, by primary key: what grows again while we read waits for the next pass, so that a pass always ends.
-
-    Rollouts come last, since nobody waits to be told what is wrong with them.
+    """One pass. Rollouts come last, since nobody waits to be told what is wrong with them: between a hundred and the
+    next, what arrived meanwhile is read. Of any project, since its wake-up found us at it.
     """
+    crowd = Crowd()
+    count = _read_traffic(project_id, crowd)
+    last = 0
+    while rollouts := unread(project_id, AT_ONCE, last, are_rollouts=True):
+        make_searchable(rollouts)
+        last = rollouts[-1].pk
+        if crowd.share() > CROWDED:
+            _give_way()
+        count += _read_traffic(None, crowd)
+    return count
+
+
+def _read_traffic(project_id: int | None, crowd: Crowd) -> int:
+    """By primary key: what grows again while we read waits for the next time, so that this always ends."""
     detectors.catch_up(project_id)
     count = last = 0
-    crowd = Crowd()
     while rows := unread(project_id, AT_ONCE, last):
         detect(rows)
         similar_read.keep([row.pk for row in rows])
         count += len(rows)
         last = rows[-1].pk
-        if crowd.share() > CROWDED:
-            _give_way()
-    last = 0
-    while rollouts := unread(project_id, AT_ONCE, last, are_rollouts=True):
-        make_searchable(rollouts)
-        last = rollouts[-1].pk
         if crowd.share() > CROWDED:
             _give_way()
     return count

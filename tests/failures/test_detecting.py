@@ -97,6 +97,32 @@ def test_rollouts_are_judged_and_not_guessed_at(build: Build) -> None:
     assert unread(are_rollouts=True) == []
 
 
+def test_what_arrives_while_rollouts_are_read_waits_for_a_few_of_them_only(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation that goes on and on would otherwise keep detectors from all other traffic."""
+    for _ in range(3):
+        build.trajectory(source=Source.ROLLOUT)
+    order: list[str] = []
+    search, guess = detecting.make_searchable, detecting.detect
+
+    def make_searchable(rollouts: list[Outline]) -> None:
+        order.append("rollout")
+        search(rollouts)
+        if order == ["rollout"]:
+            build.trajectory(answer="{")
+
+    def detect(rows: list[Outline]) -> int:
+        order.append("arrived")
+        return guess(rows)
+
+    monkeypatch.setattr(detecting, "AT_ONCE", 1)
+    monkeypatch.setattr(detecting, "make_searchable", make_searchable)
+    monkeypatch.setattr(detecting, "detect", detect)
+    assert detect_waiting(build.cast.project.pk) == 1
+    assert order == ["rollout", "arrived", "rollout", "rollout"]
+
+
 def test_one_trajectory_that_cannot_be_read_does_not_hold_up_the_others(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
