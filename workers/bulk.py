@@ -10,13 +10,17 @@ def carry_out(lease: Lease) -> None:
     """Go on from where the last owner was, a few at a time. What is done and how far it is are written together."""
     job = lease.job
     assert isinstance(job, Bulk)
+    of_all = bulk.keys_of(job)
     if job.total is None:
-        lease.update(total=len(bulk.keys_of(job)))
-    for keys in bulk.parts(job):
+        lease.update(total=len(of_all))
+    for keys in bulk.parts(job, of_all):
         if lease.cancelled:
             lease.finish(State.CANCELLED)
             return
         _few(lease, job, keys)
+    with lease.guard():
+        bulk.forget_keys(job)
+        lease.finish(State.SUCCEEDED)
 
 
 def _few(lease: Lease, job: Bulk, keys: list[int]) -> None:

@@ -155,22 +155,37 @@ def rows_of(job: Bulk) -> QuerySet[Trajectory]:
     return rows.filter(trace_id__in=job.ids) if job.ids else parse(job.q).apply(rows, job.project_id)
 
 
-def _freeze(job: Bulk) -> list[int]:
-    """Keep the keys of what matches now: it is done to these, whatever comes to match while it is done."""
-    keys = list(rows_of(job).order_by("pk").values_list("pk", flat=True))
-    BulkKeys.objects.create(job=job, keys=keys)
-    return keys
+_FREEZE = """
+INSERT INTO trajectories_bulkkeys (job_id, keys)
+SELECT %s, coalesce(array_agg(found.id ORDER BY found.id), '{{}}') FROM ({found}) AS found
+"""
+
+
+def _freeze(job: Bulk) -> None:
+    """Keep the keys of what matches now: it is done to these, whatever comes to match while it is done. They may be a
+    million: the request that asks does not read them."""
+    query = rows_of(job).order_by().values("id").query
+    found, values = query.get_compiler(connection=connection, elide_empty=False).as_sql()
+    with connection.cursor() as cursor:
+        cursor.execute(_FREEZE.format(found=found), [job.pk, *values])
 
 
 def keys_of(job: Bulk) -> list[int]:
     """Of all that it is about, in order."""
-    kept = BulkKeys.objects.filter(job=job).first()
-    return kept.keys if kept else _freeze(job)  # one that was asked for before keys were kept
+    kept = BulkKeys.objects.filter(job=job)
+    if not kept.exists():
+        _freeze(job)  # one that was asked for before keys were kept
+    return kept.get().keys
 
 
-def parts(job: Bulk) -> Iterator[list[int]]:
-    """Keys of those that are still to be done, a few at a time, in their order."""
-    keys, at_once = keys_of(job), ACTIONS[job.action].at_once
+def forget_keys(job: Bulk) -> None:
+    """Once all is done, in the transaction that says so: with a part left they would be looked for anew."""
+    BulkKeys.objects.filter(job=job).delete()
+
+
+def parts(job: Bulk, keys: list[int]) -> Iterator[list[int]]:
+    """Those of the keys that are still to be done, a few at a time, in their order."""
+    at_once = ACTIONS[job.action].at_once
     for start in range(bisect_right(keys, job.at), len(keys), at_once):
         yield keys[start : start + at_once]
 

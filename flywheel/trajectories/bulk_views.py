@@ -55,15 +55,16 @@ def start(request: PageRequest) -> HttpResponse:
 
 
 def _confirm(request: PageRequest, q: str, ids: list[str]) -> HttpResponse:
+    up_to = bulk.newest()  # before they are counted, so that no more are deleted than are told
     try:
-        number, is_about = about(export.selection(request.project.pk, q, ids))
+        number, is_about = about(export.selection(request.project.pk, q, ids).filter(pk__lte=up_to))
     except export.BadSelection as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
     context = {
         "q": q,
         "ids": ids,
         "number": number,
-        "up_to": bulk.newest(),
+        "up_to": up_to,
         "is_about": is_about,
         "key": request.POST.get("key") or uuid.uuid4(),
         "was_wrong": "typed" in request.POST,

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -20,7 +22,8 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.failures import make_queue
 from flywheel.failures.models import QueueItem
 from flywheel.jobs import Lease, State
-from flywheel.trajectories import bulk, reread
+from flywheel.paging import about
+from flywheel.trajectories import bulk, bulk_views, reread
 from flywheel.trajectories.delete import delete, delete_all
 from flywheel.trajectories.export import EXPORTS
 from flywheel.trajectories.load import traces_of
@@ -120,6 +123,36 @@ def test_what_an_older_version_asked_for_is_done(cast: Cast, rows: list[Trajecto
     job = submitted(cast)
     BulkKeys.objects.all().delete()
     assert work(job).report["changed"] == 7
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_keys_are_kept_until_all_is_done_and_no_longer(cast: Cast, rows: list[Trajectory]) -> None:
+    job = submitted(cast, q="outcome:failed")
+    bulk.cancel(job=job, actor=cast.admin)
+    assert BulkKeys.objects.get(job=job).keys == [row.pk for row in rows[1::2]], "to go on with"
+    bulk.resume(job=job, actor=cast.admin)
+    with CaptureQueriesContext(connection) as queries:
+        assert work(job).state == State.SUCCEEDED
+    assert not BulkKeys.objects.exists()
+    read = [query for query in queries if '"trajectories_bulkkeys"."keys"' in query["sql"]]
+    assert len(read) == 1, "they may be a million"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_asks_does_not_read_the_keys(cast: Cast, rows: list[Trajectory]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        submitted(cast, q='outcome:failed "100%" or tag:a')
+    (asked,) = [query["sql"] for query in queries if "bulkkeys" in query["sql"]]
+    assert "array_agg" in asked
+    assert not any(query["sql"].startswith('SELECT "trajectories_trajectory"') for query in queries)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("asked", [{"q": "outcome:failed tag:none"}, {"ids": ["0" * 32]}])
+def test_nothing_is_done_to_nothing(cast: Cast, rows: list[Trajectory], asked: dict[str, Any]) -> None:
+    job = work(submitted(cast, **asked, tags=["vip"]))
+    assert (job.state, job.total, job.report) == (State.SUCCEEDED, 0, {})
+    assert not tagged()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -233,7 +266,7 @@ def test_one_that_went_meanwhile_is_skipped(
     cast: Cast, rows: list[Trajectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submitted(cast, ids=[row.trace_id for row in rows[:3]])
-    keys = next(bulk.parts(job))
+    keys = next(bulk.parts(job, bulk.keys_of(job)))
     delete(trajectory=rows[0], actor=cast.admin)
     assert bulk.do(job, keys)["skipped"] == {"deleted meanwhile": 1}
 
@@ -352,6 +385,25 @@ def test_what_arrives_while_a_deletion_is_typed_is_left_alone(
     sent = re.search(r'name="up_to" value="(\d+)"', asked)
     assert sent
     build.trajectory(outcome="failed")
+    start(client, "delete", q="outcome:failed", typed="acme", up_to=sent[1])
+    assert bulk.keys_of(Bulk.objects.get()) == [row.pk for row in rows[1::2]]
+
+
+def test_no_more_are_deleted_than_were_told(
+    cast: Cast, build: Build, rows: list[Trajectory], sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def while_they_arrive(found: QuerySet[Any]) -> tuple[int, bool]:
+        build.trajectory(outcome="failed")
+        told = about(found)
+        build.trajectory(outcome="failed")
+        return told
+
+    monkeypatch.setattr(bulk_views, "about", while_they_arrive)
+    client = sign_in(cast.admin)
+    asked = start(client, "delete", q="outcome:failed", all="1").content.decode()
+    assert "Delete 3 trajectories" in asked
+    sent = re.search(r'name="up_to" value="(\d+)"', asked)
+    assert sent
     start(client, "delete", q="outcome:failed", typed="acme", up_to=sent[1])
     assert bulk.keys_of(Bulk.objects.get()) == [row.pk for row in rows[1::2]]
 
