@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Step, Trajectory
+from flywheel.trajectories.outline import label
 from flywheel.trajectories.show import WINDOW, Turn, conversation_of, window_at
 
 
@@ -15,6 +16,8 @@ class View:
     first: int
     last: int
     total: int
+    elsewhere: Step | None
+    """The step that the form calls the failing one, where no turn here stands for it."""
 
     @property
     def is_whole(self) -> bool:
@@ -30,8 +33,13 @@ class View:
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """(span id, name) of every step shown, for the choice of the failing one."""
-        return [(turn.span_id, _name(turn)) for turn in self.turns if turn.step is not None]
+        """(span id, name) of every step shown, for the choice of the failing one; first the one chosen elsewhere."""
+        shown = [(turn.span_id, _name(turn)) for turn in self.turns if turn.step is not None]
+        step = self.elsewhere
+        if step is None:
+            return shown
+        name = f"{step.position + 1} {label(step.kind, step.name, step.tool_name).strip()}"[:80]
+        return [(step.span_id, f"{name}, not shown here"), *shown]
 
 
 def start_of(asked: Mapping[str, str]) -> int | None:
@@ -46,7 +54,9 @@ def view_of(trajectory: Trajectory, step: str, start: int | None = None) -> View
         start = (window_at(trajectory, step) or 0) if step else 0
     start = min(start, max(0, trajectory.step_count - 1)) // WINDOW * WINDOW
     turns = conversation_of(trajectory, start)
-    return View(turns, start + 1, min(start + WINDOW, trajectory.step_count), trajectory.step_count)
+    is_shown = not step or any(turn.span_id == step for turn in turns if turn.step is not None)
+    elsewhere = None if is_shown else trajectory.steps.defer("body").filter(span_id=step).first()
+    return View(turns, start + 1, min(start + WINDOW, trajectory.step_count), trajectory.step_count, elsewhere)
 
 
 def _name(turn: Turn) -> str:

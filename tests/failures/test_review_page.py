@@ -260,6 +260,28 @@ def test_the_other_windows_of_a_long_trajectory_are_read_at_both_desks(
         assert '<option value="x300"' in client.get(f"{address}&start=200").content.decode()
 
 
+def test_a_failing_step_of_another_window_stays_chosen(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    row = build.trajectory(answer=BROKEN)
+    body = {"output": [{"role": "assistant", "content": "a turn"}]}
+    Step.objects.bulk_create(
+        Step(trajectory=row, span_id=f"x{n}", position=n, kind="assistant", name="<b>draft", body=body)
+        for n in range(3, 450)
+    )
+    Trajectory.objects.filter(pk=row.pk).update(step_count=450)
+    row.refresh_from_db()
+    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", step="x300")
+    client = sign_in(cast.reviewer)
+
+    def chosen(start: str) -> list[tuple[str, str]]:
+        page = client.get(url("review", row, order="newest", start=start)).content.decode()
+        return re.findall(r'<option value="(x\d*|)" selected>(.*?)</option>', page)
+
+    assert chosen("0") == [("x300", "301 &lt;b&gt;draft, not shown here")]
+    assert chosen("200") == [("x300", "301 agent")]
+    row.steps.filter(span_id="x300").delete()
+    assert chosen("0") == []
+
+
 def test_who_may_look_and_who_may_decide(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     for name in ("queue", "index"):
         assert sign_in(cast.viewer).get(url(name)).status_code == 200
