@@ -13,6 +13,8 @@ from django.db import connection
 from django.db.models import Q
 from django.http import HttpResponse
 from django.test import Client
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry
@@ -151,7 +153,7 @@ def test_a_secret_that_is_in_no_span_keeps_its_request_from_being_kept(
     assert Body.objects.count() == 1
 
     Body.objects.all().delete()
-    monkeypatch.setattr(otlp_protobuf, "Decoded", lambda: Decoded(_room=0))
+    monkeypatch.setattr(otlp_protobuf, "Decoded", lambda **said: Decoded(**said, _room=0))
     post(body_of([span(2), span(0, name="work", db__password="hunter2!")]))
     assert not Body.objects.exists(), "what was rejected is nowhere, so that nobody has looked through it"
     post(body_of([span(2), span(0, name="work")]))
@@ -159,6 +161,131 @@ def test_a_secret_that_is_in_no_span_keeps_its_request_from_being_kept(
     monkeypatch.setattr("flywheel.trajectories.redaction.LARGEST", 10)
     post(body_of([span(3), span(0, name="work")]))
     assert Body.objects.count() == 1, "which is not done for large ones"
+
+
+_SECRET: dict[str, Any] = {"key": "password", "value": {"stringValue": "hunter2!"}}
+_TOKEN = {"stringValue": "ghp_1abcdefghijklmnopqrstuvwxyz0123456789"}
+_TWICE = [{"key": "note", "value": _TOKEN}, {"key": "note", "value": {"intValue": "1"}}]
+_DEEP: dict[str, Any] = _TOKEN
+for _ in range(70):
+    _DEEP = {"arrayValue": {"values": [_DEEP]}}
+
+
+@pytest.mark.parametrize(
+    ("place", "added"),
+    [
+        ("resource", {"attributes": _TWICE}),
+        ("scope", {"attributes": _TWICE}),
+        ("event", {"attributes": _TWICE}),
+        ("event", {"entities": [_SECRET]}),
+        ("link", {"attributes": _TWICE}),
+        ("link", {"entities": [_SECRET]}),
+        ("link", {"traceState": "password=hunter2!"}),
+        ("status", {"entities": [_SECRET]}),
+        ("pair", {"password": "hunter2!"}),
+        ("pair", {"value": {"intValue": "1", **_TOKEN}}),
+        ("pair", {"value": {"otherValue": _TOKEN["stringValue"]}}),
+        ("pair", {"value": {"kvlistValue": {"values": _TWICE}}}),
+        ("pair", {"value": {"kvlistValue": {"values": [{**_TWICE[1], "password": "hunter2!"}]}}}),
+        ("pair", {"value": {"arrayValue": {"values": [], "entities": [_SECRET]}}}),
+        ("pair", {"value": _DEEP}),
+    ],
+)
+def test_a_secret_anywhere_in_json_that_is_in_no_span_is_not_kept(
+    post: Post, place: str, added: dict[str, Any]
+) -> None:
+    document = as_json(request_of([span(1, note="fine")]))
+    (group,) = document["resourceSpans"]
+    (scoped,) = group["scopeSpans"]
+    (named,) = scoped["spans"]
+    for holder, name in ((group, "resource"), (scoped, "scope"), (named, "status")):
+        holder.setdefault(name, {})
+    named["events"] = [{"name": "e", "timeUnixNano": "1"}]
+    named["links"] = [{"traceId": "ab" * 16, "spanId": "cd" * 8}]
+    places = {
+        "resource": group["resource"],
+        "scope": scoped["scope"],
+        "event": named["events"][0],
+        "link": named["links"][0],
+        "status": named["status"],
+        "pair": named["attributes"][0],
+    }
+    places[place].update(added)
+    assert post(json.dumps(document).encode(), "application/json").status_code == 200
+    assert Batch.objects.get().redactions == {}, "no span holds it"
+    assert not Body.objects.exists()
+
+
+def _unknown(number: int = 99) -> bytes:
+    """A field of protobuf that nobody knows, which holds a pair."""
+    pair = KeyValue(key="password", value=AnyValue(string_value="hunter2!")).SerializeToString()
+    return bytes([number << 3 & 0x7F | 2 | 0x80, number >> 4, len(pair), *pair])
+
+
+@pytest.mark.parametrize("place", ["request", "group", "resource", "scope", "span", "event", "link", "status", "pair"])
+def test_a_field_of_protobuf_that_nobody_knows_keeps_its_request_from_being_kept(post: Post, place: str) -> None:
+    request = request_of([span(1, note="fine")])
+    (group,) = request.resource_spans
+    (scoped,) = group.scope_spans
+    (named,) = scoped.spans
+    places = {
+        "request": request,
+        "group": group,
+        "resource": group.resource,
+        "scope": scoped.scope,
+        "span": named,
+        "event": named.events.add(name="e"),
+        "link": named.links.add(trace_id=b"a" * 16, span_id=b"b" * 8),
+        "status": named.status,
+        "pair": named.attributes[0],
+    }
+    post(request.SerializeToString())
+    assert Body.objects.count() == 1
+    Body.objects.all().delete()
+    places[place].MergeFromString(_unknown())
+    assert post(request.SerializeToString()).status_code == 200
+    assert not Body.objects.exists()
+
+
+@pytest.mark.parametrize("place", ["resource", "scope", "event", "link", "value"])
+def test_the_first_of_two_attributes_anywhere_in_protobuf_is_looked_at(post: Post, place: str) -> None:
+    request = request_of([span(1)])
+    (group,) = request.resource_spans
+    (scoped,) = group.scope_spans
+    (named,) = scoped.spans
+    places = {
+        "resource": group.resource.attributes,
+        "scope": scoped.scope.attributes,
+        "event": named.events.add(name="e").attributes,
+        "link": named.links.add(trace_id=b"a" * 16, span_id=b"b" * 8).attributes,
+        "value": named.attributes.add(key="list").value.kvlist_value.values,
+    }
+    for value in ("ghp_1abcdefghijklmnopqrstuvwxyz0123456789", "fine"):
+        places[place].add(key="note", value=AnyValue(string_value=value))
+    assert post(request.SerializeToString()).status_code == 200
+    assert not Body.objects.exists()
+
+
+def test_the_first_of_two_values_in_protobuf_is_not_kept(post: Post) -> None:
+    sent = span(1)
+    first, second = (AnyValue(string_value=said).SerializeToString() for said in ("password=hunter2!", "fine"))
+    pair = b"\x0a\x04note\x12" + bytes([len(first + second)]) + first + second
+    named = sent.SerializeToString() + b"\x4a" + bytes([len(pair)]) + pair
+    body = otlp_protobuf._message(1, otlp_protobuf._message(2, otlp_protobuf._message(2, named)))
+    assert post(body).status_code == 200
+    assert Step.objects.get().body["attributes"]["note"] == "fine"
+    assert not Body.objects.exists()
+
+
+def test_logs_sent_as_traces_are_not_kept_with_their_secrets(post: Post) -> None:
+    request = ExportLogsServiceRequest()
+    record = request.resource_logs.add().scope_logs.add().log_records.add(severity_number=9, severity_text="INFO")
+    record.body.string_value = "hello"
+    record.attributes.add(key="password", value=AnyValue(string_value="hunter2!"))
+    response = post(request.SerializeToString())
+    assert b"look like OTLP logs" in response.content
+    assert "hunter2" not in dump()
+    assert not Body.objects.exists()
 
 
 def test_a_project_chooses_what_is_redacted(cast: Cast, post: Post) -> None:

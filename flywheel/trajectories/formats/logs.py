@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.trajectories.formats import bounds, otlp_json, otlp_protobuf
 from flywheel.trajectories.formats.reading import FormatError, Row, load, plain, quote, text
-from flywheel.trajectories.formats.spans import Event, Rejected, Span
+from flywheel.trajectories.formats.spans import Decoded, Event, Rejected, Span
 
 KEPT = frozenset(
     {
@@ -152,7 +152,8 @@ def _groups(logs: Logs, value: Any, path: str, key: str) -> list[Any]:
 def _json_event(row: Row) -> LogEvent | None:
     if "startTimeUnixNano" in row.value:
         raise FormatError("logRecord: this is a span; send traces to /v1/traces")
-    attributes = otlp_json.attributes(row)
+    rest = Decoded()  # not asked: a request of logs is never kept as it came
+    attributes = otlp_json.attributes(row, rest)
     if not (name := _name(row.text("eventName"), attributes)):
         return None
     body = row.value.get("body")
@@ -162,7 +163,7 @@ def _json_event(row: Row) -> LogEvent | None:
         name=name,
         time_ns=otlp_json.nanoseconds(row, "timeUnixNano") or otlp_json.nanoseconds(row, "observedTimeUnixNano"),
         attributes=_named(attributes),
-        body=None if body is None else plain(otlp_json.any_value(Row(body, row.at("body")))),
+        body=None if body is None else plain(otlp_json.any_value(Row(body, row.at("body")), rest)),
     )
 
 

@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 from flywheel.core.traces import Status
-from flywheel.trajectories.formats.reading import FormatError, Row, plain, quote, text
+from flywheel.trajectories.formats.reading import MAX_DEPTH, FormatError, Row, plain, quote, text
 from flywheel.trajectories.formats.spans import STATUSES, Decoded, Event, Span, scope
 
 _MAX_NS = 2**64
@@ -36,6 +36,11 @@ _SPAN = {
     "droppedLinksCount",
     "status",
 }
+_EVENT = {"name", "timeUnixNano", "attributes", _DROPPED}
+_LINK = {"traceId", "spanId", "flags", "attributes", _DROPPED}
+"""Without its trace state, which is not kept."""
+_STATUS = {"code", "message"}
+_PAIR = {"key", "value"}
 """The fields of OTLP; others are passed over."""
 _MAX_NESTED = 200
 """Far deeper than what is kept, far less deep than Python's own limit."""
@@ -54,7 +59,7 @@ def decode(value: Any) -> Decoded:
     for item in root.list("resourceSpans"):
         try:
             group = Row(item, "resourceSpans")
-            resource = attributes(group.row("resource"))
+            resource = attributes(group.row("resource"), decoded)
             scopes = group.list("scopeSpans")
         except FormatError as error:
             decoded.reject(str(error))
@@ -70,7 +75,7 @@ def _scope_spans(value: Any, resource: dict[str, Any], sent: Any, decoded: Decod
     try:
         group = Row(value, "scopeSpans")
         named = group.row("scope")
-        named_scope = scope(named.text("name"), named.text("version"), attributes(named))
+        named_scope = scope(named.text("name"), named.text("version"), attributes(named, decoded))
         spans = group.list("spans")
     except FormatError as error:
         decoded.reject(str(error))
@@ -79,9 +84,8 @@ def _scope_spans(value: Any, resource: dict[str, Any], sent: Any, decoded: Decod
         decoded.says_more = True
     for item in spans:
         try:
-            made = _span(Row(item, "span"), resource, named_scope)
-            decoded.spans.append(made)
-            if not item.keys() <= _SPAN or len(made.attributes) != len(item.get("attributes") or ()):
+            decoded.spans.append(_span(Row(item, "span"), resource, named_scope, decoded))
+            if not item.keys() <= _SPAN:
                 decoded.says_more = True
         except FormatError as error:
             decoded.reject(str(error), functools.partial(_alone, item, sent, group.value.get("scope")))
@@ -96,11 +100,13 @@ def _alone(span: Any, resource: Any, scoped: Any) -> bytes:
     return json.dumps({"resourceSpans": [group]}).encode()
 
 
-def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
+def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any], decoded: Decoded) -> Span:
     if "severityText" in row.value or "severityNumber" in row.value:
         raise FormatError("span: this is a log record; send logs to /v1/logs")
     trace_id, span_id = identity(row, "traceId", 16), identity(row, "spanId", 8)
     status = row.row("status")
+    if not status.value.keys() <= _STATUS:
+        decoded.says_more = True
     return Span(
         trace_id=trace_id,
         span_id=span_id,
@@ -112,22 +118,28 @@ def _span(row: Row, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
         status=_status(status),
         status_message=text(status.text("message")),
         trace_state=text(row.text("traceState")),
-        attributes=attributes(row),
-        events=[
-            Event(text(event.text("name")), nanoseconds(event, "timeUnixNano"), attributes(event))
-            for event in row.rows("events")
-        ],
-        links=[
-            {
-                "trace_id": identity(link, "traceId", 16),
-                "span_id": identity(link, "spanId", 8),
-                "attributes": attributes(link),
-            }
-            for link in row.rows("links")
-        ],
+        attributes=attributes(row, decoded),
+        events=[_event(event, decoded) for event in row.rows("events")],
+        links=[_link(link, decoded) for link in row.rows("links")],
         resource=resource,
         scope=scoped,
     )
+
+
+def _event(row: Row, decoded: Decoded) -> Event:
+    if not row.value.keys() <= _EVENT:
+        decoded.says_more = True
+    return Event(text(row.text("name")), nanoseconds(row, "timeUnixNano"), attributes(row, decoded))
+
+
+def _link(row: Row, decoded: Decoded) -> dict[str, Any]:
+    if not row.value.keys() <= _LINK:
+        decoded.says_more = True
+    return {
+        "trace_id": identity(row, "traceId", 16),
+        "span_id": identity(row, "spanId", 8),
+        "attributes": attributes(row, decoded),
+    }
 
 
 def identity(row: Row, key: str, size: int, required: bool = True) -> str:
@@ -173,21 +185,32 @@ def _status(row: Row) -> Status:
     return STATUSES[code]
 
 
-def attributes(row: Row) -> dict[str, Any]:
-    """`[{key, value: {…Value}}]` as a plain object; the last of equal keys wins."""
+def attributes(row: Row, decoded: Decoded) -> dict[str, Any]:
+    """`[{key, value: {…Value}}]` as a plain object; the last of equal keys wins.
+
+    `decoded` is told when something of it is lost.
+    """
     found = {}
+    sent = 0
     for item in row.rows("attributes"):
+        sent += 1
         key = item.text("key", required=True)
         value = item.value.get("value")
-        found[key] = None if value is None else any_value(Row(value, f"{row.at('attributes')}[{quote(key)}]"))
+        if not item.value.keys() <= _PAIR:
+            decoded.says_more = True
+        found[key] = None if value is None else any_value(Row(value, f"{row.at('attributes')}[{quote(key)}]"), decoded)
     result: dict[str, Any] = plain(found)
+    if len(result) != sent:
+        decoded.says_more = True
     return result
 
 
-def any_value(row: Row, depth: int = 0) -> Any:
-    """An AnyValue: `{"stringValue" | "intValue" | …}`."""
+def any_value(row: Row, decoded: Decoded, depth: int = 0) -> Any:
+    """An AnyValue: `{"stringValue" | "intValue" | …}`. `decoded` is told when something of it is lost."""
     if depth > _MAX_NESTED:
         raise FormatError(f"{row.path[:200]}: nested deeper than {_MAX_NESTED} levels")
+    if len(row.value) > 1 or depth == MAX_DEPTH:
+        decoded.says_more = True
     for key, value in row.value.items():
         if key in _SCALARS:
             if not isinstance(value, _SCALARS[key]):
@@ -201,18 +224,32 @@ def any_value(row: Row, depth: int = 0) -> Any:
             return _double(value)
         if key == "arrayValue":
             return [
-                None if item == {} else any_value(Row(item, row.path), depth + 1)
-                for item in row.row(key).list("values")
+                None if item == {} else any_value(Row(item, row.path), decoded, depth + 1)
+                for item in _values(row.row(key), decoded)
             ]
         if key == "kvlistValue":
-            pairs = row.row(key).list("values")
-            return {
-                pair.text("key", required=True): any_value(Row(pair.value.get("value") or {}, row.path), depth + 1)
-                for pair in (Row(item, row.path) for item in pairs)
+            pairs = [Row(item, row.path) for item in _values(row.row(key), decoded)]
+            made = {
+                pair.text("key", required=True): any_value(
+                    Row(pair.value.get("value") or {}, row.path), decoded, depth + 1
+                )
+                for pair in pairs
             }
+            if len(made) != len(pairs) or not all(pair.value.keys() <= _PAIR for pair in pairs):
+                decoded.says_more = True
+            return made
         if key == "bytesValue":
             return value
+    if row.value:
+        decoded.says_more = True
     return None
+
+
+def _values(row: Row, decoded: Decoded) -> list[Any]:
+    """Of an array or a kvlist."""
+    if not row.value.keys() <= {"values"}:
+        decoded.says_more = True
+    return row.list("values")
 
 
 def _integer(row: Row, value: Any) -> int:

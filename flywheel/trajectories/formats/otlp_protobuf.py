@@ -6,7 +6,8 @@ Most attributes of a span say what those of others said: which model, which oper
 
 import base64
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import descriptor_pb2, message_factory
@@ -20,7 +21,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.trajectories.formats import bounds
 from flywheel.trajectories.formats.reading import FormatError, plain, text
-from flywheel.trajectories.formats.spans import STATUSES, Decoded, Event, Rejected, Span, scope
+from flywheel.trajectories.formats.spans import STATUSES, Decoded, Event, Span, scope
 
 SHORT = 96
 """Bytes of an attribute that may come again."""
@@ -59,18 +60,22 @@ def decode(body: bytes) -> Decoded:
             raise FormatError(other) from None
         return _salvage(body)
     if decoded.rejected and not decoded.spans and (other := _other_signal(body)) is not None:
-        decoded.rejected = [Rejected(f"{item.reason}; {other}", item.index) for item in decoded.rejected]
+        decoded.rejected = [replace(item, reason=f"{item.reason}; {other}") for item in decoded.rejected]
     return decoded
 
 
 def _read(request: Any) -> Decoded:
     """Raises DecodeError for an attribute that cannot be read."""
-    decoded = Decoded()
+    decoded = Decoded(says_more=has_rest(request))
     for group in request.resource_spans:
         resource = attributes(group.resource.attributes)
+        if _repeats(group.resource.attributes):
+            decoded.says_more = True
         for scoped in group.scope_spans:
             _bounded(decoded.received + len(scoped.spans))
             named = scope(scoped.scope.name, scoped.scope.version, attributes(scoped.scope.attributes))
+            if _repeats(scoped.scope.attributes):
+                decoded.says_more = True
             for span in scoped.spans:
                 _keep(span, resource, named, group, scoped, decoded)
     return decoded
@@ -85,9 +90,13 @@ def _keep(
     decoded: Decoded,
 ) -> None:
     try:
-        made = _span(span, resource, scoped)
+        made = _span(span, resource, scoped, decoded)
         decoded.spans.append(made)
         if len(made.attributes) != len(span.attributes):
+            decoded.says_more = True
+        if (made.events or made.links) and any(_repeats(each.attributes) for each in (*span.events, *span.links)):
+            decoded.says_more = True
+        if made.links and any(link.trace_state for link in span.links):
             decoded.says_more = True
     except FormatError as error:
         decoded.reject(str(error), functools.partial(_alone, span, group, scope_spans))
@@ -107,7 +116,7 @@ def _alone(span: Any, group: Any, scope_spans: Any) -> bytes:
     return alone_bytes
 
 
-def _span(span: Any, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
+def _span(span: Any, resource: dict[str, Any], scoped: dict[str, Any], decoded: Decoded) -> Span:
     """Asks for each field once, and for what is below it only when there is something: every question costs."""
     status, events, links = span.status, span.events, span.links
     code, message, state = status.code, status.message, span.trace_state
@@ -122,7 +131,7 @@ def _span(span: Any, resource: dict[str, Any], scoped: dict[str, Any]) -> Span:
         STATUSES[code] if 0 <= code < len(STATUSES) else "unset",
         text(message) if message else "",
         text(state) if state else "",
-        _attributes(span.attributes),
+        _attributes(span.attributes, decoded),
         [Event(text(e.name), e.time_unix_nano, attributes(e.attributes)) for e in events] if events else [],
         [_link(link) for link in links] if links else [],
         resource,
@@ -149,11 +158,11 @@ def identity(value: bytes, name: str, size: int, required: bool = True) -> str:
     return ""
 
 
-def _attributes(pairs: Iterable[bytes]) -> dict[str, Any]:
+def _attributes(pairs: Iterable[bytes], decoded: Decoded) -> dict[str, Any]:
     """As `attributes`, of pairs in bytes. Raises DecodeError."""
     found: dict[str, Any] = {}
     for pair in pairs:
-        key, value = _known.get(pair) or _pair(pair)
+        key, value = _known.get(pair) or _pair(pair, decoded)
         found[key] = value if value.__class__ is not list else value.copy()
     return found
 
@@ -161,15 +170,20 @@ def _attributes(pairs: Iterable[bytes]) -> dict[str, Any]:
 _known: dict[bytes, tuple[str, Any]] = {}
 
 
-def _pair(pair: bytes) -> tuple[str, Any]:
+def _pair(pair: bytes, decoded: Decoded) -> tuple[str, Any]:
     read = common_pb2.KeyValue.FromString(pair)
     value: Any = read.value.string_value
+    read.DiscardUnknownFields()
+    is_whole = read.ByteSize() == len(pair)
     if not value:
         value = plain(any_value(read.value))
+        is_whole = is_whole and not _repeats_within(read.value)
     elif "\x00" in value:
         value = text(value)
     made = text(read.key), value
-    if len(pair) <= SHORT and not _is_nested(value):
+    if not is_whole:
+        decoded.says_more = True
+    elif len(pair) <= SHORT and not _is_nested(value):
         if len(_known) >= MOST:
             _known.clear()
         _known[pair] = made
@@ -194,6 +208,18 @@ def attributes(pairs: Iterable[common_pb2.KeyValue]) -> dict[str, Any]:
         else:
             found[pair.key] = plain(any_value(value))
     return {text(key): value for key, value in found.items()} if "\x00" in "".join(found) else found
+
+
+def _repeats(pairs: Sequence[common_pb2.KeyValue]) -> bool:
+    """Whether the first of two equal keys is lost, here or within a value."""
+    return len({pair.key for pair in pairs}) != len(pairs) or any(_repeats_within(pair.value) for pair in pairs)
+
+
+def _repeats_within(value: common_pb2.AnyValue) -> bool:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return any(_repeats_within(item) for item in value.array_value.values)
+    return kind == "kvlist_value" and _repeats(value.kvlist_value.values)
 
 
 def any_value(value: common_pb2.AnyValue) -> Any:
@@ -225,17 +251,23 @@ def reads_without_rest(request: Message, body: bytes) -> bool:
         request.ParseFromString(body)
     except DecodeError:
         return False
+    return bool(request.ByteSize()) and not has_rest(request)
+
+
+def has_rest(request: Message) -> bool:
+    """Whether something in it is unknown, which is gone from it then."""
     size = request.ByteSize()
     request.DiscardUnknownFields()
-    return bool(size) and request.ByteSize() == size
+    return bool(request.ByteSize() != size)
 
 
 def _salvage(body: bytes) -> Decoded:
     """Read a body that protobuf refuses span by span, so that one broken span does not cost its siblings.
 
-    The usual cause is a string that is not UTF-8: some senders do not check.
+    The usual cause is a string that is not UTF-8: some senders do not check. What stands beside the spans is passed
+    over.
     """
-    decoded = Decoded()
+    decoded = Decoded(says_more=True)
     for number, group in fields(body):
         if number != 1:
             continue

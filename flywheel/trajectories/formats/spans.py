@@ -51,8 +51,8 @@ class Decoded:
     spans: list[Span] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     says_more: bool = False
-    """Whether something of the request is in no span and in nothing that was rejected: a field that is not known, or
-    the first of two attributes of one name."""
+    """Whether something of the request is in no span and in nothing that was rejected: a field that is not known or
+    not kept, or the first of two attributes of one name."""
     _room: int = bounds.CONTENTS
 
     @property
