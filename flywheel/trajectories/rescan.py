@@ -190,9 +190,9 @@ def _own(row: Trajectory) -> dict[str, Any]:
 
 def _words(said: Any) -> Any:
     """`Trajectory.said` with nothing in it but words: when something was said, and by which span, is no secret, also
-    where it stands under a telling name."""
+    where it stands under a telling name. A name each, since two may become one."""
     if isinstance(said, dict):
-        return {name: _words(value) for name, value in said.items()}
+        return [{name: _words(value)} for name, value in said.items()]
     if isinstance(said, list) and not _is_key(said):
         return [_words(value) for value in said]
     return said if isinstance(said, str) else None
@@ -204,10 +204,9 @@ def _is_key(said: list[Any]) -> bool:
 
 def _with_keys(words: Any, said: Any) -> Any:
     """What `_words` has left out, put back."""
-    if isinstance(words, dict):
-        # Not strictly: two names may have become one.
-        pairs = zip(words.items(), said.values(), strict=False)
-        return {name: _with_keys(word, old) for (name, word), old in pairs}
+    if isinstance(said, dict):
+        pairs = zip(words, said.values(), strict=True)
+        return {name: _with_keys(word, old) for each, old in pairs for name, word in each.items()}
     if isinstance(words, list):
         return [_with_keys(*pair) for pair in zip(words, said, strict=True)]
     return said if words is None else words

@@ -378,6 +378,28 @@ def test_placeholders_that_are_longer_than_their_column_are_cut(cast: Cast, post
     assert Trajectory.objects.get().step_count == 2
 
 
+def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: Cast, post: Post) -> None:
+    redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    names = ("4111111111111111", "4111 1111 1111 1111", "the tier of this customer")
+    for number, name in enumerate(names, 1):
+        sent = span(number, at_ms=number * 1000)
+        sent.attributes.add(key=f"flywheel.meta.{name}", value=AnyValue(string_value="gold"))
+        assert post(body_of([sent])).status_code == 200
+    before = Trajectory.objects.get().said["metadata"]
+    assert set(before) > set(names)
+    redaction.set_policy(
+        project=cast.project,
+        actor=cast.admin,
+        mode="secrets",
+        rules=[{"name": "cards", "pattern": r"4111[\d ]+", "kind": "card"}],
+    )
+    call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
+    row = Trajectory.objects.get()
+    assert row.said["metadata"].pop(names[2]) == before[names[2]]
+    row.said["metadata"].pop("service.name")
+    assert list(row.said["metadata"].values()) == [before[names[1]]]
+
+
 def test_one_that_is_deleted_meanwhile_is_passed_over(cast: Cast, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     redaction.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
     post(body_of([span(1, db__password="hunter2!")]))
