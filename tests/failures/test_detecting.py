@@ -12,7 +12,7 @@ from flywheel.core import episodes, tools
 from flywheel.core.buckets import Context
 from flywheel.core.buckets import detect as run_detectors
 from flywheel.core.traces import Trace
-from flywheel.failures.detect import detect, unread
+from flywheel.failures.detect import detect, make_searchable, unread
 from flywheel.failures.models import Proposal
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.load import Outline, glance, traces_of
@@ -104,21 +104,20 @@ def test_what_arrives_while_rollouts_are_read_waits_for_a_few_of_them_only(
     for _ in range(3):
         build.trajectory(source=Source.ROLLOUT)
     order: list[str] = []
-    search, guess = detecting.make_searchable, detecting.detect
 
-    def make_searchable(rollouts: list[Outline]) -> None:
+    def search(rollouts: list[Outline]) -> None:
         order.append("rollout")
-        search(rollouts)
+        make_searchable(rollouts)
         if order == ["rollout"]:
             build.trajectory(answer="{")
 
-    def detect(rows: list[Outline]) -> int:
+    def guess(rows: list[Outline]) -> int:
         order.append("arrived")
-        return guess(rows)
+        return detect(rows)
 
     monkeypatch.setattr(detecting, "AT_ONCE", 1)
-    monkeypatch.setattr(detecting, "make_searchable", make_searchable)
-    monkeypatch.setattr(detecting, "detect", detect)
+    monkeypatch.setattr(detecting, "make_searchable", search)
+    monkeypatch.setattr(detecting, "detect", guess)
     assert detect_waiting(build.cast.project.pk) == 1
     assert order == ["rollout", "arrived", "rollout", "rollout"]
 
