@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Role, User
+from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from tests.browser.browse import NARROW, Tab
 from tests.conftest import Build
@@ -108,7 +109,8 @@ def _old_run(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
     with monkeypatch.context() as patched:
         patched.setattr("flywheel.jobs.Job.nudge", lambda _: None)
         patched.setattr(evaluating, "open_version", lambda _: FakeEngine(lambda _: say("Nobody")))
-        run = finished(build, patched, answer=lambda _: say("Nobody"), task_set=build.task_set(held_out=4))
+        task_set = build.task_set(train=4, held_out=0)
+        run = finished(build, patched, answer=lambda _: say("Nobody"), task_set=task_set, split=Split.TRAIN)
     for result in run.results.filter(sample=0).select_related("task"):
         recorded(result.task)
     return run

@@ -44,7 +44,6 @@ def carry_out(job: Bulk) -> Bulk:
     lease = Bulk.claim(job.pk)
     assert isinstance(lease, Lease)
     bulk.carry_out(lease)
-    lease.finish(State.SUCCEEDED)
     job.refresh_from_db()
     return job
 

@@ -120,7 +120,7 @@ def test_groups_are_told_apart_and_a_trajectory_counts_under_each_of_its_tools(
 
 
 @pytest.mark.parametrize("by", ["", *metrics.BY])
-@pytest.mark.parametrize(("every", "q"), [("day", ""), ("day", "env:dev or has:cost"), ("week", 'env:dev "')])
+@pytest.mark.parametrize(("every", "q"), [("day", ""), ("day", "env:dev or has:cost"), ("week", 'env:"dev')])
 def test_every_figure_is_as_long_as_the_list_that_it_leads_to(
     cast: Cast, build: Build, six: list[Trajectory], by: str, every: str, q: str
 ) -> None:
