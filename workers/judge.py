@@ -139,6 +139,8 @@ class _Part:
         self._model = ""
         """Who answered last."""
         self._counts = {key: int(before.get(key, 0)) for key in COUNTS}
+        self._cost_usd: float | None = before.get("cost_usd") if before else 0.0
+        """None once an answer came whose cost nobody knows."""
         self.void: str = before.get("void", "")
         self.problem: Verdict | None = None
         self.known: dict[str, Verdict] = {}
@@ -154,7 +156,7 @@ class _Part:
 
     @property
     def report(self) -> dict[str, Any]:
-        return {"models": list(self._models), **self._counts, "void": self.void}
+        return {"models": list(self._models), **self._counts, "cost_usd": self._cost_usd, "void": self.void}
 
     @property
     def refusal(self) -> Verdict | None:
@@ -264,6 +266,8 @@ class _Part:
             if response.error:
                 continue
             with self.lock:
+                before, paid = self._cost_usd, response.cost_usd
+                self._cost_usd = None if before is None or paid is None else before + paid
                 self._model = judge.plain(response.model)
                 if self._model not in self._models:
                     self._models.append(self._model)
@@ -292,5 +296,15 @@ COUNTS = ("judged", "remembered", "canaries", "requests", "tokens_in", "tokens_o
 def _engine(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
     if not endpoint.get("base_url"):
         raise EngineError(f"the project has no endpoint {settings['endpoint']!r}")
-    asked = {"kind": "openai", "model": settings["model"], "timeout_s": TIMEOUT_S, "concurrency": AT_ONCE}
-    return open_engine({**asked, **{key: value for key, value in endpoint.items() if value}})
+    price_in, price_out = endpoint.get("prices", {}).get(settings["model"], (None, None))
+    spec = {
+        "kind": "openai",
+        "base_url": endpoint["base_url"],
+        "api_key_env": endpoint.get("api_key_env") or None,
+        "model": settings["model"],
+        "timeout_s": TIMEOUT_S,
+        "concurrency": AT_ONCE,
+        "price_in": price_in,
+        "price_out": price_out,
+    }
+    return open_engine(spec)

@@ -63,6 +63,14 @@ class Upstream(forms.Form):
         help_text="The name of an environment variable of the web process, ending in _API_KEY. Empty for none.",
         widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
     )
+    prices = forms.CharField(
+        max_length=20_000,
+        required=False,
+        label="Prices",
+        help_text="A line for each model: its name, and dollars per million tokens in and out. What has none has no "
+        "known cost.",
+        widget=forms.Textarea(attrs={"rows": 3, "placeholder": "gpt-5-mini 0.25 2", "spellcheck": "false"}),
+    )
 
 
 class ChangePassword(PasswordChangeForm):

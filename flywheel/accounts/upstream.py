@@ -1,4 +1,5 @@
-"""Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin.
+"""Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin, and what its models
+cost.
 
 The key itself is never stored: it is named by the environment variable of the web process that holds it, and the
 variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice.
@@ -8,8 +9,9 @@ import ipaddress
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.db import transaction
@@ -21,6 +23,10 @@ VLLM_KEY = "VLLM_API_KEY"
 """The variable of the key that this installation's vLLM wants, if it does; vLLM itself reads it so."""
 METADATA = ipaddress.ip_address("fd00:ec2::254")
 """Where a cloud answers its machines with their credentials over IPv6; over IPv4 it is a link-local address."""
+PRICED: Final = 200
+"""Models that prices are kept of."""
+DEAREST: Final = 10_000.0
+"""Dollars for a million tokens, at most."""
 
 
 class BadUpstream(ValueError):
@@ -33,10 +39,13 @@ class BadUpstream(ValueError):
 
 @transaction.atomic
 def set_upstream(
-    *, project: Project, actor: User, base_url: str, api_key_env: str = "", through: str = ""
+    *, project: Project, actor: User, base_url: str, api_key_env: str = "", prices: str = "", through: str = ""
 ) -> dict[str, Any]:
-    """Send the project's model calls there from now on; an empty address ends it. Raises BadUpstream."""
+    """Send the project's model calls there from now on; an empty address ends it. `prices` as `read_prices` wants them.
+    Raises BadUpstream."""
     chosen = check(base_url, api_key_env) if base_url.strip() else {}
+    if chosen and (priced := read_prices(prices)):
+        chosen["prices"] = priced
     locked = Project.objects.select_for_update().get(pk=project.pk)
     if locked.upstream != chosen:
         before, locked.upstream = locked.upstream, chosen
@@ -76,6 +85,39 @@ def check(base_url: str, api_key_env: str) -> dict[str, Any]:
             "name the environment variable, not the key: capitals, digits and _, ending in _API_KEY",
         )
     return {"base_url": address, "api_key_env": variable}
+
+
+def read_prices(text: str) -> dict[str, list[float]]:
+    """What a million tokens cost in and out, in dollars, by model; a line for each. Raises BadUpstream."""
+    found: dict[str, list[float]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        model, *words = line.strip().rsplit(None, 2)
+        try:
+            prices = [float(word) for word in words]
+        except ValueError:
+            prices = []
+        if len(prices) != 2 or not all(0 <= price <= DEAREST for price in prices):
+            raise BadUpstream("prices", f"line {number}: {line[:80]!r} is not like gpt-5-mini 0.25 2")
+        if model in found:
+            raise BadUpstream("prices", f"line {number}: {model[:80]!r} has its prices already")
+        found[model] = prices
+    if len(found) > PRICED:
+        raise BadUpstream("prices", f"{len(found)} models; {PRICED} are the most")
+    return found
+
+
+def written_prices(upstream: Mapping[str, Any]) -> str:
+    """The upstream's prices as `read_prices` reads them."""
+    rows = upstream.get("prices", {}).items()
+    return "\n".join(f"{model} {price_in:.12g} {price_out:.12g}" for model, (price_in, price_out) in rows)
+
+
+def prices_of(upstream: Mapping[str, Any], model: str) -> tuple[float, float] | None:
+    """What a million of the model's tokens cost in and out, in dollars; None where nobody has named it."""
+    found = upstream.get("prices", {}).get(model)
+    return None if found is None else (found[0], found[1])
 
 
 def is_metadata(host: str) -> bool:

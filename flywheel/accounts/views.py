@@ -147,7 +147,9 @@ def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.ADMIN)
 def gateway(request: PageRequest) -> HttpResponse:
     """Where model calls that come to the gateway are sent on to."""
-    form = Upstream(request.POST if request.method == "POST" else None, initial=request.project.upstream)
+    chosen = request.project.upstream
+    initial = {**chosen, "prices": upstream.written_prices(chosen)}
+    form = Upstream(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
             chosen = upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)

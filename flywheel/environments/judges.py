@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from flywheel import env
 from flywheel.accounts.models import Project
-from flywheel.accounts.upstream import VLLM_KEY, key_of
+from flywheel.accounts.upstream import VLLM_KEY, key_of, prices_of
 from flywheel.core.verifiers import Verdict, VerifierError, rubric
 from flywheel.environments.models import EnvironmentVersion, Generation, JudgeMemory, Proving
 
@@ -41,6 +41,18 @@ def check(project: Project, verifier: Mapping[str, Any]) -> None:
         if (wanted := part.settings["endpoint"]) not in there:
             number = [each.name for each in rubric.read(verifier).parts].index(part.name)
             raise VerifierError(f"parts.{number}.endpoint: {MISSING[wanted]}")
+
+
+def unpriced(project: Project, verifier: Mapping[str, Any]) -> str:
+    """Why nobody knows what the verifier's judges cost, and what would be right; empty where it is known of each."""
+    for part in rubric.judges(verifier).values():
+        model = part.settings["model"]
+        if part.settings["endpoint"] == "vllm":
+            return f"the judge {part.name} is asked at this installation's vLLM, which has no price"
+        if prices_of(project.upstream, model) is None:
+            where = "name it under Settings › Gateway"
+            return f"the judge {part.name} asks the upstream's model {model!r}, whose price nobody named; {where}"
+    return ""
 
 
 def void_since(version: EnvironmentVersion) -> str:

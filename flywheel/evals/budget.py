@@ -2,19 +2,21 @@
 
 It is looked at before each chunk of attempts, so a run ends at most one chunk beyond it. Tokens and dollars are those
 of the whole run, and what is spent of them is resumed with a greater budget; minutes are those of one go, so that a run
-which waited, or is resumed, has them again. What judges take counts as tokens; nothing names a price for it, so that
-there is no budget of dollars beside a judge.
+which waited, or is resumed, has them again. What judges take counts too; dollars are limited where the
+prices of all that are asked are known.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db.models import Sum
+from django.db.models import Count, Q, Sum
+from django.db.models.functions import Coalesce
 
 from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
-from flywheel.core.verifiers import rubric
+from flywheel.environments import judges
 from flywheel.evals.models import EvalRun
 
 CHUNK: Final = 16
@@ -46,12 +48,37 @@ def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any
     if "usd" in found and not all(version.endpoint.get(name) is not None for name in ("price_in", "price_out")):
         problem = f"{version} does not name both prices, so nobody knows what it costs; limit tokens or minutes"
         raise BadBudget("usd", problem)
-    if "usd" in found and (judges := rubric.judges(verifier)):
-        names = ", ".join(part.name for part in judges.values())
-        raise BadBudget(
-            "usd", f"the verifier asks a judge ({names}), whose price nobody names; limit tokens or minutes"
-        )
+    if "usd" in found and (problem := judges.unpriced(version.agent.project, verifier)):
+        raise BadBudget("usd", f"{problem}; or limit tokens or minutes")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Tokens, in and out, and dollars; None where an answer does not say what it took."""
+
+    tokens: int | None
+    usd: float | None
+
+
+def of_policy(run: EvalRun) -> Taken:
+    """What the attempts took."""
+    answered = ~Q(cause="not_answered")
+    found = run.results.aggregate(
+        tokens=Sum(Coalesce("tokens_in", 0) + Coalesce("tokens_out", 0), default=0),
+        usd=Sum("cost_usd", default=0.0),
+        uncounted=Count("pk", filter=answered & Q(tokens_out=None)),
+        unpriced=Count("pk", filter=answered & Q(cost_usd=None)),
+    )
+    return Taken(None if found["uncounted"] else found["tokens"], None if found["unpriced"] else found["usd"])
+
+
+def of_judges(run: EvalRun) -> Taken:
+    """What the verifier's judges took, canaries too."""
+    rows = run.judges.values()
+    costs = [row.get("cost_usd") for row in rows]
+    usd = None if None in costs else sum(costs, 0.0)
+    return Taken(sum(row["tokens_in"] + row["tokens_out"] for row in rows), usd)
 
 
 def spent(run: EvalRun, running: timedelta) -> str:
@@ -61,15 +88,20 @@ def spent(run: EvalRun, running: timedelta) -> str:
         return f"the budget of {minutes:g} minutes is spent"
     if not limits.keys() & {"tokens", "usd"}:
         return ""
-    answered = run.results.exclude(cause="not_answered")
-    for limit, known, words in (("tokens", "tokens_out", "tokens"), ("usd", "cost_usd", "dollars")):
-        if limit in limits and answered.filter(**{known: None}).exists():
-            return f"the budget cannot be kept: the server does not say how many {words} an answer takes"
-    used = run.results.aggregate(read=Sum("tokens_in"), written=Sum("tokens_out"), usd=Sum("cost_usd"))
-    judges = sum(row["tokens_in"] + row["tokens_out"] for row in run.judges.values())
-    tokens, cost = (used["read"] or 0) + (used["written"] or 0) + judges, used["usd"] or 0.0
-    if (most := limits.get("tokens")) and tokens >= most:
-        return f"the budget of {most:.0f} tokens is spent: {tokens}"
-    if (dollars := limits.get("usd")) and cost >= dollars:
-        return f"the budget of ${dollars:g} is spent: ${cost:.4f}"
+    policy, judged = of_policy(run), of_judges(run)
+    if most := limits.get("tokens"):
+        if policy.tokens is None or judged.tokens is None:
+            return _untold("tokens", policy.tokens)
+        if (tokens := policy.tokens + judged.tokens) >= most:
+            return f"the budget of {most:.0f} tokens is spent: {tokens}"
+    if dollars := limits.get("usd"):
+        if policy.usd is None or judged.usd is None:
+            return _untold("dollars", policy.usd)
+        if (cost := policy.usd + judged.usd) >= dollars:
+            return f"the budget of ${dollars:g} is spent: ${cost:.4f}"
     return ""
+
+
+def _untold(words: str, of_policy: float | None) -> str:
+    who = "the server" if of_policy is None else "the judge's server"
+    return f"the budget cannot be kept: {who} does not say how many {words} an answer takes"

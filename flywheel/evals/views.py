@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.environments import leaks, ledger
 from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.evals import facts, show
+from flywheel.evals import budget, facts, show
 from flywheel.evals import matrix as matrices
 from flywheel.evals import run as verbs
 from flywheel.evals.compare import CannotCompare, comparison
@@ -143,6 +143,8 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "matrix": matrices.matrix(found, request.GET),
             "choices": matrices.SHOW,
             "form": BudgetForm(initial=found.budget),
+            "of_policy": budget.of_policy(found),
+            "of_judges": budget.of_judges(found),
             "others": others if found.state == State.SUCCEEDED else [],
         },
     )

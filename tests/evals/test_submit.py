@@ -10,8 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.upstream import set_upstream
+from flywheel.agents.models import Version
 from flywheel.core import verifiers
-from flywheel.environments.models import EnvironmentVersion, Split
+from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import CannotEvaluate
 from flywheel.evals.run import submit as verb
@@ -161,30 +163,38 @@ def test_the_verb_refuses_what_cannot_run(build: Build, cast: Cast, fields: dict
     assert str(refused.value).startswith(says)
 
 
-def test_dollars_are_no_budget_where_a_judge_is_asked_whose_price_nobody_knows(build: Build) -> None:
+def test_dollars_are_no_budget_where_nobody_knows_what_a_judge_costs(build: Build) -> None:
     part = {"type": "judge", "name": "right", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
-    verifier = {"kind": "rubric", "parts": [part]}
-    priced = build.version(
-        endpoint={"kind": "openai", "base_url": "http://x/v1", "model": "m", "price_in": 1, "price_out": 2}
-    )
-    environment = build.environment("priced")
+    endpoint = {"kind": "openai", "base_url": "http://x/v1", "model": "m", "price_in": 1, "price_out": 2}
+    environment, priced = build.environment("priced"), build.version(endpoint=endpoint)
     assert submit(build, build.task_set(environment=environment), priced, budget={"usd": 1}).budget == {"usd": 1.0}
-    judged = EnvironmentVersion.objects.create(
-        environment=environment,
-        number=2,
-        config=environment.latest.config,
-        verifier=verifier,
-        digest="d",
-        verifier_digest=verifiers.digest(verifier),
-        created_by=build.cast.builder,
-    )
-    task_set = build.task_set(environment=environment)
-    assert task_set.environment_version == judged
-    with pytest.raises(
-        CannotEvaluate, match=r"budget\.usd: the verifier asks a judge \(right\), whose price nobody names"
-    ):
+
+    def judged(number: int, **fields: Any) -> TaskSet:
+        verifier = {"kind": "rubric", "parts": [{**part, **fields}]}
+        version = EnvironmentVersion.objects.create(
+            environment=environment,
+            number=number,
+            config=environment.latest.config,
+            verifier=verifier,
+            digest=f"d{number}",
+            verifier_digest=verifiers.digest(verifier),
+            created_by=build.cast.builder,
+        )
+        task_set = build.task_set(environment=environment)
+        assert task_set.environment_version == version
+        return task_set
+
+    task_set = judged(2)
+    unknown = r"budget\.usd: the judge right asks the upstream's model 'm', whose price nobody named; name it"
+    with pytest.raises(CannotEvaluate, match=unknown):
         submit(build, task_set, priced, budget={"usd": 1})
     assert submit(build, task_set, priced, budget={"tokens": 9}).budget == {"tokens": 9}
+    set_upstream(project=build.cast.project, actor=build.cast.admin, base_url="http://127.0.0.1:9/v1", prices="m 1 2")
+    priced = Version.objects.get(pk=priced.pk)
+    assert submit(build, task_set, priced, budget={"usd": 1}).budget == {"usd": 1.0}
+    own = r"budget\.usd: the judge right is asked at this installation's vLLM, which has no price; or limit"
+    with pytest.raises(CannotEvaluate, match=own):
+        submit(build, judged(3, endpoint="vllm"), priced, budget={"usd": 1})
 
 
 def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> None:

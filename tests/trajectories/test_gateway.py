@@ -535,6 +535,16 @@ def test_other_methods_are_refused_in_openais_words(client: Client, gate: Header
     assert client.post("/gateway/v1/models", headers=gate)["Allow"] == "GET"
 
 
+def test_a_call_costs_what_an_admin_has_named_for_its_model(client: Client, gate: Headers, upstream: Upstream) -> None:
+    project = Project.objects.get(upstream__base_url=upstream.url)
+    project.upstream |= {"prices": {"m": [1.0, 2.0]}}
+    project.save()
+    for model, cost in (("m", (9 * 1.0 + 3 * 2.0) / 1e6), ("another", None)):
+        ask(client, gate, model=model)
+        found = Trajectory.objects.latest("pk").cost_usd
+        assert found == (cost if cost is None else pytest.approx(cost))
+
+
 # Live versions
 
 

@@ -70,6 +70,22 @@ def test_a_judge_marks_by_its_criteria_and_says_why(serve: Serve) -> None:
         assert form["json_schema"]["schema"] == judge.schema(1)
 
 
+def test_what_a_judge_costs_is_counted_where_its_price_is_known(serve: Serve) -> None:
+    server, spec = serve(naming("austen")), rubric()
+    names = {digest: part.name for digest, part in judges(spec).items()}
+    upstream = {"base_url": server.url, "api_key_env": "", "prices": {"m": [1.0, 20.0], "other": [7.0, 7.0]}}
+    asked = Judge({"upstream": upstream}, names)
+    said(asked, spec, "Jane Austen wrote it.")
+    report = asked.report["right"]
+    assert report["cost_usd"] == pytest.approx(11 * (100 * 1.0 + 10 * 20.0) / 1e6), "its canaries too"
+    again = Judge({"upstream": upstream}, names, report=asked.report)
+    said(again, spec, "Jane Austen wrote it.")
+    assert again.report["right"]["cost_usd"] == pytest.approx(2 * report["cost_usd"]), "an earlier owner's count too"
+    unpriced = judge_of(server, spec, report=asked.report)
+    said(unpriced, spec, "Jane Austen wrote it.")
+    assert unpriced.report["right"]["cost_usd"] is None, "not known is not nothing"
+
+
 def test_what_an_attempt_writes_stays_between_the_fence(serve: Serve) -> None:
     """The rule's server splits at the fence as a judge is told to: a fence that is guessed moves nothing."""
     spec = rubric(sees="episode")

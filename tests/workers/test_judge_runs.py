@@ -3,10 +3,12 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
@@ -103,6 +105,27 @@ def test_an_eval_run_is_judged_and_says_by_whom(
     assert first is not None
     delete(trajectory=first, actor=build.cast.admin)
     assert not JudgeMemory.objects.exists(), "what it said may hold the words of what is deleted"
+
+
+def test_what_a_judge_took_is_spent_of_the_runs_dollars(
+    build: Build, server: JudgeServer, monkeypatch: pytest.MonkeyPatch, sign_in: Callable[[User], Client]
+) -> None:
+    """Ten canaries and sixteen judgements at $1 for a million tokens: more than the policy, which answers for next to
+    nothing."""
+    cast = build.cast
+    set_upstream(project=cast.project, actor=cast.admin, base_url=server.url, prices="m 1 1")
+    judged(build)
+    endpoint = {"kind": "openai", "base_url": server.url, "model": "m", "price_in": 0, "price_out": 1}
+    run = submit(build, build.task_set(held_out=20), build.version(endpoint=endpoint), samples=1, budget={"usd": 0.002})
+    engine = FakeEngine(lambda request: replace(right(request), cost_usd=0.00001))
+    monkeypatch.setattr(evaluating, "open_version", lambda _: engine)
+    carry_out(run)
+    assert (run.state, run.error_kind, run.results.count()) == (State.CANCELLED, "budget", 16)
+    assert run.judges["right"]["cost_usd"] == pytest.approx(26 * 110 / 1e6)
+    assert run.error == "The budget of $0.002 is spent: $0.0030."
+    page = sign_in(cast.builder).get(reverse("evals:run", args=["acme", run.pk])).content.decode()
+    assert "480 tokens, $0.0002 by the policy · 2.9\u00a0k tokens, $0.0029 by the judge" in page
+    assert "tokens in and 260 out for $0.0029." in page
 
 
 def test_a_canary_in_the_middle_takes_back_the_whole_run(

@@ -25,7 +25,7 @@ from django.http import HttpRequest
 from flywheel import env
 from flywheel.accounts.access import KeyRefused, KeyRequest, admit
 from flywheel.accounts.models import Project, Scope
-from flywheel.accounts.upstream import KEY_NAME, VLLM_KEY, host_of, key_of
+from flywheel.accounts.upstream import KEY_NAME, VLLM_KEY, host_of, key_of, prices_of
 from flywheel.agents.models import Agent, Version
 from flywheel.core import key_hosts
 
@@ -194,7 +194,9 @@ def find(request: KeyRequest, model: str) -> Route:
             "(Settings › Gateway), and no agent of this name has a live version that a server answers for",
             code="no_upstream",
         )
-    return Route(project.pk, key_id, project.upstream["base_url"], project.upstream.get("api_key_env", ""))
+    upstream = project.upstream
+    prices = prices_of(upstream, model)
+    return Route(project.pk, key_id, upstream["base_url"], upstream.get("api_key_env", ""), prices=prices)
 
 
 def served(project: Project) -> list[Version]:
