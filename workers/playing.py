@@ -3,7 +3,7 @@
 from django.db import transaction
 
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.rollouts import ChatRequest, EngineError, Sampling
+from flywheel.core.rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message
 from flywheel.environments import play as verbs
 from flywheel.environments.play_models import Play, PlayTurn
@@ -43,14 +43,14 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
         while not (lease.cancelled or lease.lost or row.is_over):
             if len(row.moves) > turn.at and not turn.to_the_end:
                 return
-            said = tuple(verbs.conversation(row))
-            answer = engine.chat([ChatRequest(said, sampling, row.seed + len(row.moves), tuple(tools))])[0]
+            said, left = tuple(verbs.conversation(row)), limited(sampling, env, row.tokens_out or 0)
+            answer = counted(env, engine.chat([ChatRequest(said, left, row.seed + len(row.moves), tuple(tools))])[0])
             if answer.error:
                 raise EngineError(f"{turn.version} did not answer: {answer.error}")
             with lease.guard():
                 row = _play(turn)
                 said_now = Message("assistant", answer.text, answer.tool_calls).to_json()
-                verbs.add(row, Message.from_json(plain(said_now)), by=str(turn.version))
+                verbs.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
                 lease.progress(len(row.moves) - turn.at)
     finally:
         engine.close()

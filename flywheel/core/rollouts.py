@@ -110,7 +110,7 @@ def play(
         requests = [
             ChatRequest(
                 tuple(rollout.messages),
-                _limited(sampling, env, rollout),
+                limited(sampling, env, rollout.tokens_out),
                 rollout.seed + len(rollout.responses),
                 tuple(tools),
             )
@@ -121,21 +121,35 @@ def play(
         playing = []
         for rollout, reply in zip(said, _replies(env, said), strict=True):
             rollout.messages.extend(reply)
-            is_over = not reply and rollout.responses[-1].finish_reason != "length"
-            if env.token_limit is not None and rollout.tokens_out >= env.token_limit and not is_over:
-                rollout.ended = f"broken off: the episode's {env.token_limit} tokens are spent"
-            elif reply:
+            rollout.ended = broken_off(env, rollout.tokens_out, reply, rollout.responses[-1])
+            if reply and not rollout.ended:
                 playing.append(rollout)
         if not playing:
             break
     return rollouts
 
 
-def _limited(sampling: Sampling, env: Environment, rollout: Rollout) -> Sampling:
-    """For the next answer: no more than the episode has left."""
+def limited(sampling: Sampling, env: Environment, spent: int) -> Sampling:
+    """For the next answer: no more than the episode has left of its tokens."""
     if env.token_limit is None:
         return sampling
-    return replace(sampling, max_tokens=min(sampling.max_tokens, env.token_limit - rollout.tokens_out))
+    return replace(sampling, max_tokens=min(sampling.max_tokens, env.token_limit - spent))
+
+
+def counted(env: Environment, response: ChatResponse) -> ChatResponse:
+    """An answer that does not say its tokens is an error where they are limited."""
+    if env.token_limit is None or response.tokens_out is not None or response.error:
+        return response
+    return replace(response, error="the server does not say how many tokens it wrote; here they are limited")
+
+
+def broken_off(env: Environment, spent: int, reply: Sequence[Message], last: ChatResponse) -> str:
+    """Why an episode ends after this answer although the environment has not ended it; empty where it does not.
+    `spent`: tokens, this answer's too."""
+    is_over = not reply and last.finish_reason != "length"
+    if env.token_limit is None or spent < env.token_limit or is_over:
+        return ""
+    return f"broken off: the episode's {env.token_limit} tokens are spent"
 
 
 def _is_said(env: Environment, rollout: Rollout, response: ChatResponse) -> bool:
@@ -143,8 +157,7 @@ def _is_said(env: Environment, rollout: Rollout, response: ChatResponse) -> bool
     if response.is_too_long and rollout.responses:  # before it said anything, its task would be at fault
         rollout.ended = f"broken off: {response.error}"
         return False
-    if env.token_limit is not None and response.tokens_out is None and not response.error:
-        response = replace(response, error="the server does not say how many tokens it wrote; here they are limited")
+    response = counted(env, response)
     rollout.responses.append(response)
     if response.error:
         return False

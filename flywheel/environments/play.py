@@ -7,6 +7,7 @@ the verifier needs more than pure code.
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from django.db import transaction
@@ -16,6 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment as Played
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.rollouts import ChatResponse, broken_off
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
@@ -23,7 +25,7 @@ from flywheel.environments import ledger
 from flywheel.environments.ledger_models import Opening
 from flywheel.environments.make import CannotMake, core_task, latest
 from flywheel.environments.models import Split, Task
-from flywheel.environments.play_models import Play, PlayTurn
+from flywheel.environments.play_models import Move, Play, PlayTurn
 from flywheel.jobs import FINISHED
 
 LONGEST_MOVE = 20_000
@@ -66,7 +68,7 @@ def say(*, play: Play, message: Message, at: int) -> Play:
     row = _locked(play, at)
     if row.is_over:
         raise CannotPlay("the episode is over; take the last move back, or play anew")
-    add(row, message, by="")
+    add(row, message)
     if row.is_over and needs(row.environment_version.verifier):
         _submit(row, row.created_by, key=uuid.uuid4())
     return row
@@ -130,9 +132,9 @@ def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Played:
     return envs.build(version.environment.kind, version.config, version.verifier, runners)
 
 
-def add(play: Play, message: Message, *, by: str) -> None:
-    """Append a move and what the environment says to it; judge when that ends it, where that is pure. Hold the row's
-    lock. Raises CannotPlay."""
+def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | None = None) -> None:
+    """Append a move and what the environment says to it; judge when that ends it, where that is pure. `answer` is what
+    the move was in, where a version made it. Hold the row's lock. Raises CannotPlay."""
     env, task = environment_of(play), core_task(play.task)
     said = [*conversation(play), message]
     try:
@@ -140,8 +142,12 @@ def add(play: Play, message: Message, *, by: str) -> None:
     except Exception as error:  # such as a task that names no world
         raise CannotPlay(f"the environment cannot answer: {error}") from error
     play.messages = [row.to_json() for row in [*said, *reply]]
-    play.moves = [*play.moves, by]
-    play.is_over = not reply or len(play.moves) >= env.max_turns
+    move = Move()
+    if answer is not None:
+        spent = (play.tokens_out or 0) + (answer.tokens_out or 0)
+        move = Move(by, answer.tokens_in, answer.tokens_out, broken_off(env, spent, reply, answer))
+    play.moves = [*play.moves, asdict(move)]
+    play.is_over = not reply or bool(move.ended) or len(play.moves) >= env.max_turns
     if play.is_over:
         judge(play, NO_RUNNERS)
     play.save(update_fields=["messages", "moves", "is_over", "verdict"])

@@ -74,7 +74,12 @@ class PlayOut(Schema):
     messages: list[dict[str, Any]]
     moves: list[str]
     """Who made each move: `agent@number`, or empty for one made by hand."""
+    tokens_in: list[int | None]
+    """What each move took; null for one made by hand, and where the server does not say."""
+    tokens_out: list[int | None]
     is_over: bool
+    ended: str
+    """Why it was broken off and judged as it stands, such as that its tokens are spent; empty where it was not."""
     verdict: dict[str, Any] | None
     """`{score, reason, cause, parts}`; a score of null means unscored, and `cause` why."""
     waiting: WaitingOut | None
@@ -89,6 +94,18 @@ class PlayOut(Schema):
     @staticmethod
     def resolve_task(row: Play) -> int:
         return row.task.number
+
+    @staticmethod
+    def resolve_moves(row: Play) -> list[str]:
+        return [move.by for move in row.made]
+
+    @staticmethod
+    def resolve_tokens_in(row: Play) -> list[int | None]:
+        return [move.tokens_in for move in row.made]
+
+    @staticmethod
+    def resolve_tokens_out(row: Play) -> list[int | None]:
+        return [move.tokens_out for move in row.made]
 
     @staticmethod
     def resolve_waiting(row: Play) -> Any:

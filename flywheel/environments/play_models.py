@@ -1,5 +1,6 @@
 """The playground: an episode that a person plays by hand, or lets a version play turn by turn."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from django.db import models
@@ -8,6 +9,19 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.jobs import Job, JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One message of the policy: who made it, and what that took."""
+
+    by: str = ""
+    """`agent@number`, or empty for a person."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    """None for a person's, and where the server does not say."""
+    ended: str = ""
+    """Why the episode was broken off after it, though the environment had not ended it."""
 
 
 class Play(models.Model):
@@ -22,7 +36,7 @@ class Play(models.Model):
     messages = models.JSONField()
     """The conversation so far, each as `Message.to_json`."""
     moves = models.JSONField(default=list)
-    """Who made each move: `agent@number`, or empty for a person. As many as messages of the assistant."""
+    """A `Move` for each message of the assistant, as a dict; its `by` alone in those of before tokens were counted."""
     is_over = models.BooleanField(default=False)
     verdict = models.JSONField(null=True, blank=True)
     """`{"score", "reason", "cause", "parts"}` of the whole episode, once it is over and judged."""
@@ -34,6 +48,30 @@ class Play(models.Model):
 
     def __str__(self) -> str:
         return f"play {self.pk}"
+
+    @property
+    def made(self) -> list[Move]:
+        return [Move(**row) if isinstance(row, dict) else Move(row) for row in self.moves]
+
+    @property
+    def ended(self) -> str:
+        """Why it was broken off, to be judged as it stands; empty where it was not."""
+        return self.made[-1].ended if self.moves else ""
+
+    @property
+    def tokens_in(self) -> int | None:
+        """What its versions read; None where one does not say."""
+        return _sum([move.tokens_in for move in self.made if move.by])
+
+    @property
+    def tokens_out(self) -> int | None:
+        """What its versions wrote; None where one does not say."""
+        return _sum([move.tokens_out for move in self.made if move.by])
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 class PlayTurn(Job):

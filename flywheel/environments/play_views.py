@@ -151,6 +151,7 @@ def _page(
         "asking": asking or AskForm(versions=versions),
         "versions": versions,
         "max_turns": env.max_turns,
+        "token_limit": env.token_limit,
         "hinted": hinted.to_json() if hinted else None,
         "wants_hint": "hint" in request.GET,
         "key": uuid.uuid4(),
@@ -165,10 +166,11 @@ def _page(
 
 
 def _talk(row: Play) -> dict[str, Any]:
-    """The conversation, each message of the policy with who made it."""
-    makers = iter(row.moves)
+    """The conversation, each message of the policy with its move."""
+    moves = iter(row.made)
     said = [
-        {**message, "by": next(makers, "")} if message["role"] == "assistant" else message for message in row.messages
+        {**message, "move": next(moves, None)} if message["role"] == "assistant" else message
+        for message in row.messages
     ]
     return {"play": row, "task": row.task, "said": said, "waiting": verbs.waiting(row)}
 

@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -16,7 +17,7 @@ from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
 from flywheel.environments import generate, play_state
 from flywheel.environments import play as verbs
-from flywheel.environments.make import core_task, environment
+from flywheel.environments.make import core_task, environment, environment_version
 from flywheel.environments.models import Environment, Generation, Opening, Split, Task
 from flywheel.environments.play_forms import MoveForm
 from flywheel.environments.play_models import Play, PlayTurn
@@ -78,7 +79,8 @@ def test_following_the_hints_solves_the_task(tasks: Tasks, cast: Cast, kind: str
         play = verbs.say(play=play, message=move, at=len(play.moves))
     assert play.verdict is not None
     assert play.verdict["score"] == 1.0
-    assert set(play.moves) == {""}
+    assert {move.by for move in play.made} == {""}
+    assert (play.tokens_in, play.tokens_out) == (0, 0), "a person takes none"
 
 
 def test_a_move_taken_back_leaves_the_episode_as_it_was(tasks: Tasks, cast: Cast) -> None:
@@ -123,7 +125,8 @@ def test_a_version_makes_one_move_or_all(
     play.refresh_from_db()
     turn.refresh_from_db()
     assert (turn.state, engine.closed) == (State.SUCCEEDED, True)
-    assert set(play.moves) == {str(version)}
+    assert {move.by for move in play.made} == {str(version)}
+    assert (play.tokens_in, play.tokens_out) == (None, None), "its engine does not say"
     if moves:
         assert len(play.moves) == moves
     else:
@@ -165,6 +168,75 @@ def test_an_engine_that_does_not_answer_leaves_what_was_played_and_says_why(
     assert play.moves == []
     page = sign_in(cast.builder).get(reverse("environments:play", args=[cast.project.slug, play.pk]))
     assert "the server is full" in page.content.decode()
+
+
+class Counting(Reference):
+    """One that says what it took: 100 tokens in, and 30 out, or fewer where no more are allowed."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.allowed: list[int] = []
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        most = [request.sampling.max_tokens for request in requests]
+        self.allowed += most
+        found = zip(super().chat(requests), most, strict=True)
+        return [replace(each, tokens_in=100, tokens_out=min(30, limit)) for each, limit in found]
+
+
+def test_the_tokens_of_versions_are_counted_and_limited(
+    tasks: Tasks, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch, sign_in: SignIn
+) -> None:
+    office = tasks("workplace", 12)[0].environment
+    verifier = {"kind": "workplace"}
+    environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
+    task = next(task for task in office.tasks.order_by("number") if len(task.target["calls"]) >= 1)
+    engine = Counting(task)
+    monkeypatch.setattr(playing, "open_version", lambda _: engine)
+    play = verbs.start(task=task, actor=cast.builder)
+    lookup = Message("assistant", "", (ToolCall("c", "tasks.search_tasks", {"query": "lunch"}),))
+    play = verbs.say(play=play, message=lookup, at=0)
+    version = build.version(sampling={"max_tokens": 64})
+    engine.env.solve = lambda *_: lookup  # type: ignore[method-assign]
+    turn = verbs.ask(play=play, version=version, actor=cast.builder, at=1, key=uuid.uuid4(), to_the_end=True)
+    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    play.refresh_from_db()
+    assert engine.allowed == [40, 10], "no more than is left"
+    assert [(move.by, move.tokens_in, move.tokens_out) for move in play.made] == [
+        ("", None, None), (str(version), 100, 30), (str(version), 100, 10)
+    ]  # fmt: skip
+    assert (play.tokens_in, play.tokens_out) == (200, 40)
+    assert play.is_over
+    assert play.ended == "broken off: the episode's 40 tokens are spent"
+    assert play.verdict is not None
+    assert play.verdict["score"] == 0.0, "it is judged as it stands"
+    page = sign_in(cast.builder).get(reverse("environments:play", args=[cast.project.slug, play.pk])).content.decode()
+    assert "100 tokens in, 10 out" in page
+    assert "200 tokens in, 40 of at most 40 out" in page
+    assert "Broken off: the episode&#x27;s 40 tokens are spent. It is judged as it stands." in page
+    play = verbs.take_back(play=play, at=3)
+    assert (play.ended, play.is_over, play.tokens_out) == ("", False, 30), "what is taken back is not spent"
+
+
+def test_where_tokens_are_limited_a_version_must_say_them(
+    tasks: Tasks, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = tasks("workplace")[0].environment
+    verifier = {"kind": "workplace"}
+    environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
+    task = office.tasks.order_by("number")[0]
+    monkeypatch.setattr(playing, "open_version", lambda _: Reference(task))
+    play = verbs.start(task=task, actor=cast.builder)
+    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    turn.refresh_from_db()
+    assert "does not say how many tokens it wrote; here they are limited" in turn.error
+
+
+def test_an_episode_of_before_tokens_were_counted_still_says_who_played() -> None:
+    play = Play(moves=["", "assistant@1"])
+    assert [move.by for move in play.made] == ["", "assistant@1"]
+    assert (play.ended, play.tokens_in, play.tokens_out) == ("", None, None)
 
 
 def test_the_same_key_asks_once(tasks: Tasks, cast: Cast, build: Build) -> None:
