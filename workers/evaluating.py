@@ -148,10 +148,14 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
 
 
 def _refuse_silence(rollouts: Sequence[Rollout]) -> None:
-    """Raise EngineError when not one of the first attempts was answered: then none will be, and there is one reason."""
-    if rollouts and all(rollout.error for rollout in rollouts):
-        cause, times = Counter(rollout.error for rollout in rollouts).most_common(1)[0]
-        raise EngineError(f"not one of the first {len(rollouts)} requests was answered; {times} times: {cause}")
+    """Raise EngineError when not one of the first attempts was answered: then none will be, and there is one reason.
+
+    Those that the environment broke say nothing about the policy.
+    """
+    asked = [rollout for rollout in rollouts if not rollout.broken]
+    if asked and all(rollout.error for rollout in asked):
+        cause, times = Counter(rollout.error for rollout in asked).most_common(1)[0]
+        raise EngineError(f"not one of the first {len(asked)} requests was answered; {times} times: {cause}")
 
 
 def _conclude(lease: Lease, run: EvalRun) -> None:

@@ -4,7 +4,7 @@
 (`workers.engines`). `play` runs many episodes of an environment through an engine, a batch a turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -82,6 +82,8 @@ class Rollout:
     responses: list[ChatResponse] = field(default_factory=list)
     ended: str = ""
     """Why it was broken off by the policy's own length, to be judged as it stands; empty where it was not."""
+    broken: str = ""
+    """What the environment raised in it: nobody's failure, so it is not judged; empty where it raised nothing."""
 
     @property
     def tokens_out(self) -> int:
@@ -89,7 +91,8 @@ class Rollout:
 
     @property
     def error(self) -> str:
-        return next((response.error for response in self.responses if response.error), "")
+        """Why it is not judged."""
+        return self.broken or next((response.error for response in self.responses if response.error), "")
 
 
 def play(
@@ -102,11 +105,16 @@ def play(
     """Play one episode for each `(task, sample, seed)`, all of them a turn at a time, in the order given.
 
     An answer with an error ends its episode; the others go on. A policy that has talked until its conversation does not
-    fit into its context, or until the environment's tokens are spent, has had its episode: that is no error.
+    fit into its context, or until the environment's tokens are spent, has had its episode: that is no error. What an
+    environment raises in one episode, whatever a strange task or answer brings about, breaks that one alone.
     """
-    rollouts = [Rollout(task, sample, seed, env.reset(task, seed)) for task, sample, seed in attempts]
-    playing = list(rollouts)
+    rollouts = [Rollout(task, sample, seed, []) for task, sample, seed in attempts]
+    for rollout in rollouts:
+        rollout.messages += _guarded(rollout, lambda it: env.reset(it.task, it.seed))
+    playing = [rollout for rollout in rollouts if not rollout.broken]
     for _ in range(env.max_turns):
+        if not playing:
+            break
         requests = [
             ChatRequest(
                 tuple(rollout.messages),
@@ -124,8 +132,6 @@ def play(
             rollout.ended = broken_off(env, rollout.tokens_out, reply, rollout.responses[-1])
             if reply and not rollout.ended:
                 playing.append(rollout)
-        if not playing:
-            break
     return rollouts
 
 
@@ -169,4 +175,13 @@ def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message
     """What the environment answers to each; one that is elsewhere answers all of them at once."""
     if isinstance(env, NemoGym):
         return env.respond_all([(rollout.task, rollout.messages) for rollout in rollouts])
-    return [env.respond(rollout.task, rollout.messages, rollout.seed) for rollout in rollouts]
+    return [_guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)) for rollout in rollouts]
+
+
+def _guarded(rollout: Rollout, say: Callable[[Rollout], list[Message]]) -> list[Message]:
+    """What the environment says in this attempt; nothing where it raises."""
+    try:
+        return say(rollout)
+    except Exception as error:
+        rollout.broken = f"the environment raised {type(error).__name__}: {error}"
+        return []

@@ -36,6 +36,11 @@ def trace_of_rollout(
         failed = _step(f"m{len(steps)}", Message("assistant", last.text, last.tool_calls), last, now)
         failed.status, failed.error, failed.model = "error", error, model
         steps.append(failed)
+    if rollout.broken:
+        at = f"m{len(steps)}"
+        steps.append(
+            Step(at, "other", "environment", started_at=now, ended_at=now, status="error", error=rollout.broken)
+        )
     return Trace(
         trace_id=trace_id,
         steps=steps,

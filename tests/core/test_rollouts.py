@@ -1,6 +1,7 @@
 """Playing episodes: how one ends that its policy talks to death."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,26 @@ def test_who_talks_until_nothing_fits_has_had_an_episode() -> None:
     assert rollout.ended == "broken off: the model takes 512 tokens in all"
     verdict = env.verifier(task)(Trace.from_messages("", rollout.messages), task.target)
     assert (verdict.success, verdict.parts["loss"]) == (False, 1.0)
+
+
+def test_what_an_environment_raises_breaks_that_episode_alone() -> None:
+    env, task = office()
+    lost = replace(task, id="t-2", state={})
+    unread = replace(task, id="t-3", target={})
+    engine = Scripted(lambda number: ChatResponse(tool_calls=(LOOK,)) if number < 4 else ChatResponse("Done."))
+    attempts = [(each, 0, 7) for each in (lost, task, unread)]
+    broken, played, other = play(engine, env, attempts, Sampling(), env.tools)
+    assert "the environment raised ValueError: the task's state has no" in broken.error
+    assert (broken.error, len(broken.responses)) == (broken.broken, 1)
+    assert (played.error, other.error, played.messages[-1].content) == ("", "", "Done.")
+
+
+def test_an_episode_that_cannot_begin_asks_nobody() -> None:
+    env, task = game()
+    engine = Scripted(lambda _: ramble())
+    (rollout,) = play(engine, env, [(replace(task, state={}), 0, 7)], Sampling(), env.tools)
+    assert rollout.error == "the environment raised KeyError: 'starts'"
+    assert (engine.asked, rollout.messages) == ([], [])
 
 
 def test_a_task_that_never_fitted_is_no_failure_of_the_policys() -> None:

@@ -14,7 +14,7 @@ from flywheel.core import envs
 from flywheel.core.envs import Say, Task, always
 from flywheel.core.envs.workplace import Workplace, generate
 from flywheel.core.envs.workplace.templates import HELD_OUT, TEMPLATES
-from flywheel.core.envs.workplace.tools import DEFINITIONS, TOOLS, call
+from flywheel.core.envs.workplace.tools import DEFINITIONS, PROPERTIES, TOOLS, call
 from flywheel.core.envs.workplace.world import FIELDS, KEYS, World, changes
 from flywheel.core.envs.workplace.worlds import world_of
 from flywheel.core.rollouts import ChatRequest, ChatResponse, Sampling, play
@@ -206,6 +206,25 @@ def test_one_hundred_episodes_are_the_same_in_any_order_and_batch() -> None:
         assert episodes(random.Random(seed).sample(tasks, 100), at_once) == first
 
 
+NUMBERS: list[Any] = ["0", "-1", "1e9", "99999999999", "9" * 4400, "٣", 0, 900, 10**10, -(10**10), 10**18 - 1]
+DATES = ["0001-01-01", "9999-12-31", "2023-02-30", "2023-12-01", "9999-12-31 23:59:59", "2023-12-01 09:00:00"]
+OTHERS = ["", "\0", "\ud800", "%Y", "x" * 10_000, "00000000", "Backlog", "event_start", "duration"]
+EXTREMES = NUMBERS + DATES + OTHERS
+
+
+def _values(name: str) -> st.SearchStrategy[Any]:
+    """Mostly such as the argument is for."""
+    is_date = "YYYY" in PROPERTIES.get(name, {}).get("description", "")
+    return st.sampled_from(NUMBERS if name == "duration" else DATES if is_date else OTHERS) | st.sampled_from(EXTREMES)
+
+
+@st.composite
+def calls_of(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any]]:
+    """A call with all that the tool must be given, and some of the rest."""
+    known, required = TOOLS[name].parameters["properties"], TOOLS[name].parameters["required"]
+    return name, {each: draw(_values(each)) for each in known if each in required or draw(st.booleans())}
+
+
 ARGUMENTS = st.dictionaries(
     st.sampled_from([name for fields in FIELDS.values() for name in fields] + ["query", "field", "new_value", "x"]),
     st.text(max_size=8) | st.integers() | st.none() | st.sampled_from(["00000001", "email", "Sales", "2023-12-01"]),
@@ -223,9 +242,21 @@ def test_a_tool_takes_what_its_schema_allows(name: str, arguments: dict[str, Any
     assert call(world_of(3).copy(), name, {"duration": 10**5000})[1] is False
 
 
+@pytest.mark.parametrize("name", TOOLS)
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_no_argument_of_any_tool_breaks_the_world(name: str, data: st.DataObject) -> None:
+    earlier = data.draw(st.lists(st.sampled_from(list(TOOLS)).flatmap(calls_of), max_size=3))
+    _call_all([*earlier, data.draw(calls_of(name))])
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from([*TOOLS, "nothing"]), ARGUMENTS), max_size=6))
 def test_no_call_breaks_the_world(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    _call_all(calls)
+
+
+def _call_all(calls: Sequence[tuple[str, dict[str, Any]]]) -> None:
     before = world_of(3)
     kept = json.dumps(before.tables, sort_keys=True)
     world = before.copy()
@@ -240,6 +271,24 @@ def test_no_call_breaks_the_world(calls: list[tuple[str, dict[str, Any]]]) -> No
             assert row[KEYS[table]] == key
             assert all(isinstance(value, str) for value in row.values())
     assert json.dumps(before.tables, sort_keys=True) == kept, "a copy shares rows until they change"
+
+
+DAYS = ["2023-12-01", "0001-01-01", "9999-12-31"]
+
+
+@pytest.mark.parametrize("day", DAYS)
+@pytest.mark.parametrize("duration", [900, 10**10, "99999999999", -(10**10), 10**18 - 1])
+def test_no_slot_is_too_long_to_look_for(day: str, duration: int | str) -> None:
+    world = world_of(3).copy()
+    for start in ("09:00:00", "23:59:59"):
+        assert call(world, "calendar.create_event", _busy(f"{day} {start}", str(duration)))[1]
+    for wanted in (duration, 30):
+        observation, is_taken = call(world, "calendar.find_free_slot", {"day": day, "duration": wanted})
+        assert (type(observation), is_taken) == (str, True)
+
+
+def _busy(start: str, duration: str) -> dict[str, str]:
+    return {"event_name": "x", "participant_email": "ada@atlas.com", "event_start": start, "duration": duration}
 
 
 def test_reading_tools_change_nothing() -> None:

@@ -17,6 +17,7 @@ from django.conf import settings
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
 from flywheel.core import envs, verifiers
+from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import attempt_seed
@@ -136,6 +137,42 @@ def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest
         '{"tool": "\\ud800", "arguments": {"\\u0000": "\\udfff"}}',
         '{"tool": "calendar.create_event", "arguments": {"person": NaN}}',
         "[" * 100_000,
+def test_an_environment_that_raises_breaks_one_attempt_alone(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = build.task_set(held_out=3)
+    bad = task_set.tasks.filter(split="held_out").earliest("number")
+
+    def respond(_: Any, task: envs.Task, messages: Any, seed: int) -> list[Any]:
+        if task.prompt == bad.prompt:
+            raise OverflowError("date value out of range")
+        return []
+
+    monkeypatch.setattr(ToolCallEnvironment, "respond", respond)
+    run = submit(build, task_set, samples=2)
+    carry_out(run, monkeypatch)
+    assert (run.state, run.done) == (State.SUCCEEDED, 6)
+    assert run.results.filter(success=True).count() == 4
+    for result in run.results.filter(task=bad).select_related("trajectory"):
+        assert (result.score, result.cause) == (None, "not_answered")
+        assert result.error == "not answered: the environment raised OverflowError: date value out of range"
+        assert result.trajectory is not None
+        assert (result.trajectory.outcome, result.trajectory.steps.filter(status="error").count()) == (None, 1)
+
+
+def test_an_environment_that_always_raises_leaves_everything_unscored(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(*_: Any) -> list[Any]:
+        raise KeyError("world")
+
+    monkeypatch.setattr(ToolCallEnvironment, "reset", reset)
+    run = submit(build, build.task_set(held_out=2), samples=1)
+    engine = carry_out(run, monkeypatch)
+    assert (run.state, engine.asked) == (State.SUCCEEDED, [])
+    assert set(run.results.values_list("score", "error")) == {
+        (None, "not answered: the environment raised KeyError: 'world'")
+    }
+
+
         "\x00\x1b[31m",
         "",
     ]

@@ -188,17 +188,17 @@ _tool(
 )
 def _find_free_slot(world: World, given: dict[str, str]) -> Any:
     try:
-        minutes = int(given["duration"])
+        wanted = timedelta(minutes=int(given["duration"]))
         at = datetime.strptime(given["day"], DAY).replace(hour=9)
-    except ValueError:
+    except (ValueError, OverflowError):
         return "Day or duration not valid."
     end = at.replace(hour=18)
     taken = sorted(_taken(world, given["day"]))
     for start, stop in taken:
-        if at + timedelta(minutes=minutes) <= start:
+        if start - at >= wanted:  # a difference always exists; a sum may lie beyond the year 9999
             break
         at = max(at, stop)
-    return at.strftime(TIME) if at + timedelta(minutes=minutes) <= end else "No free slot on this day."
+    return at.strftime(TIME) if end - at >= wanted else "No free slot on this day."
 
 
 def _taken(world: World, day: str) -> Iterable[tuple[datetime, datetime]]:
@@ -207,8 +207,8 @@ def _taken(world: World, day: str) -> Iterable[tuple[datetime, datetime]]:
             try:
                 start = datetime.strptime(row["event_start"], TIME)
                 yield start, start + timedelta(minutes=int(row["duration"]))
-            except ValueError:
-                continue  # somebody wrote no time there
+            except (ValueError, OverflowError):
+                continue  # somebody wrote no time there, or one that never ends
 
 
 # Email
