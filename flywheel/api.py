@@ -3,7 +3,7 @@
 Errors are `{"detail": text}`, or a list of `{"loc", "msg"}` for a body that does not fit.
 """
 
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
@@ -78,6 +78,11 @@ for router in (
 def _unfit(request: HttpRequest, error: Exception) -> HttpResponse:
     """A text with a NUL or a lone surrogate, or a number beyond its column: the request is wrong, not the server."""
     return api.create_response(request, {"detail": f"a value cannot be stored: {error}".splitlines()[0]}, status=422)
+
+
+@api.exception_handler(PermissionDenied)
+def _not_for_you(request: HttpRequest, error: Exception) -> HttpResponse:
+    return api.create_response(request, {"detail": str(error)}, status=403)
 
 
 @api.exception_handler(BadRequest)

@@ -227,10 +227,15 @@ class Build:
         )
 
     def task_set(
-        self, train: int = 4, held_out: int = 8, name: str = "mail", environment: Environment | None = None
+        self,
+        train: int = 4,
+        held_out: int = 8,
+        name: str = "mail",
+        environment: Environment | None = None,
+        sealed: int = 0,
     ) -> TaskSet:
         environment = environment or self.environment()
-        splits = [Split.TRAIN] * train + [Split.HELD_OUT] * held_out
+        splits = [Split.TRAIN] * train + [Split.HELD_OUT] * held_out + [Split.SEALED] * sealed
         tasks = [self.task(split, environment) for split in splits]
         task_set = TaskSet.objects.create(
             project=self.cast.project,

@@ -197,14 +197,17 @@ def _store(
     lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, tools: Sequence[dict[str, Any]], *, done: int
 ) -> None:
     verdicts = judges.settled(env, _judge(env, [rollout for _, rollout in answered]))
-    traces = [_trace(run, task, rollout, v, tools) for (task, rollout), v in zip(answered, verdicts, strict=True)]
+    traces: list[Trace] = []
+    if run.split != Split.SEALED:  # what nobody may look at is not kept
+        traces = [_trace(run, task, rollout, v, tools) for (task, rollout), v in zip(answered, verdicts, strict=True)]
     with lease.guard():
-        stored = store_rollouts(run.project, traces, version=run.version)
+        stored = store_rollouts(run.project, traces, version=run.version) if traces else []
+        keys = [row.pk for row in stored] if traces else [None] * len(answered)
         results.write(
             run,
             (
-                (task.pk, rollout, verdict, trajectory.pk)
-                for (task, rollout), verdict, trajectory in zip(answered, verdicts, stored, strict=True)
+                (task.pk, rollout, verdict, key)
+                for (task, rollout), verdict, key in zip(answered, verdicts, keys, strict=True)
             ),
         )
         if run.split == Split.HELD_OUT:

@@ -19,9 +19,13 @@ The order of thought:
 Unsafe actions with a margin of 0 follow a counting rule, for no finite sample can bound a harm at 0: no task on
 which the baseline was always safe may turn unsafe even once, and the rate may not rise.
 
+A gain on tasks by which people chose among versions is flattered by the choice. ``confirm`` judges it once more on
+sealed tasks, which nobody saw: each opening of them spends its part of the chance of error.
+
 Not covered here: how often the hold-out was opened, and whose approval it takes; both are the promotion's.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -35,6 +39,7 @@ from flywheel.core.stats import (
     PERMUTE_BELOW,
     Estimate,
     Scores,
+    Variance,
     latency_ratio,
     minimum_detectable,
     non_inferior,
@@ -174,7 +179,7 @@ def decide(policy: Policy, evidence: Evidence, seed: int = 0) -> Decision:
         return Decision("invalid", validity, f"INVALID — {'; '.join(faults)}.")
 
     before, after = evidence.baseline, _owed_as_failures(evidence)
-    gain = _gain(policy, before, after, seed)
+    gain = _gain(policy, before, after, seed, policy.alpha)
     guards = [
         *_slices(policy, evidence, after, seed),
         _invalid_outputs(policy, evidence, seed),
@@ -192,8 +197,51 @@ def decide(policy: Policy, evidence: Evidence, seed: int = 0) -> Decision:
         verdict = "eligible"
     words = _words(verdict, gain, guards, difference("success", before, after, seed=seed), policy)
     if verdict == "not_shown" and not gain.passed:
-        words += _reach(policy, before, after, gain)
+        words += _reach(policy, before, after, gain, policy.alpha)
     return Decision(verdict, [*validity, *judged, *shown], words)
+
+
+# The sealed part
+
+
+def spending(alpha: float, opening: int) -> float:
+    """The chance of error that the ``opening``-th test on one sealed part may spend: ``6 alpha / (pi^2 k^2)``.
+
+    However many follow, they sum to ``alpha``, for the sum of 1/k^2 is pi^2/6. Raises ValueError below the first.
+    """
+    if opening < 1:
+        raise ValueError(f"Openings are counted from 1, so there is no {opening}.")
+    return 6 * alpha / (math.pi * opening) ** 2
+
+
+def confirm(policy: Policy, evidence: Evidence, opening: int, seed: int = 0) -> Decision:
+    """Judge by sealed tasks, asked for the ``opening``-th time, a gain that was found on others.
+
+    Validity, the gain, and where no new unsafe action is allowed those. The other guards were judged where there are
+    more tasks: a bound that has to stay below a margin fails for want of evidence in a small part.
+    """
+    validity = _validity(policy, evidence)
+    faults = [check.detail for check in validity if check.passed is False]
+    if faults:
+        return Decision("invalid", validity, f"INVALID — {'; '.join(faults)}.")
+
+    alpha = spending(policy.alpha, opening)
+    before, after = evidence.baseline, _owed_as_failures(evidence)
+    gain = _gain(policy, before, after, seed, alpha)
+    unsafe = [] if policy.unsafe_margin else _unsafe(policy, evidence, seed)[:1]
+    judged = [gain, *unsafe]
+    change = _change(difference("success", before, after, seed=seed))
+    failed = [check.detail for check in judged if check.passed is False]
+    if any(check.harm for check in judged):
+        verdict: Verdict = "regressed"
+        words = f"REGRESSED — {change}{_joined('; ', failed)}."
+    elif failed:
+        verdict = "not_shown"
+        words = f"NOT CONFIRMED — {change}{_joined('; ', failed)}."
+        words += "" if gain.passed else _reach(policy, before, after, gain, alpha)
+    else:
+        verdict, words = "eligible", f"CONFIRMED — {change}, {gain.detail} at {100 * alpha:.2g} % error."
+    return Decision(verdict, [*validity, *judged, *_missing(evidence, after, seed)], words)
 
 
 # Validity
@@ -266,9 +314,9 @@ def _owed_as_failures(evidence: Evidence) -> list[Row]:
     ]
 
 
-def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int) -> Check:
+def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int, alpha: float) -> Check:
     a, b, clusters = pair(before, after, METRICS["success"].value)
-    gain = paired_difference(a, b, clusters, level=1 - 2 * policy.alpha, seed=seed)
+    gain = paired_difference(a, b, clusters, level=1 - 2 * alpha, seed=seed)
     if gain.mean is None:
         return Check("success", False, "nothing could be compared")
     if _too_few(policy, gain):
@@ -278,7 +326,7 @@ def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int
     if passed and (gain.low is None or (gain.clusters or 0) < PERMUTE_BELOW):
         scored = [(x, y, c) for x, y, c in zip(a, b, clusters, strict=True) if x is not None and y is not None]
         over = [y - x - policy.delta_min for x, y, _ in scored]
-        passed = sign_flip_p(over, [c for *_, c in scored], seed=seed, alternative="greater") < policy.alpha
+        passed = sign_flip_p(over, [c for *_, c in scored], seed=seed, alternative="greater") < alpha
     harm = _below(policy, gain, 0.0)
     if passed:
         detail = (
@@ -444,20 +492,36 @@ def _broken_tasks(before: Sequence[Row], after: Sequence[Row]) -> Check:
     return Check("broken tasks", None, f"{n_tasks(fixed)} fixed, {len(broken)} broken{names}", float(len(broken)))
 
 
-def _reach(policy: Policy, before: Sequence[Row], after: Sequence[Row], gain: Check) -> str:
-    """What would change a verdict for lack of evidence: more tasks, or a bigger gain."""
+def detectable(before: Sequence[Row], after: Sequence[Row], tasks: int, alpha: float) -> float | None:
+    """The least true gain that so many tasks like these would show in four of five cases, at this one-sided error.
+
+    None where the spread of these is not known.
+    """
+    variance = _variance(before, after)
+    return minimum_detectable(tasks, variance, alpha=2 * alpha) if variance and variance.per_task else None
+
+
+def _variance(before: Sequence[Row], after: Sequence[Row]) -> Variance | None:
+    """How the tasks of both arms vary."""
     value = METRICS["success"].value
     cluster, old, new = clusters_of(before), task_samples(before, value), task_samples(after, value)
     tasks = [task for task in old if task in new]
-    variance = variance_components([old[t] for t in tasks], [new[t] for t in tasks], [cluster[t] for t in tasks])
+    return variance_components([old[t] for t in tasks], [new[t] for t in tasks], [cluster[t] for t in tasks])
+
+
+def _reach(policy: Policy, before: Sequence[Row], after: Sequence[Row], gain: Check, alpha: float) -> str:
+    """What would change a verdict for lack of evidence: more tasks, or a bigger gain."""
+    variance = _variance(before, after)
+    cluster, also = clusters_of(before), clusters_of(after)
+    tasks = [task for task in cluster if task in also]
     few = len({cluster[task] for task in tasks}) < policy.min_clusters
     if gain.value is None or few or variance is None or not variance.per_task:
         return ""
     over = gain.value - policy.delta_min
     if over > 0:
-        needed = required_n(over, variance, alpha=2 * policy.alpha)
+        needed = required_n(over, variance, alpha=2 * alpha)
         return f" To show a rise of this size takes about {needed} tasks like these." if needed > len(tasks) else ""
-    least = policy.delta_min + minimum_detectable(len(tasks), variance, alpha=2 * policy.alpha)
+    least = policy.delta_min + minimum_detectable(len(tasks), variance, alpha=2 * alpha)
     return f" These {len(tasks)} tasks can show a rise of about {100 * least:.0f} points or more."
 
 

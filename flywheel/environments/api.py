@@ -25,6 +25,9 @@ from flywheel.paging import BadCursor, keyset
 router = Router(tags=["environments"])
 
 
+_COUNTED = ("train", "held_out", "sealed", "set_aside", "proved", "total")
+
+
 class Paged(Schema):
     limit: int = Field(50, ge=1, le=200)
     cursor: str = ""
@@ -45,6 +48,8 @@ class EnvironmentOut(Schema):
     description: str
     agent: str | None
     held_out_share: float
+    sealed_share: float
+    """Of all sources, out of those held out."""
     reserved_slices: list[str]
     created_at: datetime
     tasks: dict[str, int]
@@ -56,7 +61,7 @@ class EnvironmentOut(Schema):
 
     @staticmethod
     def resolve_tasks(row: Environment) -> dict[str, int]:
-        return {name: getattr(row, name, 0) for name in ("train", "held_out", "set_aside", "proved", "total")}
+        return {name: getattr(row, name, 0) for name in _COUNTED}
 
     @staticmethod
     def resolve_latest(row: Environment) -> EnvironmentVersion | None:
@@ -77,6 +82,9 @@ class EnvironmentIn(Schema):
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
     "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
+    sealed_share: float | None = None
+    """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks
+    them. A quarter of the held-out share when left out; 0 for none."""
     reserved_slices: list[str] = []
     description: str = ""
     weights: dict[str, float] | None = None
@@ -214,6 +222,7 @@ class TaskSetOut(Schema):
     digest: str
     train: int
     held_out: int
+    sealed: int
     opened: int
     """How often the held-out part was measured, by evals and while training."""
     created_at: datetime
@@ -229,6 +238,10 @@ class TaskSetOut(Schema):
     @staticmethod
     def resolve_held_out(row: TaskSet) -> int:
         return row.members.filter(split=Split.HELD_OUT).count()
+
+    @staticmethod
+    def resolve_sealed(row: TaskSet) -> int:
+        return row.members.filter(split=Split.SEALED).count()
 
     @staticmethod
     def resolve_opened(row: TaskSet) -> int:
@@ -256,7 +269,8 @@ class TaskSetWithMembers(TaskSetOut):
 
 class OpeningOut(Schema):
     kind: str
-    """`eval` and `training` measured it; `page` and `export` are looks at its rollouts."""
+    """`eval` and `training` measured the held-out part; `page` and `export` are looks at tasks or rollouts; `sealed` is
+    a candidate's final comparison on the sealed part."""
     subject: str
     actor: str | None
     times: int
@@ -286,7 +300,7 @@ def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, An
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
 def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
-    """A new environment with its first version. The held-out share and the reserved slices never change."""
+    """A new environment with its first version. The shares and the reserved slices never change."""
     project = keyed(request).project
     _refuse_attaching(request, wanted.kind)
     config, agent = wanted.config, None
@@ -308,6 +322,7 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
             config=config,
             verifier=verifier,
             held_out_share=wanted.held_out_share,
+            sealed_share=_sealed_share(wanted),
             reserved_slices=wanted.reserved_slices,
             description=wanted.description,
             through=keyed(request).through,
@@ -317,6 +332,12 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
     except (CannotMake, VerifierError) as error:
         raise HttpError(422, str(error)) from None
     return Status(201, made)
+
+
+def _sealed_share(wanted: EnvironmentIn) -> float:
+    if wanted.sealed_share is None:
+        return 0 if wanted.kind in KINDS and KINDS[wanted.kind].is_external else wanted.held_out_share / 4
+    return wanted.sealed_share
 
 
 @router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ), operation_id="get_environment")
@@ -405,9 +426,13 @@ def cancel_generation(request: HttpRequest, pk: int) -> Generation:
 
 @router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
 def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict[str, Any]:
+    """Newest first; sealed ones only where `split` asks for them. Who reads what is not trained on stands in the ledger
+    of its sets."""
     rows = _environment(request, name).tasks.select_related("environment", "source")
     rows = rows.filter(retired_at__isnull=not asked.retired)
-    if asked.split:
+    if not asked.split:
+        rows = rows.exclude(split=Split.SEALED)
+    else:
         if asked.split not in Split.values:
             raise HttpError(400, f"split: {asked.split!r} is unknown, one of {', '.join(Split.values)} is wanted")
         rows = rows.filter(split=asked.split)
@@ -417,7 +442,9 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
         rows = rows.filter(is_proved=asked.proved)
     if asked.synthetic is not None:
         rows = rows.filter(generation__isnull=not asked.synthetic)
-    return _page(rows, asked)
+    page = _page(rows, asked)
+    ledger.looked(page["items"], keyed(request).actor, Opening.Kind.EXPORT)
+    return page
 
 
 @router.post(
@@ -461,7 +488,9 @@ def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
 
 @router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ), operation_id="get_task")
 def get_task(request: HttpRequest, name: str, number: int) -> Task:
-    return _task(request, name, number)
+    row = _task(request, name, number)
+    ledger.looked([row], keyed(request).actor, Opening.Kind.EXPORT)
+    return row
 
 
 @router.post(

@@ -7,7 +7,7 @@ from django.db.models import Avg, Count, IntegerField, Q, QuerySet
 from django.db.models.functions import Cast
 
 from flywheel.core.stats import Estimate, clustered_rate, proportion
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.buckets import name_of
 
 
@@ -22,14 +22,24 @@ class Solved:
 
 
 def solve_rates(environment: Environment) -> list[Solved]:
-    """Every version that was evaluated here, newest first: a task's samples averaged, tasks clustered by source."""
+    """Every version that was evaluated here, newest first: a task's samples averaged, tasks clustered by source. Not of
+    sealed tasks: these numbers stand with the candidate that they were asked for."""
     newest = environment.versions.order_by("-number").first()
     if newest is None:
         return []
     rows = (
-        environment.tasks.filter(results__run__verifier_digest=newest.verifier_digest)
+        environment.tasks.filter(
+            results__run__verifier_digest=newest.verifier_digest,
+            results__run__split__in=[Split.TRAIN, Split.HELD_OUT],
+        )
         .order_by()
-        .values("pk", "cluster", "split", "results__run__version__agent__name", "results__run__version__number")
+        .values(
+            "pk",
+            "cluster",
+            "results__run__split",
+            "results__run__version__agent__name",
+            "results__run__version__number",
+        )
         .annotate(
             mean=Avg(Cast("results__success", IntegerField())),
             unscored=Count("results", filter=Q(results__success=None)),
@@ -37,7 +47,11 @@ def solve_rates(environment: Environment) -> list[Solved]:
     )
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for row in rows:
-        key = row["results__run__version__agent__name"], row["results__run__version__number"], row["split"]
+        key = (
+            row["results__run__version__agent__name"],
+            row["results__run__version__number"],
+            row["results__run__split"],
+        )
         groups.setdefault(key, []).append(dict(row))
     return [
         Solved(agent, number, split, clustered_rate([row["mean"] for row in found], [row["cluster"] for row in found]))
@@ -50,7 +64,7 @@ def solve_rates(environment: Environment) -> list[Solved]:
 def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[dict[str, Any]]:
     """The same for one task: attempts and how many passed, with the interval of a proportion."""
     rows = (
-        _of_verifier(task.results.all(), version)
+        _of_verifier(task.results.exclude(run__split=Split.SEALED), version)
         .order_by()
         .values("run__version__agent__name", "run__version__number")
         .annotate(
@@ -69,6 +83,7 @@ def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:
     return environments.annotate(
         train=Count("tasks", filter=active & Q(tasks__split=Split.TRAIN)),
         held_out=Count("tasks", filter=active & Q(tasks__split=Split.HELD_OUT)),
+        sealed=Count("tasks", filter=active & Q(tasks__split=Split.SEALED)),
         set_aside=Count("tasks", filter=active & Q(tasks__split=Split.SET_ASIDE)),
         proved=Count("tasks", filter=active & Q(tasks__is_proved=True)),
         total=Count("tasks", filter=active),
@@ -83,11 +98,12 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
         for row in members.values("split").annotate(tasks=Count("pk"), clusters=Count("task__cluster", distinct=True))
     }
     train = members.filter(split=Split.TRAIN).values("task__cluster")
-    shared = members.filter(split=Split.HELD_OUT, task__cluster__in=train).count()
+    shared = members.filter(split__in=MEASURED, task__cluster__in=train).count()
     nothing = {"tasks": 0, "clusters": 0}
     return {
         "train": by_split.get(Split.TRAIN, nothing),
         "held_out": by_split.get(Split.HELD_OUT, nothing),
+        "sealed": by_split.get(Split.SEALED, nothing),
         "shared": shared,
         "buckets": [
             {**row, "name": name_of(task_set.project, row["task__bucket"]).capitalize()}

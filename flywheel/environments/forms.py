@@ -69,6 +69,14 @@ class NewForm(forms.Form):
         help_text="Share of sources (sessions, customers) that are only ever measured; 1 for an environment of "
         "regression suites. It never changes afterwards.",
     )
+    sealed_share = forms.FloatField(
+        required=False,
+        min_value=0,
+        max_value=1,
+        initial=0.1,
+        help_text="Share of sources, out of those held out, that nobody looks at: they are asked for a candidate's "
+        "final comparison alone. Empty for none. It never changes afterwards.",
+    )
     reserved_slices = forms.CharField(
         required=False,
         help_text="Slices, with commas, that are never trained on, such as a wording. It never changes afterwards.",
@@ -77,6 +85,9 @@ class NewForm(forms.Form):
 
     def clean_name(self) -> str:
         return str(self.cleaned_data["name"]).lower()
+
+    def clean_sealed_share(self) -> float:
+        return self.cleaned_data["sealed_share"] or 0.0
 
     def clean_reserved_slices(self) -> list[str]:
         return [part.strip() for part in self.cleaned_data["reserved_slices"].split(",") if part.strip()]

@@ -7,7 +7,8 @@ from flywheel.accounts.models import User
 
 
 class Opening(models.Model):
-    """Who or what saw the held-out part of a task set: one row for each eval, training run, page and person, counted.
+    """Who or what saw the held-out part of a task set: one row for each eval, training run, page and person, counted;
+    and which evals asked its sealed part.
 
     Written by `ledger.opened` alone.
     """
@@ -15,8 +16,10 @@ class Opening(models.Model):
     class Kind(models.TextChoices):
         EVAL = "eval"
         TRAINING = "training", "evaluation while training"
-        PAGE = "page", "page with its rollouts"
+        PAGE = "page", "page with its tasks or rollouts"
         EXPORT = "export"
+        SEALED = "sealed", "final comparison"
+        """Of the sealed part; all the others are of the held-out one."""
 
     task_set = models.ForeignKey("environments.TaskSet", on_delete=models.CASCADE, related_name="openings")
     kind = models.CharField(max_length=16, choices=Kind)
@@ -35,7 +38,8 @@ class Opening(models.Model):
                 fields=["task_set", "kind", "subject", "actor"], name="opening_once", nulls_distinct=False
             ),
             models.CheckConstraint(
-                condition=models.Q(kind__in=["eval", "training", "page", "export"]), name="opening_kind_is_known"
+                condition=models.Q(kind__in=["eval", "training", "page", "export", "sealed"]),
+                name="opening_kind_is_known",
             ),
         ]
 

@@ -17,10 +17,19 @@ from flywheel.core import envs, tools, verifiers
 from flywheel.core.contamination import Item, duplicates, item_of_task, normalise
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.stats import PERMUTE_BELOW
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers.rubric import KIND as RUBRIC
-from flywheel.environments import judges
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
+from flywheel.environments import judges, ledger
+from flywheel.environments.models import (
+    MEASURED,
+    Environment,
+    EnvironmentVersion,
+    Split,
+    Task,
+    TaskSet,
+    TaskSetMember,
+)
 from flywheel.environments.prove import common_wrong, is_stale, prove, prove_again
 from flywheel.environments.proving import ask, is_for_a_worker, prove_all_again
 from flywheel.environments.split import split_in
@@ -28,6 +37,8 @@ from flywheel.failures.models import Failure
 from flywheel.trajectories.load import trace_of
 
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+SEALED_SOURCES = PERMUTE_BELOW
+"""Of a set's sealed part at least: with fewer no gain reaches the error that a first opening may spend."""
 
 
 class CannotMake(ValueError):
@@ -45,13 +56,15 @@ def environment(
     kind: str = "tool_call",
     agent: Agent | None = None,
     held_out_share: float = 0.4,
+    sealed_share: float = 0,
     reserved_slices: Sequence[str] = (),
     description: str = "",
     through: str = "",
 ) -> Environment:
     """A new environment with its first version. Raises CannotMake and core.verifiers.VerifierError.
 
-    The held-out share and the reserved slices never change: a split that moved later would leak.
+    `sealed_share` is a part of the held-out share. The shares and the reserved slices never change: a split that moved
+    later would leak.
     """
     check_name(name)
     _check_may_attach(project, kind, actor)
@@ -59,6 +72,8 @@ def environment(
         raise CannotMake(f"kind: {kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
     if not 0 < held_out_share <= 1:
         raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
+    if not 0 <= sealed_share < held_out_share:
+        raise CannotMake(f"sealed_share: {sealed_share} is not from 0 to below the held-out share, {held_out_share}")
     made, is_new = Environment.objects.get_or_create(
         project=project,
         name=name,
@@ -66,6 +81,7 @@ def environment(
             "kind": kind,
             "agent": agent,
             "held_out_share": held_out_share,
+            "sealed_share": sealed_share,
             "reserved_slices": sorted({slice_.strip() for slice_ in reserved_slices if slice_.strip()}),
             "description": description,
         },
@@ -201,27 +217,26 @@ def freeze(
     """Freeze proved tasks (all of them unless some are given) as the next version of a set, each request once.
 
     The newest version is returned when it has the same content. Raises CannotMake when there is nothing to freeze, or a
-    cluster or a prompt would stand in both splits. A set has tasks of both splits, unless it was chosen to be only
-    measured, as a suite is.
+    cluster or a prompt would be trained on and measured. A set has train and held-out tasks, unless it was chosen to be
+    only measured, as a suite is; a sealed part, where that is large enough to show something.
     """
     check_name(name)
     Project.objects.select_for_update(no_key=True).get(pk=environment.project_id)
     version = latest(environment)
     usable = _usable(environment, version, tasks)
     repeated = {usable[again] for again, _ in duplicates([_item(task) for task in usable])}
-    chosen = [task for task in usable if task not in repeated]
-    is_measured = all(task.split == Split.HELD_OUT for task in usable) and (tasks or environment.held_out_share == 1)
+    placed, waiting = _placed(environment, [task for task in usable if task not in repeated])
+    is_measured = all(task.split in MEASURED for task in usable) and (tasks or environment.held_out_share == 1)
     is_external = KINDS[environment.kind].is_external
     wanted = (Split.HELD_OUT,) if is_external or is_measured else (Split.TRAIN, Split.HELD_OUT)
     for split in wanted:
-        if not any(task.split == split for task in chosen):
+        if split not in placed.values():
             more = "import some" if len(wanted) == 1 else "make tasks of failures from more sessions"
             raise CannotMake(f"no proved {split.label.lower()} task: {more} first")
-    refuse_overlap(chosen)
-    refuse_contradiction(chosen)
-    content = digest(
-        {"environment": version.digest, "tasks": sorted([task.digest, task.split, task.cluster] for task in chosen)}
-    )
+    refuse_overlap(list(placed))
+    refuse_contradiction(list(placed))
+    members = sorted([task.digest, split.value, task.cluster] for task, split in placed.items())
+    content = digest({"environment": version.digest, "tasks": members})
     newest = environment.project.task_sets.filter(name=name).order_by("-version").first()
     if newest and newest.environment_version.environment_id != environment.pk:
         raise CannotMake(f"name: {name!r} is a task set of {newest.environment_version.environment}; choose another")
@@ -236,7 +251,7 @@ def freeze(
         created_by=actor,
     )
     TaskSetMember.objects.bulk_create(
-        [TaskSetMember(task_set=task_set, task=task, split=task.split) for task in chosen]
+        [TaskSetMember(task_set=task_set, task=task, split=split) for task, split in placed.items()]
     )
     record(
         project=environment.project,
@@ -244,20 +259,40 @@ def freeze(
         action="environments.freeze",
         subject=task_set,
         through=through,
-        train=sum(task.split == Split.TRAIN for task in chosen),
-        held_out=sum(task.split == Split.HELD_OUT for task in chosen),
+        train=sum(split == Split.TRAIN for split in placed.values()),
+        held_out=sum(split == Split.HELD_OUT for split in placed.values()),
+        sealed=sum(split == Split.SEALED for split in placed.values()),
+        waiting=waiting,
         duplicates=len(repeated),
     )
     return task_set
 
 
+def _placed(environment: Environment, tasks: Sequence[Task]) -> tuple[dict[Task, Split], int]:
+    """The split that each task has in a set which is frozen now, and how many sealed tasks wait for a later one.
+
+    What was sealed and has been opened is held out from then on. Fewer than SEALED_SOURCES show nothing: they stay
+    sealed and out of the set.
+    """
+    opened = ledger.opened_clusters(environment)
+    placed = {
+        task: Split.HELD_OUT if task.split == Split.SEALED and task.cluster in opened else Split(task.split)
+        for task in tasks
+    }
+    sealed = [task for task, split in placed.items() if split == Split.SEALED]
+    if len({task.cluster for task in sealed}) >= SEALED_SOURCES:
+        return placed, 0
+    return {task: split for task, split in placed.items() if split != Split.SEALED}, len(sealed)
+
+
 def _item(task: Task) -> Item:
-    """As it is compared with its siblings: a task that repeats one of the other split is no repetition but a leak."""
-    return replace(item_of_task(core_task(task)), world=digest([task.split, task.state, task.target]))
+    """As it is compared with its siblings: what is measured and repeats what is trained on, leaks."""
+    use = "measured" if task.split in MEASURED else task.split
+    return replace(item_of_task(core_task(task)), world=digest([use, task.state, task.target]))
 
 
 def refuse_overlap(tasks: Sequence[Task]) -> None:
-    """Raise CannotMake when a cluster or a (normalised) prompt stands in both splits.
+    """Raise CannotMake when a cluster or a (normalised) prompt is trained on and measured.
 
     Generated requests repeat in other worlds and want something else there: of those it is prompt and target together.
     """
@@ -265,8 +300,8 @@ def refuse_overlap(tasks: Sequence[Task]) -> None:
     for what, read in readings.items():
         train = {read(task): task for task in tasks if task.split == Split.TRAIN}
         for task in tasks:
-            if task.split == Split.HELD_OUT and (other := train.get(read(task))):
-                both = f"{task} (held-out) and {other} (train)"
+            if task.split in MEASURED and (other := train.get(read(task))):
+                both = f"{task} ({task.get_split_display()}) and {other} (train)"
                 raise CannotMake(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
 
 

@@ -19,8 +19,14 @@ from flywheel.trajectories.models import Trajectory
 class Split(models.TextChoices):
     TRAIN = "train"
     HELD_OUT = "held_out", "held-out"
+    SEALED = "sealed", "sealed"
+    """Held out, and looked at by nobody: only a candidate's final comparison asks it."""
     SET_ASIDE = "set_aside", "set aside"
     """Used for neither: its slice is reserved for measuring, but its cluster is trained on."""
+
+
+MEASURED = (Split.HELD_OUT, Split.SEALED)
+"""What nobody trains on."""
 
 
 class Environment(models.Model):
@@ -35,6 +41,8 @@ class Environment(models.Model):
     """Whose failures become tasks here."""
     held_out_share = models.FloatField(default=0.4)
     """Share of source clusters that are never trained on; 1 where everything is only measured."""
+    sealed_share = models.FloatField(default=0)
+    """Share of source clusters that are sealed, out of those that are held out."""
     reserved_slices = models.JSONField(default=list, blank=True)
     """Slices (such as wordings) that are only ever measured."""
     created_at = models.DateTimeField(default=timezone.now)
@@ -43,6 +51,10 @@ class Environment(models.Model):
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["project", "name"], name="environment_name_once"),
             models.CheckConstraint(condition=Q(held_out_share__gt=0, held_out_share__lte=1), name="environment_share"),
+            models.CheckConstraint(
+                condition=Q(sealed_share__gte=0, sealed_share__lt=models.F("held_out_share")),
+                name="environment_sealed_share",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -204,7 +216,9 @@ class TaskSetMember(models.Model):
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["task_set", "task"], name="task_set_member_once"),
-            models.CheckConstraint(condition=Q(split__in=["train", "held_out"]), name="task_set_member_split"),
+            models.CheckConstraint(
+                condition=Q(split__in=["train", "held_out", "sealed"]), name="task_set_member_split"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -43,6 +43,8 @@ def start(*, task: Task, actor: User, seed: int = 0) -> Play:
     Who plays a held-out task learns what it is: that is noted with every set it stands in.
     """
     version = latest(task.environment)
+    if task.split == Split.SEALED:
+        raise CannotMake(f"{task} is sealed: only a candidate's final comparison asks it")
     if KINDS[task.environment.kind].is_external:
         raise CannotMake(f"{task.environment} is somebody else's server, where only eval runs play")
     env = envs.build(task.environment.kind, version.config, version.verifier)

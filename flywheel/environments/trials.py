@@ -58,6 +58,8 @@ def submit(
     there = set(environment.tasks.filter(number__in=numbers).values_list("number", flat=True))
     if missing := [number for number in numbers if number not in there]:
         raise CannotMake(f"tasks: {environment} has no task t-{missing[0]}")
+    if sealed := environment.tasks.filter(number__in=numbers, split=Split.SEALED).first():
+        raise CannotMake(f"tasks: {sealed} is sealed: only a candidate's final comparison asks it")
     environment.trials.filter(state__in=FINISHED, finished_at__lt=timezone.now() - KEPT).delete()
     # Whoever tries again does not wait for what they have changed since.
     for older in environment.trials.filter(created_by=actor).exclude(state__in=FINISHED).exclude(idempotency_key=key):
@@ -83,7 +85,7 @@ def submit(
 
 def suggested(environment: Environment) -> list[int]:
     """Tasks to try on: the newest in use, of the train split while it has one."""
-    rows = environment.tasks.filter(retired_at=None).order_by("-pk")
+    rows = environment.tasks.filter(retired_at=None).exclude(split=Split.SEALED).order_by("-pk")
     train = rows.filter(split=Split.TRAIN)
     return list((train if train.exists() else rows).values_list("number", flat=True)[:TASKS_SHOWN])
 

@@ -19,7 +19,7 @@ from flywheel.core.contamination import normalise
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.variants import CannotVary, Entity, Spec
 from flywheel.environments.make import CannotMake, core_task, latest
-from flywheel.environments.models import Generation, Split, Task
+from flywheel.environments.models import MEASURED, Generation, Split, Task
 
 AT_MOST = 200
 """Variants of one task at once."""
@@ -83,8 +83,8 @@ def made(job: Generation) -> Iterator[envs.Task]:
     assert origin is not None
     others = origin.environment.tasks.exclude(generation=job)
     taken = {normalise(prompt) for prompt in others.values_list("prompt", flat=True)}
-    apart = Split.TRAIN if origin.split == Split.HELD_OUT else Split.HELD_OUT
-    told = "\n".join(others.filter(split=apart).values_list("prompt", flat=True))
+    apart = [Split.TRAIN] if origin.split in MEASURED else MEASURED
+    told = "\n".join(others.filter(split__in=apart).values_list("prompt", flat=True))
 
     def forbidden(entity: Entity, value: str) -> bool:
         return entity.kind in PERSONAL and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", told) is not None

@@ -68,6 +68,7 @@ def index(request: PageRequest) -> HttpResponse:
     counted = sets.select_related("environment_version__environment").annotate(
         train=Count("members", filter=Q(members__split=Split.TRAIN)),
         held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
+        sealed=Count("members", filter=Q(members__split=Split.SEALED)),
     )
     try:
         page = keyset(counted, cursor=request.GET.get("cursor", ""), limit=SETS_AT_ONCE, query=request.GET)
@@ -103,7 +104,7 @@ def create(request: PageRequest) -> HttpResponse:
         if isinstance(form, AttachForm):
             content["config"] = form.config
         else:
-            content |= {field: data[field] for field in ("held_out_share", "reserved_slices")}
+            content |= {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
         try:
             made = make.environment(
                 project=request.project,
@@ -186,8 +187,13 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
 @requires(Permission.VIEW)
 def task(request: PageRequest, name: str, number: int) -> HttpResponse:
     row = _task(request, name, number)
+    ledger.looked([row], request.actor)
     version = row.environment.versions.order_by("-number").first()
-    results = row.results.select_related("run__version__agent", "trajectory").order_by("-pk")[:20]
+    results = (
+        row.results.exclude(run__split=Split.SEALED)
+        .select_related("run__version__agent", "trajectory")
+        .order_by("-pk")[:20]
+    )
     sets = row.task_sets.order_by("-pk")
     return render(
         request,
@@ -232,7 +238,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
         "environment_version__environment", "created_by"
     )
     row = get_object_or_404(rows, name=name, version=version)
-    members = row.members.select_related("task__environment")
+    members = row.members.exclude(split=Split.SEALED).select_related("task__environment")
     if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
         members = members.filter(split=split)
     runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
@@ -249,6 +255,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
             "environment": row.environment_version.environment,
             "shape": figures.shape(row),
             "openings": ledger.openings(row),
+            "sealed_openings": len(ledger.sealed_openings(row)),
             "suites": row.suites.filter(retired_at=None).select_related("agent"),
             "ledger": row.openings.select_related("actor")[:OPENINGS_SHOWN],
             "beside": leaks.of_task_set(row, DATASETS_SHOWN),

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flywheel.core.compare import compare
+from flywheel.environments.models import Split
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.run import bucket_of, rows_of
 from flywheel.jobs import State
@@ -34,6 +35,8 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
     if candidate.pk == baseline.pk:
         raise CannotCompare("choose two runs; this is one")
     for run in (candidate, baseline):
+        if run.split == Split.SEALED:
+            raise CannotCompare(f"{run} asked sealed tasks: how they compare stands with the candidate")
         if run.state != State.SUCCEEDED:
             raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded{_because(run)}")
     environments = {run.task_set.environment_version.environment_id for run in (candidate, baseline)}

@@ -17,7 +17,7 @@ from flywheel.core import envs, verifiers
 from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.core.verifiers import Verdict, unscored
 from flywheel.environments.make import core_task
-from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState
@@ -39,6 +39,8 @@ def submit(
     """
     if version.environment_id != run.task_set.environment_version.environment_id:
         raise CannotRescore(f"version: {version} is of another environment than {run.task_set}")
+    if run.split == Split.SEALED:
+        raise CannotRescore(f"run: {run} asked sealed tasks, whose rollouts nobody keeps")
     if not run.is_finished:
         raise CannotRescore(f"run: {run} is {run.state}; its attempts can be judged again when it is over")
     total = run.results.count()

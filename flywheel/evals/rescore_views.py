@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore
-from flywheel.evals.run import note_look
+from flywheel.evals.run import note_look, refuse_sealed
 from flywheel.jobs import StaleState
 from flywheel.polling import loaded_anew
 
@@ -25,6 +25,7 @@ def rescores(request: PageRequest, pk: int) -> HttpResponse:
     """What a run's page shows of other verifiers: who judged its rollouts again, and the form that asks for it."""
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = get_object_or_404(rows, project=request.project, pk=pk)
+    refuse_sealed(run)
     old = run.task_set.environment_version
     context = {
         "run": run,

@@ -11,8 +11,8 @@ from flywheel.core.verifiers import Verdict
 from flywheel.evals.models import EvalRun
 from flywheel.trajectories.formats.reading import count, text
 
-Judged = tuple[int, Rollout, Verdict, int]
-"""The task's key, the attempt, what is said of it, and the key of its trajectory."""
+Judged = tuple[int, Rollout, Verdict, int | None]
+"""The task's key, the attempt, what is said of it, and the key of its trajectory, where one is kept."""
 
 _COLUMNS = {
     "run_id": "int8",
@@ -44,7 +44,7 @@ def write(run: EvalRun, judged: Iterable[Judged]) -> None:
             copy.write_row((run.pk, *_row(*each)))
 
 
-def _row(task: int, rollout: Rollout, verdict: Verdict, trajectory: int) -> Sequence[Any]:
+def _row(task: int, rollout: Rollout, verdict: Verdict, trajectory: int | None) -> Sequence[Any]:
     reason, responses = text(verdict.reason), rollout.responses
     return (
         task,

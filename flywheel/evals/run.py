@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
 from flywheel import env
@@ -19,7 +20,7 @@ from flywheel.core.errors import FieldError
 from flywheel.core.metrics import Row, clusters_of, pass_at_k, pass_hat_k, slices, solve_rates, summarise
 from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.environments import ledger
-from flywheel.environments.models import Opening, Split, Task, TaskSet
+from flywheel.environments.models import MEASURED, Opening, Split, Task, TaskSet
 from flywheel.evals import budget as budgets
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
@@ -41,6 +42,10 @@ class CannotEvaluate(FieldError):
     """The run cannot be submitted; `field` says where, the message what would be right."""
 
 
+class Sealed(PermissionDenied):
+    """Nobody sees what came of single tasks of a sealed part; the message says where the numbers stand."""
+
+
 def submit(
     *,
     key: uuid.UUID,
@@ -53,16 +58,20 @@ def submit(
     sampling: dict[str, Any] | None = None,
     engine: str = Engine.ENDPOINT,
     budget: Mapping[str, Any] | None = None,
+    is_final: bool = False,
     through: str = "",
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
 
     `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
-    take at most (`budget.py`). Raises CannotEvaluate.
+    take at most (`budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises
+    CannotEvaluate.
     """
     if version.agent.project_id != task_set.project_id:
         raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
-    if split not in (Split.TRAIN, Split.HELD_OUT):
+    if split == Split.SEALED and not is_final:
+        raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
+    if split not in (Split.TRAIN, *MEASURED):
         raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
     if not 1 <= samples <= MAX_SAMPLES:
         raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
@@ -221,10 +230,17 @@ def _buckets(tasks: Mapping[int, Task]) -> dict[str, str]:
 
 
 def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
-    """Somebody sees rollouts of the run: in the ledger of its set where they are of the held-out split. Not `anew`: on
-    a page that is open and asks again by itself."""
+    """Somebody is to see rollouts of the run: noted in the ledger where they are held out. Not `anew`: on a page that is
+    open and asks again by itself. Raises Sealed for those that nobody may see."""
+    refuse_sealed(run)
     if run.split == Split.HELD_OUT and run.done:
         ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor, anew=anew)
+
+
+def refuse_sealed(run: EvalRun) -> None:
+    """Raise Sealed for a run whose single attempts are for nobody's eyes."""
+    if run.split == Split.SEALED:
+        raise Sealed(f"{run} asked sealed tasks: what came of them together stands with its candidate, and no more")
 
 
 def _by(rows: list[Row], key: dict[str, str]) -> dict[str, Any]:

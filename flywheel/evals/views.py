@@ -47,7 +47,7 @@ def index(request: PageRequest) -> HttpResponse:
             "agents": Agent.objects.filter(project=request.project).order_by("name"),
             "sets": TaskSet.objects.filter(project=request.project).order_by("name").values_list("name", flat=True),
             "states": State.choices,
-            "splits": [(Split.HELD_OUT.value, Split.HELD_OUT.label), (Split.TRAIN.value, Split.TRAIN.label)],
+            "splits": [(split.value, split.label) for split in (Split.HELD_OUT, Split.TRAIN, Split.SEALED)],
             "is_filtered": any(request.GET.get(name) for name in FILTERS),
         },
     )
@@ -120,7 +120,9 @@ def _form(request: PageRequest, form: EvalForm, status: int = 200) -> HttpRespon
 @requires(Permission.VIEW)
 def run(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
-    verbs.note_look(found, request.actor)
+    is_sealed = found.split == Split.SEALED
+    if not is_sealed:
+        verbs.note_look(found, request.actor)
     others = (
         EvalRun.objects.filter(project=request.project, task_set=found.task_set, split=found.split)
         .filter(state=State.SUCCEEDED)
@@ -138,14 +140,14 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "tiles": facts.tiles(found),
             "familiar": facts.familiar(found),
             "origins": facts.origins(found),
-            "buckets": facts.slices_chart(found, "buckets", "Success by bucket"),
-            "slices": facts.slices_chart(found, "slices", "Success by wording"),
-            "matrix": matrices.matrix(found, request.GET),
+            "buckets": None if is_sealed else facts.slices_chart(found, "buckets", "Success by bucket"),
+            "slices": None if is_sealed else facts.slices_chart(found, "slices", "Success by wording"),
+            "matrix": matrices.matrix(found, request.GET) if found.done and not is_sealed else None,
             "choices": matrices.SHOW,
             "form": BudgetForm(initial=found.budget),
             "of_policy": budget.of_policy(found),
             "of_judges": budget.of_judges(found),
-            "others": others if found.state == State.SUCCEEDED else [],
+            "others": others if found.state == State.SUCCEEDED and not is_sealed else [],
         },
     )
 

@@ -18,6 +18,8 @@ from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.propose import CannotPropose, propose
+from flywheel.promotions.sealed import CannotOpen, open_sealed
+from flywheel.promotions.show import final
 from flywheel.promotions.suite_api import ToldOut
 from flywheel.trajectories.models import Trajectory
 
@@ -73,9 +75,36 @@ class CandidateOut(Schema):
         return row.proposed_by.username
 
 
+class FinalOut(Schema):
+    """A candidate at the sealed part of its set."""
+
+    state: str
+    """`unopened`, `unfinished`, `failed`, `void`, `eligible` (confirmed), `not_shown`, `regressed` or `invalid`."""
+    label: str
+    words: str
+    tasks: int
+    sources: int
+    opening: int
+    """Which opening of the sealed part this is, or would be."""
+    alpha: float
+    """The chance of error that it spends."""
+    held_out: dict[str, Any]
+    """The difference of success by which it was chosen."""
+    gain: dict[str, Any] | None
+    """The same of the sealed tasks; null until both versions were asked."""
+    version_eval: int | None
+    baseline_eval: int | None
+
+
 class CandidateWithReport(CandidateOut):
     report: dict[str, Any]
     report_digest: str
+    sealed: FinalOut | None
+    """Null where its set has no sealed part."""
+
+    @staticmethod
+    def resolve_sealed(row: Candidate) -> dict[str, Any] | None:
+        return final(row)
 
 
 class CandidatePage(Schema):
@@ -118,6 +147,8 @@ class PromotionOut(Schema):
     against_the_gate: bool
     suites: list[ToldOut]
     """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
+    sealed: FinalOut | None
+    """How it stood at the sealed part of its set then; null where none was asked."""
     reason: str
     unserved: str
     """Of a rollback that was just made: why no server answers with it, empty where one does."""
@@ -142,6 +173,10 @@ class PromotionOut(Schema):
     @staticmethod
     def resolve_approved_by(row: Promotion) -> str:
         return row.approved_by.username
+
+    @staticmethod
+    def resolve_sealed(row: Promotion) -> dict[str, Any] | None:
+        return row.sealed or None
 
 
 class PromotionPage(Schema):
@@ -174,6 +209,20 @@ def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
 @router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ), operation_id="get_candidate")
 def get_candidate(request: HttpRequest, pk: int) -> Any:
     return _with_report(keyed(request), pk)
+
+
+@router.post(
+    "/candidates/{pk}/sealed", response=CandidateWithReport, auth=Key(Scope.APPROVE), operation_id="open_sealed"
+)
+def open_sealed_part(request: HttpRequest, pk: int) -> Any:
+    """Have both versions attempt the sealed tasks. Each candidate that asks them leaves less to be shown to the next;
+    the same candidate is asked once."""
+    asked = keyed(request)
+    try:
+        open_sealed(candidate=_with_report(asked, pk), actor=asked.actor, through=asked.through)
+    except CannotOpen as error:
+        raise HttpError(422, str(error)) from error
+    return _with_report(asked, pk)
 
 
 @router.post(
@@ -237,7 +286,9 @@ def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
 
 def _with_report(request: KeyRequest, pk: int) -> Candidate:
     """Its report tells how each task went: who reads it looks at both evals."""
-    rows = _candidates(request).select_related("version_eval__task_set", "baseline_eval__task_set")
+    rows = _candidates(request).select_related(
+        "version_eval__task_set__environment_version", "version_eval__version", "baseline_eval__task_set"
+    )
     row: Candidate = get_object_or_404(rows, pk=pk)
     for run in (row.version_eval, row.baseline_eval):
         note_look(run, request.actor)

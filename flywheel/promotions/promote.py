@@ -4,7 +4,7 @@ A move is a compare-and-set on `Agent.generation` and one append-only `Promotion
 never approve their own work: who launched may not approve, here and as a constraint of the database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from flywheel.core.digests import digest
 from flywheel.evals import served
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.promotions.sealed import Comparison, final_of
 
 PROMOTE_S = 30.0
 """The longest that a server may take to be ready for what goes live."""
@@ -38,9 +39,10 @@ def promote(
 ) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
-    `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, or that has
-    not passed every regression suite of its agent (one that was retired since it was made is not passed), needs
-    `override`, and is marked for ever. Raises CannotPromote.
+    `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
+    sealed part of its set (where it has one) does not confirm, or that has not passed every regression suite of its
+    agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever. Raises
+    CannotPromote.
     """
     rows = Candidate.objects.select_related("agent", "version", "baseline")
     check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
@@ -49,7 +51,7 @@ def promote(
     with transaction.atomic():
         Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
         row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
-        stands, against = check(row)
+        stands, final, against = check(row)
         promotion = _move(
             agent=row.agent,
             generation=generation,
@@ -61,6 +63,7 @@ def promote(
             approved_by=actor,
             against_the_gate=bool(against),
             told=[stand.told() for stand in stands],
+            sealed=final.told() if final else {},
             reason=reason,
             through=through,
         )
@@ -138,17 +141,17 @@ def make_first(*, agent: Agent, version: Version, actor: User, reason: str, thro
 
 def _check(
     row: Candidate, *, actor: User, reason: str, generation: int, override: bool
-) -> tuple[list[suites.Standing], list[str]]:
-    """How it stands at its suites, and why the gate does not let it through. Raises CannotPromote where it cannot be
-    approved, by this actor or so."""
+) -> tuple[list[suites.Standing], Comparison | None, list[str]]:
+    """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
+    CannotPromote where it cannot be approved, by this actor or so."""
     if row.state != Candidate.State.WAITING:
         raise CannotPromote(f"this candidate is {row.state} already")
     if not reason.strip():
         raise CannotPromote("reason: say why; it is kept with the promotion")
     if actor.pk in {row.proposed_by_id, row.version.created_by_id}:
         raise CannotPromote("you launched what made this candidate; another approver must decide")
-    stands = suites.standings_of(row)
-    against = _against(row, stands)
+    stands, final = suites.standings_of(row), final_of(row)
+    against = _against(row, stands, final)
     if against and not override:
         raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
@@ -157,14 +160,16 @@ def _check(
         raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
     if row.agent.generation != generation:
         raise MovedMeanwhile(MOVED)
-    return stands, against
+    return stands, final, against
 
 
-def _against(row: Candidate, stands: Sequence[suites.Standing]) -> list[str]:
+def _against(row: Candidate, stands: Sequence[suites.Standing], final: Comparison | None) -> list[str]:
     """Why the gate does not let it through; empty when it does."""
     against = []
     if row.verdict != Candidate.Verdict.ELIGIBLE:
         against.append(f"the gate says {Candidate.Verdict(row.verdict).label}")
+    if final and not final.is_passed:
+        against.append(f"its sealed part is {final.label} ({final.words})")
     open_ = [stand for stand in stands if not stand.is_passed]
     return against + [f"suite {stand.suite} is {stand.label} ({stand.words})" for stand in open_]
 
@@ -183,6 +188,7 @@ def _move(
     proposed_by: User | None = None,
     against_the_gate: bool = False,
     told: Sequence[dict[str, Any]] = (),
+    sealed: Mapping[str, Any] | None = None,
 ) -> Promotion:
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
     before, (name, problem) = present.live, handed
@@ -207,6 +213,7 @@ def _move(
         approved_by=approved_by,
         against_the_gate=against_the_gate,
         suites=list(told),
+        sealed=dict(sealed or {}),
         reason=reason,
     )
     promotion.unserved = unserved
@@ -221,6 +228,7 @@ def _move(
         before=str(before) if before else None,
         against_the_gate=against_the_gate,
         suites={suite["suite"]: suite["state"] for suite in told},
+        **({"sealed": sealed["state"]} if sealed else {}),
         unserved=unserved,
     )
     return promotion

@@ -11,6 +11,7 @@ from flywheel.core.digests import digest
 from flywheel.core.gate import Evidence, decide
 from flywheel.core.gate import Policy as Rules
 from flywheel.core.metrics import Row
+from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import bucket_of, rows_of
 from flywheel.jobs import State
@@ -42,6 +43,11 @@ def propose(
     """
     if version_eval.state != State.SUCCEEDED or baseline_eval.state != State.SUCCEEDED:
         raise CannotPropose("both evals must have succeeded")
+    for each in (version_eval, baseline_eval):
+        if each.split != Split.HELD_OUT:
+            raise CannotPropose(
+                f"{each} asked {each.get_split_display().lower()} tasks; a gain is shown by held-out ones"
+            )
     if version_eval.version.agent_id != baseline_eval.version.agent_id:
         raise CannotPropose("the two versions belong to different agents")
     if version_eval.version_id == baseline_eval.version_id:
@@ -82,13 +88,31 @@ def propose(
 
 def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> dict[str, Any]:
     """Comparison and decision as JSON: a pure function of stored results, so that it can be made again and compared."""
-    before, after = rows_of(baseline_eval), rows_of(version_eval)
+    evidence, checks = _evidence(version_eval, baseline_eval)
+    before, after = list(evidence.baseline), list(evidence.candidate)
+    decision = decide(Rules.from_dict(policy.rules), evidence)
+    return {
+        "comparison": asdict(compare(before, after, slice_of=evidence.slice_of)),
+        "familiarity": _familiarity(baseline_eval, version_eval),
+        "contamination": _contamination(checks, before, after),
+        "rewards": reward.of_version(version_eval.version),
+        "decision": asdict(decision),
+    }
+
+
+def evidence_of(version_eval: EvalRun, baseline_eval: EvalRun) -> Evidence:
+    """What the two evals, of one split, tell of the two versions."""
+    return _evidence(version_eval, baseline_eval)[0]
+
+
+def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, list[ContaminationCheck]]:
+    """The same, with the checks of what the newer version learnt from."""
     learnt = contamination.datasets_of(version_eval.version)
     checks = [contamination.checked(dataset, version_eval.task_set) for dataset in learnt]
     buckets = bucket_of(version_eval)
     evidence = Evidence(
-        baseline=before,
-        candidate=after,
+        baseline=rows_of(baseline_eval),
+        candidate=rows_of(version_eval),
         taskset_digests=(baseline_eval.task_set.digest, version_eval.task_set.digest),
         verifier_digests=(baseline_eval.verifier_digest, version_eval.verifier_digest),
         sampling=(_settings(baseline_eval), _settings(version_eval)),
@@ -97,14 +121,7 @@ def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> 
         cells=len(buckets) * version_eval.samples,
         slice_of=buckets,
     )
-    decision = decide(Rules.from_dict(policy.rules), evidence)
-    return {
-        "comparison": asdict(compare(before, after, slice_of=buckets)),
-        "familiarity": _familiarity(baseline_eval, version_eval),
-        "contamination": _contamination(checks, before, after),
-        "rewards": reward.of_version(version_eval.version),
-        "decision": asdict(decision),
-    }
+    return evidence, checks
 
 
 def _settings(run: EvalRun) -> dict[str, Any]:

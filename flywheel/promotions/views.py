@@ -4,6 +4,7 @@ from django.contrib import messages
 from django.db import transaction
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
@@ -13,7 +14,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.run import note_look
 from flywheel.paging import keyset
 from flywheel.promotions import lineage as origins
-from flywheel.promotions import show
+from flywheel.promotions import sealed, show
 from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.policy import change_policy, current_policy
@@ -52,6 +53,26 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
     form = DecisionForm(initial={"generation": row.agent.generation})
     return _show(request, row, form)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def final(request: PageRequest, pk: int) -> HttpResponse:
+    """How it stands at the sealed part, asked for again while that is being attempted."""
+    row = _candidate(request, pk)
+    context = {"candidate": row, "final": show.final(row)}
+    return render(request, "promotions/_final.html", context) if context["final"] else HttpResponse()
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def open_sealed(request: PageRequest, pk: int) -> HttpResponse:
+    row = _candidate(request, pk)
+    try:
+        sealed.open_sealed(candidate=row, actor=request.actor)
+    except sealed.CannotOpen as error:
+        messages.error(request, f"Nothing was asked: {error}.")
+    return redirect(f"{reverse('promotions:candidate', args=[request.project.slug, pk])}#final")
 
 
 @require_POST

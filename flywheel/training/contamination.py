@@ -20,7 +20,7 @@ from flywheel.agents.models import Version
 from flywheel.core.contamination import METHOD, Item, Report, check, item_of_row, item_of_task
 from flywheel.environments.leaks import line_of
 from flywheel.environments.make import core_task
-from flywheel.environments.models import Split, Suite, Task, TaskSet, TaskSetMember
+from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.training.check_models import ContaminationCheck
 from flywheel.training.models import Dataset, TrainingRun
 
@@ -47,7 +47,7 @@ def known(datasets: Collection[Dataset], task_sets: Collection[TaskSet]) -> dict
 
 def shown(dataset: Dataset) -> list[ContaminationCheck]:
     """The checks that a page of the dataset shows, what is missing made up for where that is quick."""
-    held_out = TaskSetMember.objects.filter(task_set__project=dataset.project_id, split=Split.HELD_OUT)
+    held_out = TaskSetMember.objects.filter(task_set__project=dataset.project_id, split__in=MEASURED)
     if dataset.rows + held_out.order_by().values("task").distinct().count() <= AT_ONCE:
         return check_all(dataset)
     return list(_kept(dataset).order_by("-task_set_id"))
@@ -124,8 +124,8 @@ def _reports(
 
 
 def _held_out(sets: Collection[TaskSet]) -> tuple[dict[int, Item], dict[int, set[int]]]:
-    """The held-out tasks of the sets, and by set which of them are its."""
-    rows = TaskSetMember.objects.filter(task_set__in=sets, split=Split.HELD_OUT).values_list("task_set", "task")
+    """The held-out and sealed tasks of the sets, and by set which of them are its."""
+    rows = TaskSetMember.objects.filter(task_set__in=sets, split__in=MEASURED).values_list("task_set", "task")
     members: dict[int, set[int]] = {}
     for task_set, task in rows:
         members.setdefault(task_set, set()).add(task)

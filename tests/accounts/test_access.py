@@ -63,7 +63,8 @@ PAGES = {
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
         training:live training:rollouts
-        promotions:index promotions:candidate promotions:lineage promotions:suites promotions:suites_beside
+        promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
+        promotions:suites_beside
     """,
     Permission.REVIEW: """
         evals:judge_output evals:undo_judgement evals:finish_reward_audit
@@ -101,7 +102,8 @@ PAGES = {
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back
     """,
     Permission.APPROVE: """
-        promotions:approve promotions:reject promotions:roll_back promotions:first evals:override_reward_audit
+        promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
+        evals:override_reward_audit
     """,
     Permission.ADMIN: """
         promotions:policy trajectories:connect_key
@@ -163,7 +165,7 @@ CALLS = {
         recommend_fix build_dataset mix_datasets check_dataset_contamination launch_run cancel_run resume_run
         propose_candidate run_candidate_suites
     """,
-    Scope.APPROVE: "approve_candidate reject_candidate roll_back override_reward_audit",
+    Scope.APPROVE: "approve_candidate open_sealed reject_candidate roll_back override_reward_audit",
     Scope.ADMIN: """
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flywheel.core.gate import _LIMITS, Check, Decision, Evidence, Policy, decide
+from flywheel.core.gate import _LIMITS, Check, Decision, Evidence, Policy, confirm, decide, detectable, spending
 from flywheel.core.metrics import Row
 
 SLICES = {f"t{i}": "hurt" if i < 20 else "fine" for i in range(60)}
@@ -331,3 +331,80 @@ def test_a_bad_policy_is_refused_by_name(data: dict[str, Any], words: str) -> No
 
 def test_every_policy_field_has_limits() -> None:
     assert {"version", *_LIMITS} == set(Policy().to_dict())
+
+
+# The sealed part
+
+
+def test_openings_share_the_chance_of_error_and_never_spend_more() -> None:
+    spent = [spending(0.05, opening) for opening in range(1, 2_000)]
+    assert spent[0] == pytest.approx(0.0304, abs=1e-4)
+    assert spent[1] < 0.2 * 0.05 < spent[0]
+    assert sum(spent) == pytest.approx(0.05, abs=2e-5)
+    assert sum(spent) < 0.05
+    with pytest.raises(ValueError, match="counted from 1"):
+        spending(0.05, 0)
+
+
+def test_a_gain_is_confirmed_at_the_first_opening_and_harder_to_confirm_at_each_later_one() -> None:
+    slight = arm(0.52, seed=4, tasks=90, clusters=90)
+    sealed = evidence(arm(0.4, seed=3, tasks=90, clusters=90), slight)
+    words = [confirm(Policy(), sealed, opening).words for opening in (1, 40)]
+    assert confirm(Policy(), sealed, 1).verdict == "eligible"
+    assert words[0].startswith("CONFIRMED — success up ")
+    assert words[0].endswith("by the one-sided bound at 3 % error.")
+    assert confirm(Policy(), sealed, 40).verdict == "not_shown"
+    assert words[1].startswith("NOT CONFIRMED — success up ")
+    assert "chance alone could explain it" in words[1]
+
+
+def test_a_fall_on_sealed_tasks_is_a_regression() -> None:
+    decision = confirm(Policy(), evidence(BETTER, BASELINE), 1)
+    assert decision.verdict == "regressed"
+    assert decision.words.startswith("REGRESSED — success down ")
+
+
+def test_sealed_arms_that_cannot_be_compared_confirm_nothing() -> None:
+    decision = confirm(Policy(), evidence(BASELINE, BETTER, train_overlap=["t3"]), 1)
+    assert decision.verdict == "invalid"
+    assert "also in training" in decision.words
+
+
+def test_a_new_unsafe_action_on_a_sealed_task_confirms_nothing() -> None:
+    safe = part(BASELINE, "unsafe", [0.0] * len(BASELINE))
+    unsafe = part(BETTER, "unsafe", [1.0] + [0.0] * (len(BETTER) - 1))
+    decision = confirm(Policy(), evidence(safe, unsafe), 1)
+    assert decision.verdict != "eligible"
+    assert "new on 1 task" in decision.words
+    assert confirm(Policy(unsafe_margin=0.1), evidence(safe, unsafe), 1).verdict == "eligible"
+
+
+def test_slower_or_dearer_is_judged_where_there_are_more_tasks() -> None:
+    slow = [replace(row, latency_ms=100.0) for row in BETTER]
+    quick = [replace(row, latency_ms=10.0) for row in BASELINE]
+    assert decide(Policy(), evidence(quick, slow)).verdict == "regressed"
+    assert confirm(Policy(), evidence(quick, slow), 1).verdict == "eligible"
+
+
+def test_choosing_the_best_of_eight_and_confirming_once_errs_as_often_as_allowed() -> None:
+    """Eight versions that are no better: the best by held-out tasks is confirmed by sealed ones in 5 % at most."""
+    rng = np.random.default_rng(7)
+    confirmed, campaigns = 0, 400
+    for campaign in range(campaigns):
+        skill = rng.uniform(0.2, 0.8, 60)
+        base = arm(skill[:40], (campaign, 0))
+        arms = [arm(skill[:40], (campaign, version)) for version in range(1, 9)]
+        best = max(range(8), key=lambda number: sum(bool(row.success) for row in arms[number]))
+        sealed = [arm(skill[40:], (campaign, 100 + number), tasks=20, clusters=20) for number in (0, best + 1)]
+        if decide(Policy(), evidence(base, arms[best])).verdict == "eligible":
+            confirmed += confirm(Policy(), evidence(*sealed), 1).verdict == "eligible"
+    assert confirmed / campaigns <= 0.05
+
+
+def test_what_sealed_tasks_can_show_is_told_from_how_the_others_vary() -> None:
+    few, many = (detectable(BASELINE, BETTER, tasks, 0.03) for tasks in (20, 80))
+    assert few is not None
+    assert many is not None
+    assert few == pytest.approx(2 * many)
+    assert 0 < many < 1
+    assert detectable([], [], 20, 0.03) is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from flywheel.environments.models import Environment, Split
+from flywheel.environments.models import Environment, Opening, Split
 from flywheel.failures.label import decide
 from tests.conftest import Build, Cast
 
@@ -24,7 +24,7 @@ def headers(cast: Cast, key: Key) -> dict[str, str]:
 
 def test_from_a_failure_to_a_frozen_set(cast: Cast, build: Build, client: Client, headers: dict[str, str]) -> None:
     version = build.version()
-    wanted = {"name": "mail", "version": str(version), "held_out_share": 0.5}
+    wanted = {"name": "mail", "version": str(version), "held_out_share": 0.5, "sealed_share": 0}
     made = client.post(API, wanted, JSON, headers=headers)
     assert made.status_code == 201
     assert made.json()["latest"]["number"] == 1
@@ -115,3 +115,37 @@ def test_scopes_and_projects(cast: Cast, build: Build, client: Client, key: Key)
     assert client.get(API, headers=other).json()["items"] == []
     assert client.get(f"{API}/mail/tasks?split=weird", headers=key("read")).status_code == 400
     assert Environment.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "sealed"),
+    [({}, 0.1), ({"held_out_share": 0.2}, 0.05), ({"sealed_share": 0}, 0), ({"sealed_share": 0.3}, 0.3)],
+)
+def test_a_quarter_of_what_is_held_out_is_sealed_unless_one_says_otherwise(
+    build: Build, client: Client, headers: dict[str, str], asked: dict[str, float], sealed: float
+) -> None:
+    wanted = {"name": "mail", "version": str(build.version()), **asked}
+    made = client.post(API, wanted, JSON, headers=headers).json()
+    assert made["sealed_share"] == pytest.approx(sealed)
+
+
+def test_more_cannot_be_sealed_than_is_held_out(build: Build, client: Client, headers: dict[str, str]) -> None:
+    wanted = {"name": "mail", "version": str(build.version()), "held_out_share": 0.3, "sealed_share": 0.3}
+    refused = client.post(API, wanted, JSON, headers=headers)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        "sealed_share: 0.3 is not from 0 to below the held-out share, 0.3",
+    )
+
+
+def test_sealed_tasks_are_listed_where_they_are_asked_for_and_reading_is_noted(
+    build: Build, cast: Cast, client: Client, headers: dict[str, str]
+) -> None:
+    task_set = build.task_set(train=2, held_out=1, sealed=1)
+    place = f"{API}/{task_set.environment_version.environment}/tasks"
+    assert {task["split"] for task in client.get(place, headers=headers).json()["items"]} == {"train", "held_out"}
+    (sealed,) = client.get(f"{place}?split=sealed", headers=headers).json()["items"]
+    client.get(f"{place}/{sealed['number']}", headers=headers)
+    (opening,) = Opening.objects.all()
+    assert (opening.task_set, opening.kind, opening.subject, opening.times) == (task_set, "export", "its tasks", 3)
+    assert client.get(f"/api/v1/task-sets/{task_set.name}/{task_set.version}", headers=headers).json()["sealed"] == 1

@@ -43,7 +43,7 @@ def test_what_goes_on_is_one_opening_and_each_look_counts(build: Build, cast: Ca
         ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer)
     found = ledger.openings(task_set)
     assert (found.times, found.evals, found.runs, found.people) == (4, 1, 1, 1)
-    assert found.words == "by 1 eval and 1 training run; 1 person looked at its rollouts"
+    assert found.words == "by 1 eval and 1 training run; 1 person looked into it"
     assert Opening.objects.get(kind=Opening.Kind.PAGE).times == 2
     assert ledger.openings(build.task_set()).words == "not measured yet"
 

@@ -15,9 +15,9 @@ from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
-from flywheel.environments import generate, play_state
+from flywheel.environments import generate, play_state, trials
 from flywheel.environments import play as verbs
-from flywheel.environments.make import core_task, environment, environment_version
+from flywheel.environments.make import CannotMake, core_task, environment, environment_version
 from flywheel.environments.models import Environment, Generation, Opening, Split, Task
 from flywheel.environments.play_forms import MoveForm
 from flywheel.environments.play_models import Play, PlayTurn
@@ -393,3 +393,18 @@ def test_the_state_of_a_workplace_tells_new_rows_from_changed_and_gone_ones(
         "search": [],
     }
     assert found == wanted[tool]
+
+
+def test_a_sealed_task_is_neither_played_nor_tried_on(cast: Cast, build: Build) -> None:
+    task = build.task(Split.SEALED, cluster="c", digest="d")
+    with pytest.raises(CannotMake, match="is sealed: only a candidate's final comparison asks it"):
+        verbs.start(task=task, actor=cast.builder)
+    with pytest.raises(CannotMake, match="is sealed"):
+        trials.submit(
+            environment=task.environment,
+            verifier={"kind": "rubric", "parts": [{"name": "right", "type": "environment", "weight": 1}]},
+            tasks=[task.number],
+            actor=cast.builder,
+            key=uuid.uuid4(),
+        )
+    assert trials.suggested(task.environment) == []

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.environments.make import CannotMake, freeze, refuse_overlap
-from flywheel.environments.models import Split, Task
+from flywheel.environments import ledger
+from flywheel.environments.make import SEALED_SOURCES, CannotMake, freeze, refuse_overlap
+from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.environments.split import split_of
 from tests.conftest import Build, Cast
 
@@ -90,4 +91,70 @@ def test_an_overlap_of_the_splits_is_refused(
     with pytest.raises(CannotMake, match=f"have the same {what}"):
         freeze(environment=build.environment(), name="mail", actor=cast.builder)
     with pytest.raises(CannotMake):
+        refuse_overlap(list(Task.objects.all()))
+
+
+# The sealed part
+
+
+@given(cluster=names, share=st.floats(0.05, 0.95), part=st.floats(0, 0.99))
+def test_what_is_sealed_is_taken_from_what_is_held_out(cluster: str, share: float, part: float) -> None:
+    with_it, without = (
+        split_of(cluster=cluster, slice="", salt="s", held_out_share=share, reserved_slices=[], sealed_share=sealed)
+        for sealed in (share * part, 0)
+    )
+    assert with_it == without or (without, with_it) == (Split.HELD_OUT, Split.SEALED)
+
+
+def test_the_sealed_share_comes_out() -> None:
+    drawn = [
+        split_of(cluster=f"c{n}", slice="", salt="s", held_out_share=0.4, reserved_slices=[], sealed_share=0.1)
+        for n in range(20_000)
+    ]
+    assert abs(drawn.count(Split.SEALED) / len(drawn) - 0.1) < 0.01
+    assert abs(drawn.count(Split.HELD_OUT) / len(drawn) - 0.3) < 0.015
+
+
+def sealed_tasks(build: Build, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        build.task(Split.SEALED, prompt=f"Sealed {number}", cluster=f"sealed-{number}", digest=f"s{number}")
+
+
+def members(task_set: TaskSet, split: str) -> int:
+    return task_set.members.filter(split=split).count()
+
+
+def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(build: Build, cast: Cast) -> None:
+    environment = build.environment()
+    for split in (Split.TRAIN, Split.HELD_OUT):
+        build.task(split, prompt=f"One {split}", cluster=str(split))
+    sealed_tasks(build, SEALED_SOURCES - 1)
+    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert [members(first, split) for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)] == [1, 1, 0]
+    assert cast.project.audit.get(action="environments.freeze").data["waiting"] == SEALED_SOURCES - 1
+    sealed_tasks(build, 1, SEALED_SOURCES - 1)
+    second = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert members(second, Split.SEALED) == SEALED_SOURCES
+
+
+def test_what_was_opened_is_held_out_in_every_later_set_with_its_siblings(build: Build, cast: Cast) -> None:
+    environment = build.environment()
+    for split in (Split.TRAIN, Split.HELD_OUT):
+        build.task(split, prompt=f"One {split}", cluster=str(split))
+    sealed_tasks(build, SEALED_SOURCES)
+    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="eval 5", actor=cast.approver)
+    build.task(Split.SEALED, prompt="A sibling", cluster="sealed-0", digest="sibling")
+    second = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert [members(second, split) for split in (Split.HELD_OUT, Split.SEALED)] == [1 + SEALED_SOURCES + 1, 0]
+    sealed_tasks(build, SEALED_SOURCES, SEALED_SOURCES)
+    third = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert [members(third, split) for split in (Split.HELD_OUT, Split.SEALED)] == [2 + SEALED_SOURCES, SEALED_SOURCES]
+    assert members(first, Split.SEALED) == SEALED_SOURCES
+
+
+def test_a_request_that_is_trained_on_and_sealed_is_refused(build: Build, cast: Cast) -> None:
+    build.task(Split.TRAIN, prompt="Meet Bako", cluster="a", digest="a")
+    build.task(Split.SEALED, prompt="Meet Bako", cluster="b", digest="b")
+    with pytest.raises(CannotMake, match=r"\(sealed\) and t-\d+ \(train\) have the same prompt"):
         refuse_overlap(list(Task.objects.all()))

@@ -188,3 +188,12 @@ def test_requests_that_are_nearly_the_same_are_listed(room: Room) -> None:
     listed = made(room).recipe["alike"]
     assert listed["requests"] == 5
     assert {"one", "other", "likeness", "asked", "also"} == set(listed["pairs"][0])
+
+
+def test_sealed_tasks_are_guarded_as_held_out_ones_are(room: Room) -> None:
+    task_set = another_set(room)
+    sealed = like(room, trained(room))
+    TaskSetMember.objects.create(task_set=task_set, task=sealed, split=Split.SEALED)
+    check = contamination.checked(made(room), task_set)
+    assert check.verdict == "contaminated"
+    assert check.report["blocked"] == [f"home/{sealed}"]

@@ -19,7 +19,11 @@ from flywheel.agents.models import Artifact
 from flywheel.core import envs, verifiers
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.environments import ledger
+from flywheel.environments.models import Split
+from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.rescore import CannotRescore
 from flywheel.evals.run import attempt_seed
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
@@ -50,6 +54,19 @@ def test_every_attempt_is_judged_and_stored_as_a_rollout(build: Build, monkeypat
         assert result.trajectory.metadata["state"] == result.task.state
     assert run.summary["metrics"]["success"]["mean"] == 1.0
     assert run.summary["buckets"]["guards a success"]["tasks"] == 8
+
+
+def test_what_nobody_may_look_at_is_judged_and_not_kept(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_set = build.task_set(sealed=6)
+    run = submit(build, task_set, split=Split.SEALED, is_final=True)
+    carry_out(run, monkeypatch)
+    assert (run.state, run.done) == (State.SUCCEEDED, 12)
+    assert set(run.results.values_list("success", "trajectory")) == {(True, None)}
+    assert not Trajectory.objects.exists()
+    assert ledger.openings(task_set).times == 0
+    assert run.summary["metrics"]["success"]["mean"] == 1.0
+    with pytest.raises(CannotRescore, match="whose rollouts nobody keeps"):
+        rescore.submit(run=run, version=task_set.environment_version, actor=build.cast.builder, key=uuid.uuid4())
 
 
 def test_seeds_are_of_the_attempt_and_the_same_for_every_version(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,23 +137,6 @@ def test_a_verifier_that_raises_leaves_attempts_unscored(build: Build, monkeypat
     assert (estimate["mean"], estimate["n"], estimate["unscored"]) == (1.0, 5, 2)
 
 
-def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submit(build)
-    engine = carry_out(run, monkeypatch, lambda _: ChatResponse(error="the prompt has 9000 tokens too many"))
-    assert (run.state, run.error_kind, run.done) == (State.FAILED, "engine", 0)
-    assert "not one of the first 16 requests was answered; 16 times: the prompt has 9000 tokens too many" in run.error
-    assert engine.is_closed
-    assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
-
-
-def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [
-        json.dumps({"tool": "a\x00b", "arguments": {}}),
-        '{"tool": "\\ud800", "arguments": {"\\u0000": "\\udfff"}}',
-        '{"tool": "calendar.create_event", "arguments": {"person": NaN}}',
-        "[" * 100_000,
 def test_an_environment_that_raises_breaks_one_attempt_alone(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     task_set = build.task_set(held_out=3)
     bad = task_set.tasks.filter(split="held_out").earliest("number")
@@ -173,6 +173,23 @@ def test_an_environment_that_always_raises_leaves_everything_unscored(
     }
 
 
+def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(build)
+    engine = carry_out(run, monkeypatch, lambda _: ChatResponse(error="the prompt has 9000 tokens too many"))
+    assert (run.state, run.error_kind, run.done) == (State.FAILED, "engine", 0)
+    assert "not one of the first 16 requests was answered; 16 times: the prompt has 9000 tokens too many" in run.error
+    assert engine.is_closed
+    assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
+
+
+def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [
+        json.dumps({"tool": "a\x00b", "arguments": {}}),
+        '{"tool": "\\ud800", "arguments": {"\\u0000": "\\udfff"}}',
+        '{"tool": "calendar.create_event", "arguments": {"person": NaN}}',
+        "[" * 100_000,
         "\x00\x1b[31m",
         "",
     ]

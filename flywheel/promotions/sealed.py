@@ -1,0 +1,202 @@
+"""The final comparison of a candidate: on the sealed part of its set, which nobody chose by.
+
+    final_of(candidate)             how it stands there: judged now, from stored results; None without a sealed part
+    open_sealed(candidate)          have both versions asked; each time is written down, and spends chance of error
+
+People choose among versions by held-out tasks, and so the best gain there is partly luck. Sealed tasks are asked for a
+candidate that the gate calls eligible already, and they confirm it or do not. Their rollouts are kept nowhere: what
+stands beside the verdict is the two gains, one by which it was chosen and one by which it was not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from django.db import transaction
+
+from flywheel.accounts.models import User, record
+from flywheel.core import verifiers
+from flywheel.core.compare import difference
+from flywheel.core.gate import Policy as Rules
+from flywheel.core.gate import confirm, detectable, spending
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
+from flywheel.evals import sealed as evals
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import CannotEvaluate, rows_of
+from flywheel.evals.void import void_of
+from flywheel.jobs import StaleState, State
+from flywheel.promotions.models import Candidate
+from flywheel.promotions.propose import evidence_of
+
+STATES: Final = {
+    "unopened": "not asked",
+    "unfinished": "running",
+    "failed": "failed",
+    "void": "void",
+    "eligible": "confirmed",
+    "not_shown": "not confirmed",
+    "regressed": "regressed",
+    "invalid": "invalid",
+}
+"""How a candidate stands at the sealed part; only `eligible` lets it through."""
+
+
+class CannotOpen(ValueError):
+    """The sealed part is not asked for this candidate; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A candidate at the sealed part of its set."""
+
+    state: str
+    words: str
+    tasks: int
+    sources: int
+    opening: int
+    """Which one this is, or would be."""
+    alpha: float
+    """The chance of error that it spends."""
+    held_out: dict[str, Any]
+    """The difference of success by which it was chosen."""
+    gain: dict[str, Any] | None = None
+    """The same of the sealed tasks; None until both versions were asked."""
+    version_run: EvalRun | None = None
+    baseline_run: EvalRun | None = None
+
+    @property
+    def is_passed(self) -> bool:
+        return self.state == "eligible"
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "unfinished"
+
+    @property
+    def label(self) -> str:
+        return STATES[self.state]
+
+    def told(self) -> dict[str, Any]:
+        """As a promotion keeps it."""
+        runs = {"version_eval": self.version_run, "baseline_eval": self.baseline_run}
+        named = ("state", "label", "words", "tasks", "sources", "opening", "alpha", "held_out", "gain")
+        return {name: getattr(self, name) for name in named} | {
+            name: run.pk if run else None for name, run in runs.items()
+        }
+
+
+def final_of(candidate: Candidate) -> Comparison | None:
+    """How the candidate stands at the sealed part of its set; None where that has none."""
+    task_set = candidate.version_eval.task_set
+    members = task_set.members.filter(split=Split.SEALED).order_by()
+    tasks = members.count()
+    if not tasks:
+        return None
+    runs = [evals.find(run) for run in (candidate.version_eval, candidate.baseline_eval)]
+    opening = _opening(task_set, runs[0])
+    alpha = spending(Rules.from_dict(candidate.policy.rules).alpha, opening)
+    state, words = _state(candidate, runs, tasks, opening, alpha)
+    return Comparison(
+        state=state,
+        words=words,
+        tasks=tasks,
+        sources=members.values("task__cluster").distinct().count(),
+        opening=opening,
+        alpha=alpha,
+        held_out=candidate.report["comparison"]["differences"]["success"],
+        gain=_gain(runs) if state in ("eligible", "not_shown", "regressed") else None,
+        version_run=runs[0],
+        baseline_run=runs[1],
+    )
+
+
+def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None:
+    """Have both versions attempt the sealed tasks, as they attempted the held-out ones; what has run already is found.
+
+    Raises CannotOpen.
+    """
+    task_set = candidate.version_eval.task_set
+    if problem := _problem(candidate):
+        raise CannotOpen(problem)
+    with transaction.atomic():
+        TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
+        try:
+            evals.start(candidate.baseline_eval, actor=actor, through=through)
+            run = evals.start(candidate.version_eval, actor=actor, through=through)
+        except (CannotEvaluate, StaleState) as error:
+            raise CannotOpen(str(error)) from error
+        if str(run) not in _subjects(task_set):
+            ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=run, actor=actor)
+            record(
+                project=candidate.project,
+                actor=actor,
+                action="promotions.open_sealed",
+                subject=candidate,
+                through=through,
+                task_set=str(task_set),
+                opening=_opening(task_set, run),
+            )
+
+
+def _problem(candidate: Candidate) -> str:
+    """Why the sealed part may not be asked for it now; empty when it may."""
+    version_eval = candidate.version_eval
+    environment = version_eval.task_set.environment_version
+    sealed = version_eval.task_set.members.filter(split=Split.SEALED).values("task")
+    if not sealed.exists():
+        return f"{version_eval.task_set} has no sealed part"
+    if candidate.state != Candidate.State.WAITING:
+        return f"this candidate is {candidate.state} already"
+    if candidate.verdict != Candidate.Verdict.ELIGIBLE:
+        said = Candidate.Verdict(candidate.verdict).label
+        return f"the gate says {said} by the held-out tasks, so there is nothing to confirm"
+    if candidate.agent.live_id != candidate.baseline_id:
+        return f"it was compared with {candidate.baseline}, which is not live any more"
+    if verifiers.digest(environment.verifier) != version_eval.verifier_digest:
+        return "the verifier's code changed since the held-out tasks were judged; evaluate both versions again"
+    # Opened ones go into later sets as held-out tasks, where everybody sees them.
+    shown = TaskSetMember.objects.filter(task__in=sealed, split=Split.HELD_OUT).select_related("task_set").first()
+    if shown and evals.find(version_eval) is None:
+        return f"its sealed tasks are held-out tasks of {shown.task_set} by now; compare the versions on that set"
+    return ""
+
+
+def _state(
+    candidate: Candidate, runs: Sequence[EvalRun | None], tasks: int, opening: int, alpha: float
+) -> tuple[str, str]:
+    present = [run for run in runs if run is not None]
+    if len(present) < 2:
+        return "unopened", _problem(candidate) or _reach(candidate, tasks, alpha)
+    if void := next((run for run in present if void_of(run.judges)), None):
+        return "void", f"{void} is void: its judge gave a canary a mark"
+    if failed := next((run for run in present if run.state in (State.FAILED, State.CANCELLED)), None):
+        return "failed", f"{failed} is {failed.state}{f' ({failed.error})' if failed.error else ''}"
+    if any(run.state != State.SUCCEEDED for run in present):
+        done, total = (sum(getattr(run, name) or 0 for run in present) for name in ("done", "total"))
+        return "unfinished", f"{done} of {total} attempts are made"
+    decision = confirm(Rules.from_dict(candidate.policy.rules), evidence_of(*present), opening)
+    return decision.verdict, decision.words
+
+
+def _reach(candidate: Candidate, tasks: int, alpha: float) -> str:
+    """What can be shown, as the held-out tasks vary: told before they are asked, for they can be asked only once."""
+    before, after = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval)
+    least = detectable(before, after, tasks, alpha)
+    shown = "" if least is None else f"; a true gain of {100 * least:.0f} points would show in four of five cases"
+    return f"nobody has seen what any version does here{shown}"
+
+
+def _gain(runs: Sequence[EvalRun | None]) -> dict[str, Any]:
+    version, baseline = (rows_of(run) if run else [] for run in runs)
+    return asdict(difference("success", baseline, version))
+
+
+def _opening(task_set: TaskSet, run: EvalRun | None) -> int:
+    """Which opening of the sealed part the run is, counted from 1; which it would be, where it is none yet."""
+    subjects = _subjects(task_set)
+    return (subjects.index(str(run)) if str(run) in subjects else len(subjects)) + 1
+
+
+def _subjects(task_set: TaskSet) -> list[str]:
+    return list(dict.fromkeys(opening.subject for opening in ledger.sealed_openings(task_set)))

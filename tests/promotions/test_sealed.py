@@ -1,0 +1,298 @@
+"""The final comparison: on tasks that nobody saw, asked on purpose, and counted."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent
+from flywheel.core.gate import spending
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
+from flywheel.evals.models import EvalRun
+from flywheel.evals.run import CannotEvaluate, Sealed, note_look, submit, summary_of
+from flywheel.jobs import State
+from flywheel.promotions.models import Candidate
+from flywheel.promotions.promote import CannotPromote, promote
+from flywheel.promotions.propose import CannotPropose, propose
+from flywheel.promotions.sealed import CannotOpen, Comparison, final_of, open_sealed
+from tests.conftest import Build, Cast
+from tests.promotions.conftest import Evaluated, ended
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+TASKS = 12
+
+
+@pytest.fixture
+def task_set(build: Build) -> TaskSet:
+    return build.task_set(train=2, held_out=12, sealed=TASKS)
+
+
+@pytest.fixture
+def candidate(build: Build, agent: Agent, evaluated: Evaluated, task_set: TaskSet) -> Candidate:
+    return proposed(build, agent, evaluated, task_set)
+
+
+def proposed(
+    build: Build,
+    agent: Agent,
+    evaluated: Evaluated,
+    task_set: TaskSet,
+    prompt: str = "Answer in JSON.",
+    better: int = 20,
+) -> Candidate:
+    """A candidate that the gate calls eligible by the held-out tasks."""
+    assert agent.live is not None
+    baseline = EvalRun.objects.filter(version=agent.live, task_set=task_set, split=Split.HELD_OUT).first()
+    return propose(
+        version_eval=evaluated(build.version(agent, system_prompt=prompt), task_set, passing=better),
+        baseline_eval=baseline or evaluated(agent.live, task_set, passing=4),
+        actor=build.cast.trainer,
+    )
+
+
+def final(row: Candidate) -> Comparison:
+    found = final_of(row)
+    assert found is not None
+    return found
+
+
+def sealed_runs(row: Candidate) -> tuple[EvalRun, EvalRun]:
+    """The candidate's and the baseline's."""
+    runs = EvalRun.objects.filter(split=Split.SEALED, task_set=row.version_eval.task_set)
+    return runs.get(version=row.version), runs.get(version=row.baseline)
+
+
+def conclude(row: Candidate, *, failing: int = 0, before: int = 10) -> None:
+    """As if workers had asked both: of 12 tasks the candidate fails at `failing`, the baseline at `before`."""
+    new, old = sealed_runs(row)
+    ended(new, failing=failing)
+    if old.state != State.SUCCEEDED:
+        ended(old, failing=before)
+
+
+def approve(row: Candidate, cast: Cast, **more: Any) -> Any:
+    row.agent.refresh_from_db()
+    return promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation, **more)
+
+
+def test_a_set_without_a_sealed_part_asks_for_none(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated
+) -> None:
+    row = proposed(build, agent, evaluated, build.task_set(train=2, held_out=12))
+    assert final_of(row) is None
+    with pytest.raises(CannotOpen, match="has no sealed part"):
+        open_sealed(candidate=row, actor=cast.approver)
+    assert approve(row, cast).sealed == {}
+
+
+def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_them(
+    candidate: Candidate, cast: Cast
+) -> None:
+    found = final(candidate)
+    assert (found.state, found.tasks, found.sources, found.opening) == ("unopened", 12, 12, 1)
+    assert found.words.startswith("nobody has seen what any version does here; a true gain of ")
+    with pytest.raises(CannotPromote, match="its sealed part is not asked"):
+        approve(candidate, cast)
+    assert not EvalRun.objects.filter(split=Split.SEALED).exists()
+    open_sealed(candidate=candidate, actor=cast.approver)
+    new, old = sealed_runs(candidate)
+    like = candidate.version_eval
+    for run in (new, old):
+        assert (run.samples, run.seed, run.sampling["temperature"]) == (like.samples, like.seed, 1.0)
+        assert run.total == TASKS * like.samples
+    assert final(candidate).state == "unfinished"
+    with pytest.raises(CannotPromote, match="its sealed part is running"):
+        approve(candidate, cast)
+    conclude(candidate)
+    found = final(candidate)
+    assert found.is_passed
+    assert found.words.startswith("CONFIRMED — success up 83.3 points")
+    assert found.gain is not None
+    assert found.gain["mean"] == pytest.approx(10 / 12)
+    assert found.held_out["mean"] == pytest.approx(16 / 24)
+    promotion = approve(candidate, cast)
+    assert not promotion.against_the_gate
+    assert promotion.sealed["state"] == "eligible"
+    assert promotion.sealed["version_eval"] == new.pk
+    assert promotion.sealed["gain"]["mean"] == pytest.approx(10 / 12)
+
+
+def test_a_gain_that_sealed_tasks_do_not_confirm_needs_an_override(candidate: Candidate, cast: Cast) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate, failing=9, before=9)
+    assert final(candidate).label == "not confirmed"
+    with pytest.raises(CannotPromote, match="its sealed part is not confirmed"):
+        approve(candidate, cast)
+    assert approve(candidate, cast, override=True).against_the_gate
+
+
+def test_asking_twice_asks_once(candidate: Candidate, cast: Cast) -> None:
+    for actor in (cast.approver, cast.approver, cast.admin):
+        open_sealed(candidate=candidate, actor=actor)
+    assert EvalRun.objects.filter(split=Split.SEALED).count() == 2
+    assert Opening.objects.filter(kind=Opening.Kind.SEALED).count() == 1
+    assert final(candidate).opening == 1
+    assert cast.project.audit.filter(action="promotions.open_sealed").count() == 1
+
+
+def test_each_further_candidate_may_spend_less(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
+) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate)
+    other = proposed(build, agent, evaluated, task_set, "Another.")
+    assert (final(other).opening, final(other).alpha) == (2, spending(0.05, 2))
+    open_sealed(candidate=other, actor=cast.approver)
+    conclude(other)
+    assert [final(row).opening for row in (candidate, other)] == [1, 2]
+    # What is live was asked once for both.
+    assert EvalRun.objects.filter(split=Split.SEALED).count() == 3
+
+
+def test_openings_count_in_every_set_that_has_one_of_the_tasks(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
+) -> None:
+    again = build.task_set(train=2, held_out=12, name="later")
+    shared = task_set.members.filter(split=Split.SEALED).first()
+    assert shared is not None
+    TaskSetMember.objects.create(task_set=again, task=shared.task, split=Split.SEALED)
+    open_sealed(candidate=candidate, actor=cast.approver)
+    assert [opening.subject for opening in ledger.sealed_openings(again)] == [str(sealed_runs(candidate)[0])]
+    assert ledger.sealed_openings(build.task_set(sealed=2)) == []
+    assert ledger.openings(task_set).times == 0
+
+
+def test_nothing_is_opened_for_a_candidate_that_has_nothing_to_confirm(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
+) -> None:
+    weak = proposed(build, agent, evaluated, task_set, "No better.", better=5)
+    with pytest.raises(CannotOpen, match="the gate says not shown by the held-out tasks"):
+        open_sealed(candidate=weak, actor=cast.approver)
+    assert final(weak).words.startswith("the gate says not shown")
+    approve(candidate, cast, override=True)
+    candidate.refresh_from_db()
+    with pytest.raises(CannotOpen, match="this candidate is promoted already"):
+        open_sealed(candidate=candidate, actor=cast.approver)
+    assert not Opening.objects.filter(kind=Opening.Kind.SEALED).exists()
+
+
+def test_what_is_shown_elsewhere_by_now_confirms_nothing(
+    build: Build, cast: Cast, task_set: TaskSet, candidate: Candidate
+) -> None:
+    later = build.task_set(name="later")
+    shown = task_set.members.filter(split=Split.SEALED).first()
+    assert shown is not None
+    TaskSetMember.objects.create(task_set=later, task=shown.task, split=Split.HELD_OUT)
+    with pytest.raises(CannotOpen, match=f"held-out tasks of {later} by now"):
+        open_sealed(candidate=candidate, actor=cast.approver)
+
+
+def test_a_failed_eval_goes_on_and_a_void_one_confirms_nothing(candidate: Candidate, cast: Cast) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    new, old = sealed_runs(candidate)
+    EvalRun.objects.filter(pk=new.pk).update(state=State.FAILED, error="the server went away")
+    assert final(candidate).state == "failed"
+    assert "the server went away" in final(candidate).words
+    open_sealed(candidate=candidate, actor=cast.approver)
+    new.refresh_from_db()
+    assert new.state == State.QUEUED
+    EvalRun.objects.filter(pk=old.pk).update(judges={"nice": {"void": "a canary"}}, state=State.FAILED)
+    assert final(candidate).state == "void"
+
+
+def test_only_a_final_comparison_asks_sealed_tasks(build: Build, cast: Cast, task_set: TaskSet) -> None:
+
+    with pytest.raises(CannotEvaluate, match="final comparison alone"):
+        submit(key=uuid.uuid4(), version=build.version(), task_set=task_set, actor=cast.builder, split=Split.SEALED)
+
+
+def test_evals_of_another_split_make_no_candidate(build: Build, cast: Cast, agent: Agent, candidate: Candidate) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate)
+    new, old = sealed_runs(candidate)
+    with pytest.raises(CannotPropose, match="asked sealed tasks"):
+        propose(version_eval=new, baseline_eval=old, actor=cast.trainer)
+
+
+def test_nobody_sees_single_attempts(
+    candidate: Candidate, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], client: Client
+) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate)
+    new, old = sealed_runs(candidate)
+    EvalRun.objects.filter(pk=new.pk).update(summary=summary_of(new), done=24)
+    with pytest.raises(Sealed):
+        note_look(new, cast.admin)
+    page = sign_in(cast.admin)
+    shown = page.get(reverse("evals:run", args=["acme", new.pk])).content.decode()
+    assert "nobody sees how single tasks went" in shown
+    task = new.task_set.members.filter(split=Split.SEALED)[0].task
+    assert str(task) not in shown
+    for name, args in (
+        ("evals:matrix", [new.pk]),
+        ("evals:rescores", [new.pk]),
+        ("evals:changed", [new.pk, old.pk, task.number]),
+    ):
+        assert page.get(reverse(name, args=["acme", *args])).status_code == 403
+    compared = page.get(reverse("evals:compare", args=["acme", new.pk, old.pk])).content.decode()
+    assert "how they compare stands with the candidate" in compared
+    assert client.get(f"/api/v1/evals/{new.pk}/results", headers=key("read")).json() == {
+        "detail": f"{new} asked sealed tasks: what came of them together stands with its candidate, and no more"
+    }
+    assert client.get(f"/api/v1/evals/{new.pk}/against/{old.pk}", headers=key("read")).status_code == 409
+    solved = page.get(reverse("environments:task", args=["acme", task.environment.name, task.number])).content.decode()
+    assert "0 of" not in solved
+    assert f"eval {new.pk}" not in solved
+
+
+def test_an_approver_asks_from_the_page_and_both_gains_stand_side_by_side(
+    candidate: Candidate, cast: Cast, sign_in: SignIn
+) -> None:
+    address = reverse("promotions:candidate", args=["acme", candidate.pk])
+    ask = reverse("promotions:open_sealed", args=["acme", candidate.pk])
+    assert ask not in sign_in(cast.trainer).get(address).content.decode()
+    approver = sign_in(cast.approver)
+    assert ask in approver.get(address).content.decode()
+    assert approver.post(ask, follow=True).status_code == 200
+    fragment = reverse("promotions:final", args=["acme", candidate.pk])
+    assert "hx-trigger" in approver.get(fragment).content.decode()
+    conclude(candidate)
+    shown = approver.get(fragment).content.decode()
+    assert "hx-trigger" not in shown
+    assert "+66.7" in shown
+    assert "+83.3" in shown
+    assert "✓ confirmed" in shown
+    approve(candidate, cast)
+    assert "✓ confirmed" in approver.get(address).content.decode()
+
+
+def test_a_refusal_is_said_on_the_page(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, sign_in: SignIn
+) -> None:
+    weak = proposed(build, agent, evaluated, task_set, better=5)
+    ask = reverse("promotions:open_sealed", args=["acme", weak.pk])
+    said = sign_in(cast.approver).post(ask, follow=True).content.decode()
+    assert "Nothing was asked: the gate says not shown" in said
+
+
+def test_a_script_does_what_a_click_does(
+    candidate: Candidate, cast: Cast, key: Callable[..., dict[str, str]], client: Client
+) -> None:
+    address = f"/api/v1/candidates/{candidate.pk}"
+    assert client.get(address, headers=key("read")).json()["sealed"]["state"] == "unopened"
+    assert client.post(f"{address}/sealed", headers=key("train")).status_code == 403
+    opened = client.post(f"{address}/sealed", headers=key("approve", by=cast.approver)).json()
+    assert opened["sealed"]["state"] == "unfinished"
+    conclude(candidate)
+    found = client.get(address, headers=key("read")).json()["sealed"]
+    assert (found["state"], found["opening"], found["tasks"]) == ("eligible", 1, 12)
+    approve(candidate, cast)
+    kept = client.get("/api/v1/promotions", headers=key("read")).json()["items"][0]["sealed"]
+    assert kept["words"] == found["words"]
+    assert client.post(f"{address}/sealed", headers=key("approve", by=cast.approver)).status_code == 422
