@@ -34,6 +34,7 @@ from flywheel.failures.models import Decision, Failure
 from flywheel.jobs import Job, State
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first
+from flywheel.promotions.sealed import Comparison, final_of, open_sealed
 from flywheel.promotions.suites import Standing, standings
 from flywheel.training.launch import launch
 from flywheel.training.models import TrainingRun
@@ -110,6 +111,7 @@ def environment(project: Project, agent: Agent) -> Environment:
             "agent": agent,
             "description": "One request, one tool call. Tasks of a customer are trained on or held out, never both.",
             "held_out_share": 0.4,
+            "sealed_share": 0.1,
             "reserved_slices": RESERVED,
         },
     )
@@ -260,6 +262,22 @@ def stands(candidate: Candidate) -> list[Standing]:
         return standings(candidate.version_eval, candidate.baseline_eval)
 
     _wait(lambda: all(stand.state != "unfinished" for stand in now()), 300, f"{candidate} has run its suites")
+    return now()
+
+
+def confirm(candidate: Candidate) -> Comparison | None:
+    """How the candidate stands at the sealed part, once an approver has had it asked; None where its set has none, or
+    where there is nothing to confirm."""
+    if candidate.verdict != Candidate.Verdict.ELIGIBLE or final_of(candidate) is None:
+        return None
+    open_sealed(candidate=candidate, actor=approver(candidate.project), through=THROUGH)
+
+    def now() -> Comparison:
+        found = final_of(candidate)
+        assert found is not None
+        return found
+
+    _wait(lambda: not now().is_running, 300, f"{candidate} was asked the sealed tasks")
     return now()
 
 

@@ -65,7 +65,8 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     task_set = story.make_tasks(project)
     train = task_set.members.filter(split=Split.TRAIN).count()
     held_out = task_set.members.filter(split=Split.HELD_OUT).count()
-    say(f"{task_set}: {train} tasks to train on, {held_out} held out")
+    sealed = task_set.members.filter(split=Split.SEALED).count()
+    say(f"{task_set}: {train} tasks to train on, {held_out} held out, {sealed} sealed")
     for suite in story.guard(agent, task_set):
         say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
@@ -82,11 +83,15 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     stands = story.stands(candidate)
     for stand in stands:
         say(f"suite {stand.suite} {stand.label}: {stand.words}")
-    if candidate.verdict == "eligible" and all(stand.is_passed for stand in stands):
+    final = story.confirm(candidate)
+    if final:
+        say(f"sealed tasks: {final.words}")
+    is_confirmed = final is None or final.is_passed
+    if candidate.verdict == "eligible" and is_confirmed and all(stand.is_passed for stand in stands):
         promote(
             candidate=candidate,
             actor=story.approver(project),
-            reason="the gate calls it eligible, and its suites passed (headless turn)",
+            reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
             generation=agent.generation,
             through=story.THROUGH,
         )
