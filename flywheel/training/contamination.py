@@ -58,7 +58,7 @@ def refusal(check: ContaminationCheck | Report, task_set: TaskSet) -> str:
     report = check.as_dict() if isinstance(check, Report) else check.report
     if not report["blocked"]:
         return ""
-    first = next(finding for finding in report["findings"] if finding["held_out"] == report["blocked"][0])
+    first = report["findings"][0]  # the levels that block come first, and of none are all findings kept
     words = {"task": "is trained on itself", "source": "shares its source", "content": "asks and wants the same"}
     also = f" with {first['train']}" if first["level"] != "task" else ""
     return (

@@ -6,6 +6,7 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from flywheel.agents.models import Artifact
+from flywheel.core.contamination import Item, check
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.suites import put, retire
 from flywheel.training import contamination
@@ -143,6 +144,12 @@ def test_a_launch_on_it_is_refused_whatever_the_reason(room: Room) -> None:
     ):
         room.launch(dataset=dataset, override_reason="I know better")
     assert not TrainingRun.objects.exists()
+
+
+def test_the_refusal_names_a_task_however_many_are_blocked(room: Room) -> None:
+    ids = [f"mail/t-{number}" for number in range(40, 141)]
+    report = check([Item(each, each) for each in ids], [Item(each, each) for each in ids])
+    assert contamination.refusal(report, room.task_set).startswith("101 of 101 held-out tasks of ")
 
 
 def test_nothing_of_a_regression_suite_of_the_agent_is_trained_on(room: Room) -> None:
