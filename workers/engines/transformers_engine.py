@@ -29,8 +29,7 @@ from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.utils import logging as transformers_logging
 
 from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
-from flywheel.core.traces import Message
-from workers.engines.tool_calls import read_tool_calls
+from workers.engines.tool_calls import read_tool_calls, templated
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -105,7 +104,7 @@ class TransformersEngine:
     def _encode(self, request: ChatRequest) -> list[int]:
         try:
             text = self._tokenizer.apply_chat_template(
-                [_message(message) for message in request.messages],
+                [message.to_openai() for message in request.messages],
                 tools=list(request.tools) or None,
                 add_generation_prompt=True,
                 tokenize=False,
@@ -233,14 +232,6 @@ class _Closed(StoppingCriteria):
         return torch.full((len(input_ids),), self._engine.is_closed, device=input_ids.device)
 
 
-def _message(message: Message) -> dict[str, Any]:
-    """The OpenAI shape, but with arguments as an object: chat templates of transformers expect them so."""
-    row = message.to_openai()
-    for call, shown in zip(message.tool_calls, row.get("tool_calls", ()), strict=True):
-        shown["function"]["arguments"] = call.arguments
-    return row
-
-
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +275,7 @@ def _load_tokenizer(model_dir: Path) -> Any:
         raise EngineError(f"the tokenizer in {model_dir} does not load: {error}") from error
     if not tokenizer.chat_template:
         raise EngineError(f"the tokenizer in {model_dir} has no chat template; put one into chat_template.jinja")
-    return tokenizer
+    return templated(tokenizer)
 
 
 _FREE = frozenset(

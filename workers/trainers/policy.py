@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
 
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from workers.engines.tool_calls import read_tool_calls, templated
 from workers.trainers import checkpoints
 from workers.trainers.errors import TrainingError
 from workers.trainers.run import FINAL, Run
@@ -116,8 +117,10 @@ class LiveEngine:
     def _response(self, tokens: list[int], prompt: list[int], ends: list[int], elapsed_ms: float) -> ChatResponse:
         end = next((index for index, token in enumerate(tokens) if token in ends), None)
         kept = tokens if end is None else tokens[:end]
+        text, calls = read_tool_calls(self.tokenizer.decode(kept, skip_special_tokens=True))
         return ChatResponse(
-            text=self.tokenizer.decode(kept, skip_special_tokens=True),
+            text=text,
+            tool_calls=calls,
             finish_reason="length" if end is None else "stop",
             tokens_in=len(prompt),
             tokens_out=len(kept) + (end is not None),
@@ -181,7 +184,7 @@ def _base(spec: Spec) -> tuple[Any, Any]:
         raise TrainingError("model", f"{spec.base.path}: its tokenizer has no chat template, and prompts are chats")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    return model, templated(tokenizer)
 
 
 def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:

@@ -4,6 +4,7 @@ The rewards that TRL adds up always equal the verifier's own score: a verdict th
 overrules the rewards too. A completion that was not scored has no reward (None), never 0.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from flywheel.core.rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import Verdict, unscored
 from workers import judging
+from workers.engines.tool_calls import read_tool_calls
 from workers.trainers.errors import TrainingError
 from workers.trainers.run import Run
 
@@ -116,13 +118,14 @@ def _parts(judge: Judge, tasks: Sequence[Task]) -> Sequence[str]:
 
 
 def _message(completion: Any) -> Message:
-    """TRL's completion, a list with one assistant message in the OpenAI shape."""
+    """TRL's completion, a list with one assistant message in the OpenAI shape, read as engines read an answer."""
     row = completion[-1]
+    text, written = read_tool_calls(row.get("content") or "")
     calls = tuple(
         ToolCall(call.get("id", ""), call["function"]["name"], call["function"]["arguments"])
         for call in row.get("tool_calls") or ()
     )
-    return Message("assistant", row.get("content") or "", calls)
+    return Message("assistant", text, (*calls, *written))
 
 
 class HeldOut:
@@ -187,8 +190,14 @@ def _sample(rollout: Rollout, verdict: Verdict) -> dict[str, Any]:
     return {
         "task_id": rollout.task.id,
         "prompt": rollout.task.prompt,
-        "completion": answers[-1].content if answers else "",
+        "completion": _written(answers[-1]) if answers else "",
         "score": verdict.score,
         "parts": dict(verdict.parts),
         "reason": verdict.reason,
     }
+
+
+def _written(message: Message) -> str:
+    """An answer as text, its calls too."""
+    calls = [{"tool": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return "\n".join(filter(None, [message.content, *(json.dumps(call, ensure_ascii=False) for call in calls)]))
