@@ -103,7 +103,7 @@ def kept(dataset: Dataset) -> Draft:
 
 def train_tasks(task_set: TaskSet) -> list[Task]:
     """The tasks of the set that may be learnt from. Raises CannotBuild where one of them also stands held out."""
-    members = list(task_set.members.select_related("task__source", "task__failure").order_by("task__number"))
+    members = list(task_set.members.select_related("task").order_by("task__number"))
     try:
         refuse_overlap([member.task for member in members])
     except CannotMake as error:
@@ -218,18 +218,22 @@ def reopened(env: envs.Environment, task: Task, messages: list[Message]) -> list
 
 def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     """A right and a wrong thing to say at the same point: the first at which a wrong episode leaves the right one."""
-    recorded = traces_of([task.source for task in tasks if task.source and task.bucket])
     for task in tasks:
-        right = _solved(env, task)
-        trace = recorded.get(task.source_id or 0)
-        answer = trace.final() if trace else None
+        right, failed = _solved(env, task), _failed(task)
         opening = env.reset(core_task(task), 0)
-        wrong = [([*opening, answer], "failure")] if answer else []
+        wrong = [([*opening, failed], "failure")] if failed else []
         wrong += [(reopened(env, task, said), "rollout") for passed, said in attempts.get(task.pk, []) if not passed]
         origins = {_said(episode): origin for episode, origin in reversed(wrong)}
         different = _distinct([episode for episode, _ in wrong])
         rows = (preference(task, right, episode, origins[_said(episode)]) for episode in different)
         yield from islice(filter(None, rows), MAX_PER_TASK + 1)
+
+
+def _failed(task: Task) -> Message | None:
+    """What a person calls wrong: what the agent said at the step that was marked, which the task's proof has kept."""
+    if not task.source_id or task.proof.get("is_failure") is not True:
+        return None
+    return Message.from_json(task.proof["recorded"])
 
 
 def _solved(env: envs.Environment, task: Task) -> list[Message]:

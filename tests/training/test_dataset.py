@@ -11,6 +11,7 @@ from django.db import DatabaseError, transaction
 from flywheel.environments.models import Split, Task
 from flywheel.training.dataset import CannotBuild, build, draft, open_rows
 from flywheel.training.models import Dataset
+from flywheel.trajectories.models import Step
 from tests.training.conftest import WRONG, Room, right
 
 pytestmark = pytest.mark.django_db
@@ -111,9 +112,13 @@ def test_arguments_are_written_in_the_order_of_the_tool_and_not_of_the_database(
 
 def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
     task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
-    Task.objects.filter(pk=task.pk).update(source=room.build.trajectory(task.prompt, WRONG))
+    source = room.build.trajectory(task.prompt, WRONG)
+    later = {"output": [{"role": "assistant", "content": "Done."}]}
+    Step.objects.create(trajectory=source, span_id="s3", position=3, kind="assistant", body=later)
+    marked = {"recorded": {"role": "assistant", "content": WRONG}, "is_failure": True}
+    Task.objects.filter(pk=task.pk).update(source=source, proof=marked)
     (row,) = rows(made(room, "pairs"))
-    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == (right(task), WRONG)
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == (right(task), WRONG), "the step marked"
     assert row["origin"] == "failure"
     pairs = rows(made(room, "pairs", rollouts=room.evaluated(spoken, split=Split.TRAIN)))
     assert sorted(row["origin"] for row in pairs) == ["failure"] + ["rollout"] * 5
