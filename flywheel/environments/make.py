@@ -18,7 +18,7 @@ from flywheel.core.contamination import Item, duplicates, item_of_task, normalis
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.stats import PERMUTE_BELOW
-from flywheel.core.traces import Message, Trace
+from flywheel.core.traces import Conversation, Message, Trace, speaking
 from flywheel.core.verifiers.rubric import KIND as RUBRIC
 from flywheel.environments import judges, ledger
 from flywheel.environments.models import (
@@ -135,7 +135,8 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     source = failure.trajectory
     trace = trace_of(source)
     prompt = _prompt(trace)
-    answer = _recorded(trace, failure)
+    before, answer = _recorded(trace, failure)
+    _refuse_middle(before)
     target = _target(failure, answer)
     state = source.metadata.get("state") or {}
     if not isinstance(state, dict):
@@ -385,12 +386,35 @@ def _prompt(trace: Trace) -> str:
     return asked[0]
 
 
-def _recorded(trace: Trace, failure: Failure) -> Message | None:
-    """What the agent did: at the step that the reviewer marked, when it speaks there, else in the end."""
-    for step in trace.steps:
-        if step.span_id == failure.step and step.kind == "assistant":
-            return next((message for message in reversed(step.output) if message.role == "assistant"), None)
-    return trace.final()
+def _recorded(trace: Trace, failure: Failure) -> tuple[list[Message], Message | None]:
+    """What had been said, and what the agent then did: at the step that the reviewer marked (a tool's execution is of
+    the call before it), else in the end."""
+    talk = Conversation()
+    for step in speaking(trace.steps):
+        talk.add(step)
+        if step.span_id == failure.step and any(message.role == "assistant" for message in talk.messages):
+            break
+    spoken = [place for place, message in enumerate(talk.messages) if message.role == "assistant"]
+    return (talk.messages[: spoken[-1]], talk.messages[spoken[-1]]) if spoken else (talk.messages, None)
+
+
+def _refuse_middle(before: Sequence[Message]) -> None:
+    """Raise CannotMake where the agent had called something by then: a task of one turn cannot tell what came back, so
+    it would teach to know at once what had to be found out first, and to make up the ids in it."""
+    acted = next((message for message in before if _called(message)), None)
+    if acted is not None:
+        raise CannotMake(
+            f"the agent had called {_called(acted)[:100]} by then, and a task of kind tool_call, which begins with the "
+            "request, cannot tell what came back; mark the step that answers the request, if that is what went wrong"
+        )
+
+
+def _called(message: Message) -> str:
+    """The tool that a message of the agent calls, or that answers in it; empty for plain words."""
+    if message.role == "tool":
+        return message.name or "a tool"
+    call = message.tool_calls[0] if message.tool_calls else tools.parse_call(message).call
+    return (call.name or "a tool") if call and message.role == "assistant" else ""
 
 
 def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:

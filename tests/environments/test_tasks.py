@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import tools
+from flywheel.core.traces import Message, ToolCall
 from flywheel.environments.bulk import tasks_from_all, without_task
 from flywheel.environments.make import CannotMake, task_from
 from flywheel.environments.models import Environment, Split, Task
@@ -110,14 +111,8 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
     cast: Cast, build: Build, environment: Environment
 ) -> None:
     row = build.trajectory(answer=WRONG)
-    for number, role in enumerate(("user", "assistant"), 3):
-        Step.objects.create(
-            trajectory=row,
-            span_id=f"s{number}",
-            position=number,
-            kind=role,
-            body={"output": [{"role": role, "content": f"and {number}"}]},
-        )
+    add_step(row, 3, Message("user", "and 3"))
+    add_step(row, 4, Message("assistant", "and 4"))
     failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", corrected=RIGHT)
     with pytest.raises(CannotMake, match="2 requests"):
         task_from(failure=failure, environment=environment, actor=cast.builder)
@@ -125,16 +120,45 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
 
 def test_the_recorded_failure_is_what_the_marked_step_said(cast: Cast, build: Build, environment: Environment) -> None:
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
-    Step.objects.create(
-        trajectory=row,
-        span_id="s3",
-        position=3,
-        kind="assistant",
-        body={"output": [{"role": "assistant", "content": "Done."}]},
-    )
+    add_step(row, 3, Message("assistant", "Done."))
     failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step="s2", corrected=RIGHT)
     task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
     assert task.proof["recorded"]["content"] == WRONG
+
+
+def add_step(row: Trajectory, position: int, said: Message) -> None:
+    body = {"result": said.content} if said.role == "tool" else {"output": [said.to_json()]}
+    Step.objects.create(trajectory=row, span_id=f"s{position}", position=position, kind=said.role, body=body)
+
+
+LOOKED = Message("assistant", "", (ToolCall("a", "calendar.search", {}),))
+
+
+@pytest.mark.parametrize(("step", "is_refused"), [("s4", True), ("", True), ("s2", False), ("s3", False)])
+def test_what_followed_an_observation_is_no_task_of_one_turn(
+    step: str, is_refused: bool, cast: Cast, build: Build, environment: Environment
+) -> None:
+    row = build.trajectory(metadata=PEOPLE)
+    row.steps.get(span_id="s2").delete()
+    for position, said in enumerate((LOOKED, Message("tool", "event 17"), Message("assistant", WRONG)), 2):
+        add_step(row, position, said)
+    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step=step, corrected=RIGHT)
+    if is_refused:
+        with pytest.raises(CannotMake, match=r"the agent had called calendar\.search by then"):
+            task_from(failure=failure, environment=environment, actor=cast.builder)
+    else:
+        task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+        assert task.proof["recorded"]["tool_calls"][0]["name"] == "calendar.search"
+
+
+def test_a_success_that_had_to_look_first_is_no_task_of_one_turn(
+    cast: Cast, build: Build, environment: Environment
+) -> None:
+    row = build.trajectory(answer=WRONG, metadata=PEOPLE)
+    add_step(row, 3, Message("tool", "Bako is busy on monday."))
+    add_step(row, 4, Message("assistant", json.dumps(RIGHT)))
+    with pytest.raises(CannotMake, match=r"the agent had called calendar\.create_event by then"):
+        task_from(failure=decide(trajectory=row, actor=cast.reviewer), environment=environment, actor=cast.builder)
 
 
 def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: Environment) -> None:
