@@ -90,6 +90,8 @@ class Evidence:
     pairs: int = 0
     """A passing and a failing answer to the same task."""
     calls_per_attempt: float | None = None
+    turns: int = 1
+    """How often a policy may speak in an attempt."""
     tried: Mapping[str, str] = field(default_factory=dict)
     """Fixes that were tried on this version and did not pass the gate, with where."""
 
@@ -207,6 +209,10 @@ def _dpo(evidence: Evidence) -> Recommendation:
 def _rlvr(evidence: Evidence) -> Recommendation:
     numbers = _numbers(None, evidence, "pass_at_1", "pass_at_k")
     why, blocked = _head_room(evidence)
+    if evidence.turns > 1:
+        blocked = (
+            f"Its tasks take up to {evidence.turns} turns; these trainers play tasks of one. SFT and DPO take both."
+        )
     return _result(evidence, "rlvr", why, numbers, blocked)
 
 
@@ -231,6 +237,7 @@ def _environment_rl(evidence: Evidence) -> Recommendation:
         blocked = f"pass@1 is {_percent(rate)}; from {low} to {high} there is something to learn from."
     else:
         blocked = ""
+        why.append("No trainer here plays whole episodes yet: export the environment to one that does, or choose SFT.")
     return _result(evidence, "environment_rl", why, numbers, blocked)
 
 

@@ -1,7 +1,7 @@
 """Launch a training run: check everything a person chose, freeze it, queue it. Stop it, and let it go on."""
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -18,7 +18,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training import contamination, reward
 from flywheel.training import dataset as datasets
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
-from flywheel.training.recommend import FIX_OF, baseline_of, lightest, recommendation_for
+from flywheel.training.recommend import FIX_OF, baseline_of, lightest, recommendation_for, turns_of
 
 MAX_SEED = 2**31 - 1
 MAX_RANK = 512
@@ -60,6 +60,7 @@ def launch(
         return launched, False
     known = _algorithm(algorithm)
     baseline = _check_base(base, task_set)
+    _refuse_turns(known, dataset.task_sets if dataset else [task_set])
     tuned = check_tuning(tuning or {"mode": "full"})
     chosen = check_settings(known, base, tuned, settings or {})
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
@@ -223,6 +224,17 @@ def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) ->
     for suite in suites.present(base.agent):
         if problem := contamination.suite_refusal(contamination.checked(dataset, suite.task_set), suite):
             raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
+
+
+def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
+    """Raise CannotLaunch for tasks that the algorithm's trainer cannot play."""
+    for task_set in task_sets if algorithm.data == "tasks" else ():
+        if (turns := turns_of(task_set)) > 1:
+            raise CannotLaunch(
+                "algorithm",
+                f"the tasks of {task_set} take up to {turns} turns, and {algorithm.label} plays tasks of one turn; "
+                "train SFT or DPO on episodes of them",
+            )
 
 
 def _refuse_judges(algorithm: str, dataset: Dataset) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.core import recipes
+from flywheel.core import envs, recipes
 from flywheel.core.fixes import Evidence, Fix, recommend
 from flywheel.core.metrics import pass_at_k
 from flywheel.core.stats import Estimate
@@ -72,8 +72,15 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
         corrected=corrected,
         pairs=corrected,
         calls_per_attempt=_calls_per_attempt(baseline) if baseline else None,
+        turns=turns_of(task_set),
         tried=_tried(version, task_set),
     )
+
+
+def turns_of(task_set: TaskSet) -> int:
+    """How often a policy may speak in an attempt at one of its tasks."""
+    version = task_set.environment_version
+    return envs.build(version.environment.kind, version.config, version.verifier).max_turns
 
 
 def buckets_of(version: Version, task_set: TaskSet) -> dict[str, int]:

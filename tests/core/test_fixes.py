@@ -64,6 +64,12 @@ def test_head_room_between_one_attempt_and_many_asks_for_rlvr() -> None:
     assert "40 points of head-room" in best.why
 
 
+def test_nobody_trains_on_episodes_of_several_turns_by_a_reward_yet() -> None:
+    known: dict[str, Any] = {"buckets": {"wrong_arguments": 30}, "pass_at_1": rate(0.5), "pass_at_k": rate(0.9)}
+    ladder = {item.fix: item.blocked_by for item in recommend(Evidence(k=8, turns=12, **known))}
+    assert "take up to 12 turns" in ladder["rlvr"]
+
+
 def test_pairs_ask_for_dpo_before_rlvr() -> None:
     ladder = recommend(
         Evidence(buckets={"other": 30}, pass_at_1=rate(0.5), pass_at_k=rate(0.9), k=8, pairs=80, corrected=5)

@@ -8,11 +8,13 @@ import pytest
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.upstream import set_upstream
 from flywheel.agents.models import Artifact
+from flywheel.core.envs import tictactoe
 from flywheel.environments import make
-from flywheel.environments.models import Split
+from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.jobs import StaleState, State
 from flywheel.training import dataset
 from flywheel.training.launch import CannotLaunch, cancel, launch, resume
+from flywheel.training.mix import mix
 from flywheel.training.models import TrainingRun
 from flywheel.training.recommend import lightest, recommendation_for
 from tests.training.conftest import Room
@@ -54,6 +56,43 @@ def test_what_is_wrong_is_named_and_nothing_is_queued(
         room.launch(**fields)
     assert refused.value.field == field
     assert not TrainingRun.objects.exists()
+
+
+def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:
+    games = of_games(room)
+    mail, played = (
+        dataset.build(name=task_set.name, kind="tasks", task_set=task_set, actor=room.cast.trainer)
+        for task_set in (room.task_set, games)
+    )
+    both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=room.cast.trainer)
+    given: list[dict[str, Any]] = [{"task_set": games}, {"task_set": games, "dataset": played}, {"dataset": both}]
+    for fields in given:
+        with pytest.raises(CannotLaunch, match=r"the tasks of games@\d+ take up to 8 turns, and GRPO") as refused:
+            room.launch(algorithm="grpo", **fields)
+        assert refused.value.field == "algorithm"
+    assert not TrainingRun.objects.exists()
+
+
+def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) -> None:
+    blocked = {
+        task_set.name: next(fix for fix in recommendation_for(room.base, task_set).ladder if fix["fix"] == "rlvr")
+        for task_set in (room.task_set, of_games(room))
+    }
+    assert "turns" not in blocked["mail"]["blocked_by"]
+    assert "take up to 8 turns" in blocked["games"]["blocked_by"]
+
+
+def of_games(room: Room) -> TaskSet:
+    """A set of a kind whose episodes have several turns, with its baseline."""
+    config: dict[str, Any] = {"config": {}, "verifier": {"kind": "tictactoe"}}
+    environment = make.environment(
+        project=room.cast.project, name="games", actor=room.cast.builder, kind="tictactoe", **config
+    )
+    task_set = room.build.task_set(name="games", environment=environment)
+    for number, (task, game) in enumerate(zip(task_set.tasks.all(), tictactoe.generate(12, seed=1), strict=True)):
+        Task.objects.filter(pk=task.pk).update(prompt=f"{game.prompt} {number}", target=game.target, state=game.state)
+    room.evaluated(task_set=task_set)
+    return task_set
 
 
 def test_a_version_without_weights_cannot_be_trained(room: Room) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from flywheel.core.tools import call_text
 from workers.trainers import checkpoints
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "name": "remind",
         "description": "Remind a person.",

@@ -58,7 +58,7 @@ def keep_what_is_learnt(path: str) -> None:
         told = [[loaded.tokenizer.decode(row[name]) for name in columns] for row in trainer.train_dataset]
         Path(path).write_text(json.dumps(told))
 
-    loop.drive = drive
+    loop.drive = drive  # type: ignore[assignment]
 
 
 def learnt(run: Directory, start: Start) -> list[list[str]]:
