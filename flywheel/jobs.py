@@ -184,14 +184,14 @@ class Job(models.Model):
         log_lines: models.Manager[Any] = self.events  # type: ignore[arg-type]  # each kind has a table of its own
         log_lines.create(text=text, level=level)
 
-    def requeue(self) -> None:
-        """Put a failed or cancelled job back into the queue, to go on from where it stood.
+    def requeue(self, *also: State) -> None:
+        """Put a failed or cancelled job back into the queue, to go on from where it stood; `also` one in these states.
 
-        Raises StaleState when it is not failed or cancelled.
+        Raises StaleState for any other.
         """
         moved = (
             type(self)
-            ._default_manager.filter(pk=self.pk, state__in=[State.FAILED, State.CANCELLED])
+            ._default_manager.filter(pk=self.pk, state__in=[State.FAILED, State.CANCELLED, *also])
             .update(
                 state=State.QUEUED,
                 attempt=0,

@@ -7,9 +7,10 @@
    which is taken over goes on where it stood and every attempt is stored exactly once.
 3. Judges behind an endpoint meet their canaries first, and again among the attempts. One that gives a canary a mark
    fails the run and makes its scores void.
-4. An attempt that was not answered, or whose verifier raised, is unscored and says why. When not one was answered, the
-   policy cannot be asked at all: that fails the run and stores nothing of the chunk. One that talks until its context
-   or the environment's tokens are spent is judged as it stands, or rambling would leave failures out of the mean.
+4. An attempt that was not answered, or whose verifier or environment raised, is unscored and says why. When not one of
+   a chunk was answered, the policy cannot be asked any more: that fails the run, which can be resumed, and stores
+   nothing of the chunk. One that talks until its context or the environment's tokens are spent is judged as it stands,
+   or rambling would leave failures out of the mean.
 5. Write the summary, and put the version forward if a training run made it.
 """
 
@@ -27,7 +28,7 @@ from flywheel.core import envs, verifiers
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
-from flywheel.core.verifiers import CAUSES, Verdict, unscored
+from flywheel.core.verifiers import CAUSES, NOBODY_ANSWERED, Verdict, unscored
 from flywheel.environments import ledger
 from flywheel.environments.make import core_task
 from flywheel.environments.models import Opening, Split, Task
@@ -48,6 +49,10 @@ Asked = list[tuple[Task, Rollout]]
 
 CHUNK = 64
 """Attempts asked at once: enough to fill a batch, few enough to show progress and to stop soon."""
+
+
+SILENT = 8
+"""Requests of a chunk that must be without an answer for it to be the server's silence, and not their own fault."""
 
 
 class VerifierChanged(RuntimeError):
@@ -122,8 +127,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
         answered = [
             (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
         ]
-        if not done and not number:
-            _refuse_silence([rollout for _, rollout in answered])
+        _refuse_silence([rollout for _, rollout in answered], is_first=not done and not number)
         return answered
 
     stored = len(done)
@@ -147,15 +151,20 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     return True
 
 
-def _refuse_silence(rollouts: Sequence[Rollout]) -> None:
-    """Raise EngineError when not one of the first attempts was answered: then none will be, and there is one reason.
+def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
+    """Raise EngineError when not one of these attempts was answered: none will be for now, and there is one reason.
 
-    Those that the environment broke say nothing about the policy.
+    Those that the environment broke say nothing about the policy. A few of them, or requests that are too long, say
+    nothing about the server where it answered others.
     """
     asked = [rollout for rollout in rollouts if not rollout.broken]
-    if asked and all(rollout.error for rollout in asked):
+    if not asked or not all(rollout.error for rollout in asked):
+        return
+    sent = [rollout for rollout in asked if not rollout.responses[-1].is_too_long]
+    if is_first or len(sent) >= SILENT:
         cause, times = Counter(rollout.error for rollout in asked).most_common(1)[0]
-        raise EngineError(f"not one of the first {len(asked)} requests was answered; {times} times: {cause}")
+        which = "the first" if is_first else "the last"
+        raise EngineError(f"not one of {which} {len(asked)} requests was answered; {times} times: {cause}")
 
 
 def _conclude(lease: Lease, run: EvalRun) -> None:
@@ -182,7 +191,7 @@ def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
     answered = [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]
     judged = iter(judging.verdicts(env, answered))
     return [
-        unscored(f"not answered: {rollout.error}", "not_answered")
+        unscored(f"not answered: {rollout.error}", "broken" if rollout.broken else NOBODY_ANSWERED)
         if rollout.error
         else _with_end(rollout, next(judged))
         for rollout in rollouts

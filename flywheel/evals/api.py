@@ -231,7 +231,8 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
 def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
-    """Go on with the attempts that have no result; under another budget where one is given."""
+    """Go on with the attempts that have no result; under another budget where one is given. Those that nobody answered
+    (`cause` is `not_answered`) are asked again, also of a run that succeeded and that no candidate rests on."""
     asked, budget = keyed(request), body.budget if body else None
     try:
         verbs.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)

@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 
 from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
+from flywheel.core.verifiers import UNJUDGED
 from flywheel.environments import judges
 from flywheel.evals.models import EvalRun
 
@@ -63,7 +64,7 @@ class Taken:
 
 def of_policy(run: EvalRun) -> Taken:
     """What the attempts took."""
-    answered = ~Q(cause="not_answered")
+    answered = ~Q(cause__in=UNJUDGED)
     found = run.results.aggregate(
         tokens=Sum(Coalesce("tokens_in", 0) + Coalesce("tokens_out", 0), default=0),
         usd=Sum("cost_usd", default=0.0),

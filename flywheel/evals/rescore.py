@@ -15,7 +15,7 @@ from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, W
 from flywheel.accounts.models import User, record
 from flywheel.core import envs, verifiers
 from flywheel.core.stats import Estimate, clustered_rate
-from flywheel.core.verifiers import Verdict, unscored
+from flywheel.core.verifiers import NOBODY_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
@@ -110,14 +110,14 @@ def waiting(job: Rescore) -> Iterator[Attempts]:
 
 
 def _is_unanswered(result: Result) -> bool:
-    return result.cause == "not_answered" or (result.score is None and result.error.startswith("not answered"))
+    return result.cause in UNJUDGED or (result.score is None and result.error.startswith("not answered"))
 
 
 def unanswered(result: Result) -> Verdict:
     """The verdict of an attempt that cannot be judged again."""
     if result.trajectory_id is None:
-        return unscored("its rollout was deleted", "not_answered")
-    return unscored(result.error, "not_answered")
+        return unscored("its rollout was deleted", NOBODY_ANSWERED)
+    return unscored(result.error, result.cause or NOBODY_ANSWERED)
 
 
 def keep(job: Rescore, results: Sequence[Result], verdicts: Sequence[Verdict]) -> None:

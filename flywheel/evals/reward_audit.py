@@ -22,6 +22,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.errors import FieldError
 from flywheel.core.reward_audit import LEAST, MOST, Judgement, draw, examine, spread
 from flywheel.core.traces import Trace
+from flywheel.core.verifiers import UNJUDGED
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.standing import Judged, audits_of
@@ -170,7 +171,7 @@ def override(*, judged: Judged, actor: User, reason: str, through: str = "") -> 
 
 def answered(run: EvalRun) -> QuerySet[Result]:
     """Attempts that the policy answered; what the verifier could not score is the verifier's then."""
-    nobody = Q(cause="not_answered") | Q(score=None, error__startswith="not answered")
+    nobody = Q(cause__in=UNJUDGED) | Q(score=None, error__startswith="not answered")
     return run.results.exclude(nobody).exclude(trajectory=None)
 
 

@@ -22,10 +22,10 @@ from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Opening, Split, Task, TaskSet
 from flywheel.evals import budget as budgets
-from flywheel.evals import served
+from flywheel.evals import served, unanswered
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.void import void_of
-from flywheel.jobs import StaleState
+from flywheel.jobs import StaleState, State
 
 SUMMARY_SEED = 1
 """Of the bootstraps in a summary, so that the same results always give the same numbers."""
@@ -145,13 +145,17 @@ def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
 def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
     """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
 
-    With `budget`, under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent
-    already raises CannotEvaluate. A run whose judge passed a canary stays as it is: another go might hide it.
+    Those that nobody answered are asked again, also of a run that ended well (`unanswered.py`). With `budget`, under
+    that one from now on: what was spent of tokens and dollars stays spent, and one that is spent already raises
+    CannotEvaluate. A run whose judge passed a canary stays as it is: another go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
+    if run.state == State.SUCCEEDED and (problem := unanswered.refusal(run)):
+        raise StaleState(problem)
     with transaction.atomic():
-        run.requeue()
+        run.requeue(*([State.SUCCEEDED] if run.state == State.SUCCEEDED else []))
+        again: dict[str, Any] = {"asked_again": count} if (count := unanswered.take_back(run)) else {}
         if budget is not None:
             _give_budget(run, budget)
         if spent := budgets.spent(run, timedelta(0)):
@@ -162,7 +166,7 @@ def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None
             action="evals.resume",
             subject=run,
             through=through,
-            **({} if budget is None else {"budget": run.budget}),
+            **({} if budget is None else {"budget": run.budget}) | again,
         )
 
 
@@ -230,8 +234,8 @@ def _buckets(tasks: Mapping[int, Task]) -> dict[str, str]:
 
 
 def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
-    """Somebody is to see rollouts of the run: noted in the ledger where they are held out. Not `anew`: on a page that is
-    open and asks again by itself. Raises Sealed for those that nobody may see."""
+    """Somebody is to see rollouts of the run: noted in the ledger where they are held out. Not `anew`: on a page that
+    is open and asks again by itself. Raises Sealed for those that nobody may see."""
     refuse_sealed(run)
     if run.split == Split.HELD_OUT and run.done:
         ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor, anew=anew)

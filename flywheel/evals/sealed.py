@@ -11,9 +11,9 @@ from flywheel.accounts.models import User
 from flywheel.core.digests import digest
 from flywheel.environments.models import Split
 from flywheel.evals import run as evals
+from flywheel.evals import unanswered
 from flywheel.evals.models import EvalRun
 from flywheel.evals.void import void_of
-from flywheel.jobs import State
 
 
 def _asked(like: EvalRun) -> dict[str, Any]:
@@ -30,10 +30,13 @@ def find(like: EvalRun) -> EvalRun | None:
 
 
 def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
-    """The same; resumed where it did not end well, and made where there is none. Raises evals.run.CannotEvaluate."""
+    """The same; resumed where it did not end well or nobody answered some of it, and made where there is none.
+
+    Raises evals.run.CannotEvaluate.
+    """
     run = find(like)
     if run is not None and not void_of(run.judges):
-        if run.state in (State.FAILED, State.CANCELLED):
+        if unanswered.can_resume(run):
             evals.resume(run=run, actor=actor, through=through)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.

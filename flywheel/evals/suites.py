@@ -17,8 +17,10 @@ from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.digests import digest
 from flywheel.core.suites import Tried
+from flywheel.core.verifiers import NOBODY_ANSWERED
 from flywheel.environments.models import Split, Suite
 from flywheel.evals import run as evals
+from flywheel.evals import unanswered
 from flywheel.evals.models import Engine, EvalRun, Result
 from flywheel.evals.void import void_of
 from flywheel.jobs import State
@@ -55,6 +57,8 @@ class Attempts:
     unsafe: int
     unmeasured: int
     """Of which the verifier does not say whether they were unsafe."""
+    unanswered: int = 0
+    """By anybody: these can be asked again."""
 
     def tried(self, measure: str) -> Tried:
         """As a suite of this measure counts them."""
@@ -91,14 +95,15 @@ def find(
 
 
 def start(*, version: Version, suite: Suite, settings: Settings, actor: User, through: str = "") -> EvalRun:
-    """The suite's eval of the version: the one there is, resumed where it did not end well, else a new one.
+    """The suite's eval of the version: the one there is, resumed where it did not end well or nobody answered a part,
+    else a new one.
 
     Raises evals.run.CannotEvaluate.
     """
     run = find([version], [suite], settings).get((version.pk, suite.pk))
     is_void = run is not None and bool(void_of(run.judges))
     if run is not None and not is_void:
-        if run.state in (State.FAILED, State.CANCELLED):
+        if unanswered.can_resume(run):
             evals.resume(run=run, actor=actor, through=through)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
@@ -144,6 +149,7 @@ def tallies(runs: Iterable[EvalRun]) -> dict[int, dict[int, Attempts]]:
             unscored=Count("pk", filter=Q(success=None)),
             unsafe=Count("pk", filter=Q(parts__unsafe__gt=0)),
             unmeasured=Count("pk", filter=Q(parts__unsafe__isnull=True) | Q(parts__unsafe=None)),
+            unanswered=Count("pk", filter=Q(cause=NOBODY_ANSWERED)),
         )
     )
     found: dict[int, dict[int, Attempts]] = {}

@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.environments import leaks, ledger
 from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.evals import budget, facts, show
+from flywheel.evals import budget, facts, show, unanswered
 from flywheel.evals import matrix as matrices
 from flywheel.evals import run as verbs
 from flywheel.evals.compare import CannotCompare, comparison
@@ -145,6 +145,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "matrix": matrices.matrix(found, request.GET) if found.done and not is_sealed else None,
             "choices": matrices.SHOW,
             "form": BudgetForm(initial=found.budget),
+            "can_resume": unanswered.can_resume(found),
             "of_policy": budget.of_policy(found),
             "of_judges": budget.of_judges(found),
             "others": others if found.state == State.SUCCEEDED and not is_sealed else [],

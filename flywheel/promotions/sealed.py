@@ -22,6 +22,7 @@ from flywheel.core.gate import confirm, detectable, spending
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals import sealed as evals
+from flywheel.evals import unanswered
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import CannotEvaluate, rows_of
 from flywheel.evals.void import void_of
@@ -64,6 +65,8 @@ class Comparison:
     """The same of the sealed tasks; None until both versions were asked."""
     version_run: EvalRun | None = None
     baseline_run: EvalRun | None = None
+    unanswered: int = 0
+    """Attempts that nobody answered, in both arms: these can be asked again."""
 
     @property
     def is_passed(self) -> bool:
@@ -74,13 +77,19 @@ class Comparison:
         return self.state == "unfinished"
 
     @property
+    def can_ask(self) -> bool:
+        """Whether asking, or asking again, may change it."""
+        is_silent = self.state in ("not_shown", "invalid") and self.unanswered > 0
+        return is_silent or self.state in ("unopened", "failed", "void")
+
+    @property
     def label(self) -> str:
         return STATES[self.state]
 
     def told(self) -> dict[str, Any]:
         """As a promotion keeps it."""
         runs = {"version_eval": self.version_run, "baseline_eval": self.baseline_run}
-        named = ("state", "label", "words", "tasks", "sources", "opening", "alpha", "held_out", "gain")
+        named = ("state", "label", "words", "tasks", "sources", "opening", "alpha", "held_out", "gain", "unanswered")
         return {name: getattr(self, name) for name in named} | {
             name: run.pk if run else None for name, run in runs.items()
         }
@@ -108,6 +117,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
         gain=_gain(runs) if state in ("eligible", "not_shown", "regressed") else None,
         version_run=runs[0],
         baseline_run=runs[1],
+        unanswered=sum(unanswered.of_run(run).count() for run in runs if run),
     )
 
 

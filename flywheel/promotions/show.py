@@ -92,7 +92,7 @@ def final(row: Candidate) -> dict[str, Any] | None:
     if promotion is not None:
         return promotion.sealed or None
     found = sealed.final_of(row)
-    return found.told() if found else None
+    return {**found.told(), "can_ask": found.can_ask} if found else None
 
 
 def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:

@@ -74,6 +74,8 @@ class Standing:
     """Of success, candidate minus baseline; of a general suite."""
     failed: list[Result] = field(default_factory=list)
     """Rollouts of the tasks that count against it."""
+    unanswered: int = 0
+    """Attempts that nobody answered, in both arms."""
 
     @property
     def is_passed(self) -> bool:
@@ -82,6 +84,12 @@ class Standing:
     @property
     def label(self) -> str:
         return STATES[self.state]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether running what is missing may change it."""
+        is_silent = self.state == "not_shown" and self.unanswered > 0
+        return is_silent or self.state in ("missing", "failed", "void", "unchecked")
 
     @property
     def unlisted(self) -> int:
@@ -126,7 +134,7 @@ def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *
         "stands_passed": sum(stand.is_passed for stand in stands),
         "is_open": is_open,
         "is_running": any(stand.state == "unfinished" for stand in stands),
-        "can_start": any(stand.state in ("missing", "failed", "void", "unchecked") for stand in stands),
+        "can_start": any(stand.can_start for stand in stands),
         "candidate_eval": version_eval,
         "baseline_eval": baseline_eval,
     }
@@ -281,7 +289,8 @@ def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Stand
         finding = judge(*arms)
     shown = finding.failed or finding.broken
     failed = evals.failing(new, suite.measure, shown[:LISTED]) if shown else []
-    return Standing(suite, finding.state, finding.words, new, old, finding, difference, failed)
+    unanswered = sum(attempts.unanswered for arm in (before, after) for attempts in arm.values())
+    return Standing(suite, finding.state, finding.words, new, old, finding, difference, failed, unanswered)
 
 
 def _fill(arm: Mapping[int, Attempts]) -> float:

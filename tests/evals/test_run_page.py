@@ -214,3 +214,17 @@ def test_the_api_lists_follows_stops_and_reads_results(
         assert client.get(path, headers=elsewhere).status_code == 404
     assert client.get(url, headers=elsewhere).json()["items"] == []
     assert client.get(url).status_code == 401
+
+
+def test_a_finished_run_offers_to_ask_again_what_nobody_answered(
+    build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(build, monkeypatch, half, task_set=build.task_set(held_out=12), samples=3)
+    silent = run.results.filter(cause="not_answered").count()
+    text = sign_in(cast.builder).get(page(run)).content.decode()
+    assert f"<b>{silent} attempts not answered.</b>" in text
+    assert "Ask again</button>" in text
+    assert "Ask again</button>" not in sign_in(cast.viewer).get(page(run)).content.decode()
+    sign_in(cast.builder).post(page(run, "resume"))
+    run.refresh_from_db()
+    assert (run.state, run.results.count()) == (State.QUEUED, 36 - silent)

@@ -81,6 +81,18 @@ def approve(row: Candidate, cast: Cast, **more: Any) -> Any:
     return promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation, **more)
 
 
+def test_what_nobody_answered_of_it_is_asked_again_as_the_same_opening(candidate: Candidate, cast: Cast) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate, failing=9)
+    new, _ = sealed_runs(candidate)
+    assert not final(candidate).can_ask
+    new.results.filter(success=False).update(score=None, success=None, cause="not_answered")
+    assert (final(candidate).state, final(candidate).can_ask) == ("invalid", True)
+    open_sealed(candidate=candidate, actor=cast.approver)
+    assert (final(candidate).state, final(candidate).opening) == ("unfinished", 1)
+    assert not new.results.filter(cause="not_answered").exists()
+
+
 def test_a_set_without_a_sealed_part_asks_for_none(
     build: Build, cast: Cast, agent: Agent, evaluated: Evaluated
 ) -> None:

@@ -12,8 +12,8 @@ from flywheel.core.contamination import METHOD
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import put, retire
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import CannotEvaluate
-from flywheel.jobs import State
+from flywheel.evals.run import CannotEvaluate, resume
+from flywheel.jobs import StaleState, State
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import CannotPromote, promote
@@ -109,6 +109,37 @@ def test_a_failed_run_goes_on_and_a_void_one_is_asked_anew(
     ended(again)
     assert states(row) == ["passed"]
     assert new.state == State.SUCCEEDED
+
+
+def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ever(
+    cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
+) -> None:
+    arms = pair_of(build, agent, evaluated)
+    row = propose(**arms, actor=cast.trainer)
+    ended(runs_of(golden, agent.live))
+    new = ended(runs_of(golden, row.version))
+    for cause, can_start in (("timeout", False), ("not_answered", True)):
+        first = new.results.earliest("pk")
+        Result.objects.filter(pk=first.pk).update(score=None, success=None, cause=cause)
+        (stand,) = suites.standings_of(row)
+        assert (stand.state, stand.can_start) == ("not_shown", can_start)
+        assert suites.start(**arms, actor=cast.trainer) == []
+        new.refresh_from_db()
+        assert (new.state == State.QUEUED) == can_start
+    assert states(row) == ["unfinished"]
+    assert not new.results.filter(cause="not_answered").exists()
+
+
+def test_what_a_candidate_was_judged_by_is_not_asked_again(
+    cast: Cast, build: Build, agent: Agent, evaluated: Evaluated
+) -> None:
+    arms = pair_of(build, agent, evaluated)
+    run = arms["version_eval"]
+    Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="not_answered")
+    row = propose(**arms, actor=cast.trainer)
+    with pytest.raises(StaleState, match=f"candidate {row.pk} was judged by it"):
+        resume(run=run, actor=cast.builder)
+    assert run.results.filter(cause="not_answered").exists()
 
 
 def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(

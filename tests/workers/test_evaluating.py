@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from flywheel.accounts.models import AuditEntry
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
 from flywheel.core import envs, verifiers
@@ -24,8 +25,8 @@ from flywheel.environments.models import Split
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore
-from flywheel.evals.run import attempt_seed
-from flywheel.jobs import State
+from flywheel.evals.run import attempt_seed, resume
+from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
@@ -152,7 +153,7 @@ def test_an_environment_that_raises_breaks_one_attempt_alone(build: Build, monke
     assert (run.state, run.done) == (State.SUCCEEDED, 6)
     assert run.results.filter(success=True).count() == 4
     for result in run.results.filter(task=bad).select_related("trajectory"):
-        assert (result.score, result.cause) == (None, "not_answered")
+        assert (result.score, result.cause) == (None, "broken")
         assert result.error == "not answered: the environment raised OverflowError: date value out of range"
         assert result.trajectory is not None
         assert (result.trajectory.outcome, result.trajectory.steps.filter(status="error").count()) == (None, 1)
@@ -182,6 +183,68 @@ def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(
     assert "not one of the first 16 requests was answered; 16 times: the prompt has 9000 tokens too many" in run.error
     assert engine.is_closed
     assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
+
+
+def silent(request: ChatRequest) -> ChatResponse:
+    return ChatResponse(error="the server answered 503")
+
+
+def test_a_server_that_falls_silent_fails_the_run_which_goes_on_later(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "CHUNK", 12)
+    run = submit(build, build.task_set(held_out=16), samples=2)
+    asked: list[ChatRequest] = []
+
+    def until(request: ChatRequest) -> ChatResponse:
+        asked.append(request)
+        return right(request) if len(asked) <= 6 else silent(request)
+
+    carry_out(run, monkeypatch, until)
+    assert (run.state, run.error_kind, run.done) == (State.FAILED, "engine", 12)
+    assert run.error == "not one of the last 12 requests was answered; 12 times: the server answered 503"
+    resume(run=run, actor=build.cast.builder)
+    engine = carry_out(run, monkeypatch)
+    assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 32, 26)
+    assert run.summary["metrics"]["success"]["unscored"] == 0
+
+
+def test_few_requests_that_nobody_answers_are_their_own_fault(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluating, "CHUNK", 12)
+    run = submit(build, build.task_set(held_out=8), samples=2)
+    asked: list[ChatRequest] = []
+
+    def until(request: ChatRequest) -> ChatResponse:
+        asked.append(request)
+        return right(request) if len(asked) <= 12 else silent(request)
+
+    carry_out(run, monkeypatch, until)
+    assert (run.state, run.results.filter(score=None).count()) == (State.SUCCEEDED, 4)
+
+
+def test_what_nobody_answered_is_asked_again_and_nothing_else(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: ChatRequest) -> ChatResponse:
+        return silent(request) if request.seed % 2 else right(request)
+
+    run = finished(build, monkeypatch, answer, task_set=build.task_set(held_out=8), samples=2)
+    unscored = run.results.filter(score=None)
+    seeds = {result.pk: result.seed for result in run.results.all()}
+    gone = set(unscored.values_list("pk", flat=True))
+    bad = run.results.exclude(score=None).earliest("pk")
+    Result.objects.filter(pk=bad.pk).update(score=None, success=None, cause="timeout")
+    resume(run=run, actor=build.cast.builder)
+    run.refresh_from_db()
+    assert (run.state, run.summary, run.done) == (State.QUEUED, {}, 16 - len(gone))
+    engine = carry_out(run, monkeypatch)
+    assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 16, len(gone))
+    assert set(run.results.values_list("pk", flat=True)) >= set(seeds) - gone
+    assert set(run.results.values_list("seed", flat=True)) == set(seeds.values())
+    assert [result.pk for result in run.results.filter(score=None)] == [bad.pk]
+    assert Trajectory.objects.filter(source=Source.ROLLOUT, outcome="success").count() == 16
+    assert Trajectory.objects.filter(source=Source.ROLLOUT).count() == 16
+    assert AuditEntry.objects.get(action="evals.resume").data["asked_again"] == len(gone)
+    with pytest.raises(StaleState, match="every attempt was answered"):
+        resume(run=run, actor=build.cast.builder)
 
 
 def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,10 @@ REVISION = 1
 PASS = 1.0
 """An attempt succeeds when its score reaches this."""
 
+NOBODY_ANSWERED = "not_answered"
+"""The cause of an attempt that the infrastructure failed; the only one that is asked again."""
+UNJUDGED = (NOBODY_ANSWERED, "broken")
+"""Causes of attempts that no verifier ever saw."""
 CAUSES = {
     "raised": "raised",
     "timeout": "timed out",
@@ -32,7 +36,8 @@ CAUSES = {
     "crashed": "crashed",
     "refused": "refused",
     "target": "the task's target has no such key",
-    "not_answered": "not answered",
+    NOBODY_ANSWERED: "not answered",
+    "broken": "its environment raised an error",
     "environment": "the environment's server did not answer",
     "judge": "its judge did not answer",
     "malformed": "its judge's answer does not fit",

@@ -1,0 +1,61 @@
+"""Attempts that nobody answered: the infrastructure failed them, so they alone may be asked once more.
+
+Resuming a run takes them back, also one that ended well: their results and rollouts go, and the worker asks them under
+the seeds that they had. What a verifier could not score, or an environment broke, was answered and stays as it is, so
+that nobody rolls again. Under a candidate nothing changes: it was judged by what there was.
+"""
+
+from django.db.models import Q, QuerySet
+
+from flywheel.core import verifiers
+from flywheel.core.verifiers import NOBODY_ANSWERED
+from flywheel.evals.models import Comparison, EvalRun, Result
+from flywheel.evals.void import void_of
+from flywheel.jobs import State
+from flywheel.trajectories.delete import erase
+from flywheel.trajectories.models import Trajectory
+
+
+def of_run(run: EvalRun) -> QuerySet[Result]:
+    """Its attempts that nobody answered."""
+    return run.results.filter(cause=NOBODY_ANSWERED)
+
+
+def refusal(run: EvalRun) -> str:
+    """Why a run that ended well is not asked again; empty when it is."""
+    if not of_run(run).exists():
+        return "it ended well and every attempt was answered"
+    if verifiers.digest(run.task_set.environment_version.verifier) != run.verifier_digest:
+        return "the verifier's code changed since its attempts were judged; submit it anew"
+    if row := _candidate(run):
+        return f"{row} was judged by it and stays so; submit it anew"
+    return ""
+
+
+def can_resume(run: EvalRun) -> bool:
+    """Whether it has something left to ask."""
+    if void_of(run.judges):
+        return False
+    return run.state in (State.FAILED, State.CANCELLED) or (run.state == State.SUCCEEDED and not refusal(run))
+
+
+def take_back(run: EvalRun) -> int:
+    """Remove them with their rollouts, and what was made of all results; how many they were. In a transaction."""
+    if _candidate(run):
+        return 0
+    rows = of_run(run)
+    rollouts = list(Trajectory.objects.select_for_update().filter(result__in=rows).order_by("trace_id"))
+    count = rows.delete()[1].get("evals.Result", 0)
+    if rollouts:
+        erase(run.project, rollouts)
+    if count:
+        EvalRun.objects.filter(pk=run.pk).update(summary={}, done=run.results.count())
+        Comparison.objects.filter(Q(candidate=run) | Q(baseline=run)).delete()
+    return count
+
+
+def _candidate(run: EvalRun) -> object | None:
+    """One that was put forward on the strength of it."""
+    rests = Q(version_eval=run) | Q(baseline_eval=run)
+    found: object | None = run.version.agent.candidates.filter(rests).first()
+    return found
