@@ -19,7 +19,7 @@ from flywheel.core.verifiers import Runners
 from flywheel.environments import variants
 from flywheel.environments.make import CannotMake, latest, next_number
 from flywheel.environments.models import Environment, Generation, Task
-from flywheel.environments.prove import prove
+from flywheel.environments.prove import common_wrong, prove
 from flywheel.environments.split import split_in
 
 AT_MOST = 2000
@@ -95,12 +95,15 @@ def resume(*, job: Generation, actor: User, through: str = "") -> None:
 def parts(job: Generation, at_once: int, runners: Runners) -> Iterator[list[Task]]:
     """Tasks that are still to be made, a few at a time, with their proofs; nothing is saved."""
     version = latest(job.environment)
+    common = common_wrong(job.environment, version)
     waiting = islice(_tasks_of(job), job.done, None)
     while some := list(islice(waiting, at_once)):
         found = []
         for pure in some:
             task = _task(job, pure)
-            task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None, runners=runners)
+            task.proof, task.is_proved = prove(
+                task, version, recorded=None, is_failure=None, common=common, runners=runners
+            )
             found.append(task)
         yield found
 

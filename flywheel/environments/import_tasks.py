@@ -12,7 +12,7 @@ from flywheel.core.envs import build
 from flywheel.core.interop.taking import CannotTake, source_of, task_of
 from flywheel.environments.make import CannotMake, latest, next_number
 from flywheel.environments.models import Environment, EnvironmentVersion, Task
-from flywheel.environments.prove import begun, prove
+from flywheel.environments.prove import begun, common_wrong, prove
 from flywheel.environments.proving import ask, is_for_a_worker
 from flywheel.environments.split import split_in
 from flywheel.trajectories.formats.reading import plain
@@ -99,12 +99,13 @@ def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Use
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     report = _read(environment, version, lines, maker)
     is_later = is_for_a_worker(version, report.made)
+    common = common_wrong(environment, version)
     for number, task in enumerate(report.tasks, next_number(environment)):
         task.number = number
         if is_later:
             task.proof = begun(None, None)
         else:
-            task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None)
+            task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None, common=common)
         report.unproved += not task.is_proved
     Task.objects.bulk_create(report.tasks)
     if report.made and is_later:

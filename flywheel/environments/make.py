@@ -20,6 +20,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.stats import PERMUTE_BELOW
 from flywheel.core.traces import Conversation, Message, Trace, speaking
 from flywheel.core.verifiers.rubric import KIND as RUBRIC
+from flywheel.core.verifiers.rubric import needs
 from flywheel.environments import judges, ledger
 from flywheel.environments.models import (
     MEASURED,
@@ -30,7 +31,7 @@ from flywheel.environments.models import (
     TaskSet,
     TaskSetMember,
 )
-from flywheel.environments.prove import common_wrong, is_stale, prove, prove_again
+from flywheel.environments.prove import add_common, begun, common_wrong, is_stale, lacks_common, prove_again
 from flywheel.environments.proving import ask, is_for_a_worker, prove_all_again
 from flywheel.environments.split import split_in
 from flywheel.failures.models import Failure
@@ -163,11 +164,10 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
         digest=content,
         created_by=actor,
     )
-    task.proof, task.is_proved = prove(
-        task, version, recorded=answer, is_failure=failure.is_failure, common=common_wrong(environment)
-    )
+    task.proof = begun(answer, failure.is_failure)
     environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
     task.save()
+    prove_again(task, version, common=common_wrong(environment, version))  # its own answer counts
     if is_for_a_worker(version):
         ask(environment, actor)
     record(
@@ -357,8 +357,13 @@ def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequen
         raise CannotMake(
             f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done"
         )
+    common = common_wrong(environment, version)
     for task in stale:
-        prove_again(task, version)
+        prove_again(task, version, common=common)
+    if common is not None and not needs(version.verifier):
+        for task in chosen:
+            if task.is_proved and task.retired_at is None and lacks_common(task):
+                add_common(task, version, common)
     return [task for task in chosen if task.is_proved and task.retired_at is None and task.split != Split.SET_ASIDE]
 
 

@@ -141,7 +141,8 @@ class Task(models.Model):
     """Other failures that ask the very same and want the same."""
     digest = models.CharField(max_length=64)
     proof = models.JSONField(default=dict)
-    """The red-green proof: `{"checks": [{"name", "wanted", "score", "passed", "reason"}], "environment_version"}`."""
+    """The red-green proof: `{"checks": [{"name", "wanted", "score", "passed", "reason"}], "missing": {name: reason},
+    "environment_version"}`."""
     is_proved = models.BooleanField(default=False)
     """Only proved tasks enter a task set."""
     retired_at = models.DateTimeField(null=True, blank=True)

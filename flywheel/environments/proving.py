@@ -74,7 +74,7 @@ def prove_all_again(environment: Environment, version: EnvironmentVersion, actor
         stale.update(is_proved=False, proof=_BEGUN)
         ask(environment, actor)
     elif count:
-        common = common_wrong(environment)
+        common = common_wrong(environment, version)
         for task in stale:
             prove_again(task, version, common=common)
 
@@ -105,7 +105,7 @@ def _taken_back(check: dict[str, Any], void: Mapping[str, str]) -> dict[str, Any
 def prove_some(environment: Environment, version: EnvironmentVersion, runners: Runners) -> list[Task]:
     """The next few that wait, proved; empty when none waits any more. Whoever holds a lease saves inside it."""
     tasks = list(waiting(environment, version)[:AT_ONCE])
-    common = common_wrong(environment) if tasks else None
+    common = common_wrong(environment, version) if tasks else None
     for task in tasks:
         prove_again(task, version, common=common, runners=runners)
     return tasks

@@ -100,7 +100,7 @@ def reports(trial: Trial, runners: Runners) -> Iterator[dict[str, Any]]:
         verifier=trial.verifier,
         verifier_digest=verifiers.digest(trial.verifier),
     )
-    common = common_wrong(trial.environment)
+    common = common_wrong(trial.environment, version)
     names = {part.name for part in read(trial.verifier).parts}
     for number in trial.tasks[trial.done :]:
         task = trial.environment.tasks.get(number=number)

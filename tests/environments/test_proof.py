@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,23 @@ from django.utils import timezone
 from flywheel.accounts.models import Scope, User
 from flywheel.core import tools
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Message, Trace
+from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
 from flywheel.environments import proving
 from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task
-from flywheel.environments.prove import REPEATS, common_wrong, failed_checks, prove
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
+from flywheel.environments.prove import (
+    COMMON,
+    NONE_KNOWN,
+    REPEATS,
+    RIGHT_HERE,
+    begun,
+    common_wrong,
+    failed_checks,
+    prove,
+    prove_again,
+)
+from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 
@@ -237,11 +249,110 @@ def test_the_most_common_wrong_answer_must_fail_unless_it_is_right_here(build: B
         assert (is_proved, "most common wrong answer" in names(proof["checks"])) == (True, False)
 
 
+def common(environment: Environment) -> Message | None:
+    return common_wrong(environment, environment.latest)
+
+
 def test_an_answer_is_common_when_two_recorded_failures_share_it(build: Build) -> None:
     tasks = [build.task() for _ in range(3)]
     for task, answer in zip(tasks, (WRONG, GOLD, WRONG), strict=True):
         task.proof = {"recorded": answer.to_json(), "is_failure": True, "checks": []}
         task.save()
-    assert common_wrong(tasks[0].environment) == WRONG
+    assert common(tasks[0].environment) == WRONG
     tasks[0].delete()
-    assert common_wrong(tasks[1].environment) is None
+    assert common(tasks[1].environment) is None
+
+
+NATIVE = Message("assistant", "", (ToolCall("a", "calendar.create_event", {"person": "Bako", "day": "sunday"}),))
+
+
+def attempted(build: Build, task_set: TaskSet, said: Message, split: str = Split.TRAIN, **fields: Any) -> None:
+    """A wrong attempt of two samples at two tasks of the split."""
+    run = EvalRun.objects.create(
+        project=build.cast.project,
+        created_by=build.cast.builder,
+        version=build.version(),
+        task_set=task_set,
+        split=split,
+        samples=2,
+        verifier_digest=fields.pop("digest", task_set.environment_version.verifier_digest),
+    )
+    for number, member in enumerate(task_set.members.filter(split=split).order_by("pk")[: fields.pop("tasks", 2)]):
+        for sample in range(2):
+            row = build.trajectory(answer="", source="rollout")
+            calls = tuple(replace(call, id=f"{number}-{sample}") for call in said.tool_calls)
+            first = {"output": [replace(said, tool_calls=calls).to_json()]}
+            row.steps.filter(kind="assistant").update(body=first)
+            row.steps.create(span_id="s3", position=3, kind="assistant", body={"output": [GOLD.to_json()]})
+            Result.objects.create(
+                run=run, task=member.task, sample=sample, seed=sample, trajectory=row, **{"success": False, **fields}
+            )
+
+
+def test_rollouts_at_train_tasks_tell_what_is_commonly_wrong(build: Build) -> None:
+    task_set = build.task_set(train=3)
+    attempted(build, task_set, NATIVE)
+    found = common(task_set.environment_version.environment)
+    assert found is not None
+    assert [(call.name, call.arguments) for call in found.tool_calls] == [
+        (call.name, call.arguments) for call in NATIVE.tool_calls
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"split": Split.HELD_OUT},
+        {"split": Split.SEALED},
+        {"success": True},
+        {"success": None},
+        {"digest": "another verifier's"},
+        {"tasks": 1},
+    ],
+)
+def test_nothing_else_does(build: Build, fields: dict[str, Any]) -> None:
+    task_set = build.task_set(train=3, sealed=3)
+    attempted(build, task_set, NATIVE, **fields)
+    assert common(task_set.environment_version.environment) is None
+
+
+def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(cast: Cast, build: Build) -> None:
+    environment = build.environment()
+    made = []
+    for number in range(3):
+        row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})
+        failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+        made.append(task_from(failure=failure, environment=environment, actor=cast.builder)[0])
+    assert [COMMON in names(task.proof["checks"]) for task in made] == [False, True, True]
+    assert made[0].proof["missing"] == {COMMON: NONE_KNOWN}
+
+
+def test_a_set_is_frozen_of_tasks_that_what_is_commonly_wrong_does_not_pass(cast: Cast, build: Build) -> None:
+    environment = build.environment()
+    tasks = [build.task(split, environment) for split in (Split.TRAIN, Split.TRAIN, Split.TRAIN, Split.HELD_OUT)]
+    for task in tasks:
+        prove_again_of(task)
+        assert (task.is_proved, task.proof["missing"]) == (True, {COMMON: NONE_KNOWN})
+    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    right = tools.call_text(tasks[2].target["tool"], tasks[2].target["arguments"])
+    attempted(build, first, Message("assistant", right))
+    freeze(environment=environment, name="mail", actor=cast.builder)
+    for task in tasks:
+        task.refresh_from_db()
+        assert task.is_proved
+        assert names(task.proof["checks"])[-1] == "same every time"
+    assert [task.proof["missing"] for task in tasks] == [{}, {}, {COMMON: RIGHT_HERE}, {}]
+    assert [COMMON in names(task.proof["checks"]) for task in tasks] == [True, True, False, True]
+
+
+def prove_again_of(task: Task) -> None:
+    task.proof = begun(None, None)
+    prove_again(task, task.environment.latest)
+
+
+def test_the_page_says_what_was_not_checked(cast: Cast, sign_in: Callable[[User], Client], task: Task) -> None:
+    prove_again_of(task)
+    url = reverse("environments:task", args=["acme", task.environment.name, task.number])
+    page = sign_in(cast.builder).get(url).content.decode()
+    assert "no common wrong answer is known" in page
+    assert "not checked" in page
