@@ -17,7 +17,6 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from django.utils import timezone
@@ -193,13 +192,9 @@ def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
     return [
         unscored(f"not answered: {rollout.error}", "broken" if rollout.broken else NOBODY_ANSWERED)
         if rollout.error
-        else _with_end(rollout, next(judged))
+        else judging.with_end(rollout, next(judged))
         for rollout in rollouts
     ]
-
-
-def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
-    return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
 
 
 def _store(

@@ -8,11 +8,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.judged import Judged
 from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.rollouts import Rollout
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.core.verifiers.parts import NoTarget, reference
@@ -56,6 +58,11 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     if asked:
         asked.keep()
     return found
+
+
+def with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
+    """The verdict says where the episode was broken off."""
+    return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
 
 
 def verdict(env: Environment, attempt: Attempt) -> Verdict:

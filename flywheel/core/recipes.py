@@ -185,7 +185,8 @@ _ROWS = [
         "gradient_checkpointing", bool, False, "Trades time for memory: activations are computed again going back.",
     ),
     Setting(
-        "max_length", int, 1024, "Tokens of prompt and answer together; a longer row is cut at its end.",
+        "max_length", int, 1024,
+        "Tokens of prompt and answer together, never more than the model takes; a longer row is cut at its end.",
         algorithms=("sft", "dpo"), min=8, max=1_048_576,
     ),
     Setting(

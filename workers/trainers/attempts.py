@@ -7,6 +7,7 @@ from typing import Any
 from datasets import Dataset
 
 from flywheel.core.envs import Environment, Task
+from workers.engines import context
 from workers.trainers import loop, policy
 from workers.trainers.errors import TrainingError
 from workers.trainers.policy import Policy
@@ -26,7 +27,7 @@ def settings(spec: Spec) -> dict[str, Any]:
 
 def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
     loaded = policy.load(run)
-    tasks = [Task.from_json(row) for row in data.train]
+    tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
     functions, weights = reward_functions(Judge(env, run.spec.seed), tasks)
     trainer = trainer_class(
         model=loaded.model,
@@ -49,6 +50,24 @@ def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, dat
         # TRL loads the reference from the base's path, which is not the start when an adapter was merged.
         trainer.ref_model.load_state_dict(loaded.model.state_dict())
     loop.drive(run, trainer, loaded, env, data)
+
+
+def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks whose prompt and answer the model has room for: beyond it one fails, and another talks nonsense that
+    would be learnt. Raises TrainingError where there are none."""
+    problems = [_overflow(run.spec, loaded, env, task) for task in tasks]
+    if over := [f"{task.id}: {problem}" for task, problem in zip(tasks, problems, strict=True) if problem]:
+        if len(over) == len(tasks):
+            raise TrainingError("data", f"no task fits into the model's context, such as {over[0]}")
+        run.warn(f"{len(over)} of {len(tasks)} tasks are left out, such as {over[0]}")
+    return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
+
+
+def _overflow(spec: Spec, loaded: Policy, env: Environment, task: Task) -> str:
+    tools = tools_of(env, task.environment) if spec.settings["tools_in_prompt"] else []
+    prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
+    (ids,) = policy.encode(loaded.tokenizer, [prompt], tools)
+    return context.overflow(len(ids), spec.settings["max_completion_length"], context.room_of(loaded.model))
 
 
 def _dataset(spec: Spec, env: Environment, tasks: Sequence[Task]) -> Dataset:

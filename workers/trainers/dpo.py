@@ -20,6 +20,7 @@ def train(run: Run) -> None:
 
     loaded = policy.load(run)
     settings = run.spec.settings
+    limit, words = policy.longest(loaded.model, settings)
     rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
     if settings["tools_in_prompt"]:
         # As text, or Arrow gives each tool all properties.
@@ -29,7 +30,7 @@ def train(run: Run) -> None:
         DPOConfig,
         run.spec,
         output_dir=str(run.work),
-        max_length=settings["max_length"],
+        max_length=limit,
         beta=settings["beta"],
         loss_type=[settings["preference_loss"]],
         label_smoothing=settings["label_smoothing"],
@@ -44,12 +45,20 @@ def train(run: Run) -> None:
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    kept = trainer.train_dataset.num_rows
-    if not kept:
-        raise TrainingError("data", f"every prompt has max_length ({settings['max_length']}) tokens or more")
-    if kept < len(rows):
-        run.warn(f"{len(rows) - kept} of {len(rows)} pairs are left out: their prompt alone reaches max_length")
+    _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
     loop.drive(run, trainer, loaded, env, data)
+
+
+def _check_lengths(run: Run, prepared: Any, pairs: int, limit: int, words: str) -> None:
+    """TRL drops pairs whose prompt alone is too long and cuts the others without a word."""
+    columns = (prepared[name] for name in ("prompt_ids", "chosen_ids", "rejected_ids"))
+    lengths = [len(prompt) + max(len(chosen), len(rejected)) for prompt, chosen, rejected in zip(*columns, strict=True)]
+    if not lengths:
+        raise TrainingError("data", f"every prompt alone reaches {words}: nothing is left to learn")
+    if len(lengths) < pairs:
+        run.warn(f"{pairs - len(lengths)} of {pairs} pairs are left out: their prompt alone reaches {words}")
+    if cut := sum(length > limit for length in lengths):
+        run.warn(f"{cut} of {pairs} pairs go beyond {words}; what was beyond it is cut off")
 
 
 if __name__ == "__main__":

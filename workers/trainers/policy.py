@@ -5,7 +5,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
 
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from workers.engines import context
 from workers.engines.tool_calls import read_tool_calls, templated
 from workers.trainers import checkpoints
 from workers.trainers.errors import TrainingError
@@ -66,36 +67,58 @@ def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: S
     return ids
 
 
+def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
+    """The most tokens of a row, and what limits them: `max_length`, or fewer where the model has fewer positions."""
+    asked, room = settings["max_length"], context.room_of(model)
+    if room is None or asked <= room:
+        return asked, f"max_length ({asked})"
+    return room, f"all the model takes ({room})"
+
+
 class LiveEngine:
     """Asks the model that is being trained, greedily, without leaving a trace in the training."""
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self._room = context.room_of(model)
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        answers: list[ChatResponse] = []
+        if any(request.sampling.temperature for request in requests):
+            raise EngineError("the live model is only asked greedily: temperature 0 is wanted")
+        found = [self._prompt(request) for request in requests]
+        answers = {index: it for index, it in enumerate(found) if isinstance(it, ChatResponse)}
+        asked = [(index, it) for index, it in enumerate(found) if not isinstance(it, ChatResponse)]
         with undisturbed(self.model), torch.no_grad():
-            for start in range(0, len(requests), self.batch_size):
-                answers += self._batch(requests[start : start + self.batch_size])
-        return answers
+            for start in range(0, len(asked), self.batch_size):
+                batch = asked[start : start + self.batch_size]
+                limits = [requests[index].sampling.max_tokens for index, _ in batch]
+                said = self._batch([prompt for _, prompt in batch], limits)
+                answers |= {index: answer for (index, _), answer in zip(batch, said, strict=True)}
+        return [answers[index] for index in range(len(requests))]
 
     def close(self) -> None:
         """Nothing to give back: the model is the trainer's."""
 
-    def _batch(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        if any(request.sampling.temperature for request in requests):
-            raise EngineError("the live model is only asked greedily: temperature 0 is wanted")
+    def _prompt(self, request: ChatRequest) -> list[int] | ChatResponse:
+        """Its tokens, or why it cannot be asked."""
+        try:
+            messages = [message.to_openai() for message in request.messages]
+            (ids,) = encode(self.tokenizer, [messages], request.tools)
+        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
+            return ChatResponse(error=f"the model's chat template refuses the conversation: {error}")
+        if problem := context.overflow(len(ids), request.sampling.max_tokens, self._room):
+            return ChatResponse(error=problem, is_too_long=True)
+        return ids
+
+    def _batch(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[ChatResponse]:
         began = time.perf_counter()
-        limit = max(request.sampling.max_tokens for request in requests)
-        messages = [[message.to_openai() for message in request.messages] for request in requests]
-        prompts = encode(self.tokenizer, messages, requests[0].tools)
         width = max(map(len, prompts))
         pad = self.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         ends = _ends(self.model, self.tokenizer)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=limit,
+            max_new_tokens=max(limits),
             do_sample=False,
             num_beams=1,
             repetition_penalty=1.0,
@@ -111,7 +134,8 @@ class LiveEngine:
             )[:, width:].tolist()
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
-            self._response(tokens, prompt, ends, elapsed_ms) for tokens, prompt in zip(output, prompts, strict=True)
+            self._response(tokens[:limit], prompt, ends, elapsed_ms)
+            for tokens, prompt, limit in zip(output, prompts, limits, strict=True)
         ]
 
     def _response(self, tokens: list[int], prompt: list[int], ends: list[int], elapsed_ms: float) -> ChatResponse:

@@ -171,7 +171,8 @@ class HeldOut:
         answered = [rollout for rollout in rollouts if not rollout.error]
         judged = iter(judging.verdicts(env, [(rollout.task, rollout.messages) for rollout in answered]))
         return rollouts, [
-            unscored(rollout.error, "not_answered") if rollout.error else next(judged) for rollout in rollouts
+            unscored(rollout.error, "not_answered") if rollout.error else judging.with_end(rollout, next(judged))
+            for rollout in rollouts
         ]
 
 

@@ -19,6 +19,7 @@ def train(run: Run) -> None:
 
     loaded = policy.load(run)
     settings = run.spec.settings
+    limit, words = policy.longest(loaded.model, settings)
     rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
     if settings["tools_in_prompt"]:
         # As text, or Arrow gives each tool all properties.
@@ -26,25 +27,24 @@ def train(run: Run) -> None:
         rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     trainer = SFTTrainer(
         model=loaded.model,
-        args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=settings["max_length"]),
+        args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
         train_dataset=Dataset.from_list(rows),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _check_lengths(run, trainer.train_dataset, len(rows))
+    _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
     loop.drive(run, trainer, loaded, env, data)
 
 
-def _check_lengths(run: Run, prepared: Any, rows: int) -> None:
+def _check_lengths(run: Run, prepared: Any, rows: int, limit: int, words: str) -> None:
     """TRL drops rows whose prompt alone is too long and cuts the others without a word."""
     lengths = [len(ids) for ids in prepared["input_ids"]]
-    limit = run.spec.settings["max_length"]
     if not lengths:
-        raise TrainingError("data", f"every prompt has max_length ({limit}) tokens or more: nothing is left to learn")
+        raise TrainingError("data", f"every prompt alone reaches {words}: nothing is left to learn")
     if len(lengths) < rows:
-        run.warn(f"{rows - len(lengths)} of {rows} rows are left out: their prompt has max_length ({limit}) tokens")
+        run.warn(f"{rows - len(lengths)} of {rows} rows are left out: their prompt alone reaches {words}")
     if cut := sum(length >= limit for length in lengths):
-        run.warn(f"{cut} of {rows} rows reach max_length ({limit}); what was beyond it is cut off")
+        run.warn(f"{cut} of {rows} rows reach {words}; what was beyond it is cut off")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=2,
         num_key_value_heads=2,
         head_dim=24,
-        max_position_embeddings=256,
+        max_position_embeddings=512,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

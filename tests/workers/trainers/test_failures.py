@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.trainers.cast import NAMES, Make, Start, sft_row, small_files, task
+from tests.workers.trainers.cast import NAMES, Directory, Make, Start, pair_row, sft_row, small_files, task
 from workers.trainers import errors
 
 
@@ -119,6 +119,49 @@ def test_rows_that_are_too_long(make: Make, start: Start) -> None:
     assert "1 of 2 rows are left out" in some.events("warning")[0]["message"]
     assert trainers[1].wait() == 1
     assert every.result["kind"] == "data"
+
+
+def test_nothing_is_learnt_beyond_the_models_context(make: Make, start: Start) -> None:
+    """The model takes 512 tokens, whatever `max_length` says."""
+    much = "remind Ada " * 400
+    row = sft_row("Ada") | {"completion": [{"role": "assistant", "content": much}]}
+    pair = pair_row("Ada") | {"rejected": [{"role": "assistant", "content": much}]}
+    cut = make(name="cut", train=[row, sft_row("Bo")], settings={"max_length": 1024}, steps=1, held_out=False)
+    pairs = make("dpo", name="pairs", train=[pair, pair_row("Bo")], steps=1, held_out=False)
+    trainers = start(cut), start(pairs)
+    assert [trainer.wait() for trainer in trainers] == [0, 0], cut.errors() + pairs.errors()
+    assert "1 of 2 rows reach all the model takes (512); what was beyond it is cut off" in said(cut)
+    assert "1 of 2 pairs go beyond all the model takes (512); what was beyond it is cut off" in said(pairs)
+
+
+def test_a_task_that_does_not_fit_into_the_models_context_is_not_attempted(
+    make: Make, start: Start, trained: Path
+) -> None:
+    long = task("Cy", prompt="remind Cy " * 400)
+    some = make(
+        "grpo",
+        name="some",
+        on=trained,
+        steps=1,
+        train=[task("Ada"), long],
+        held_out=[task("Di"), task("Ed", prompt="remind Ed " * 400)],
+    )
+    every = make("grpo", name="every", on=trained, train=[long], held_out=False)
+    trainers = start(some), start(every)
+    assert trainers[0].wait() == 0, some.errors()
+    assert "1 of 2 tasks are left out, such as Cy-0: the conversation has " in said(some)
+    evaluated = some.events("eval")[0]
+    assert (evaluated["n"], evaluated["unscored"]) == (1, 1), "what was never asked is not wrong"
+    reasons = [sample["reason"] for sample in some.events("samples")[0]["samples"] if sample["score"] is None]
+    assert len(reasons) == 1
+    assert "the model takes 512 in all" in reasons[0]
+    assert trainers[1].wait() == 1
+    assert every.result["kind"] == "data"
+    assert every.result["message"].startswith("no task fits into the model's context, such as Cy-0: the conversation")
+
+
+def said(run: Directory) -> str:
+    return "\n".join(event["message"] for event in run.events("warning"))
 
 
 @pytest.mark.parametrize(
