@@ -30,7 +30,7 @@ from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, NOBODY_ANSWERED, Verdict, unscored
 from flywheel.environments import ledger
 from flywheel.environments.make import core_task
-from flywheel.environments.models import Opening, Split, Task
+from flywheel.environments.models import MEASURED, Opening, Split, Task
 from flywheel.evals import budget, results
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun
@@ -38,6 +38,7 @@ from flywheel.evals.run import attempt_seed, summary_of
 from flywheel.evals.void import unscore
 from flywheel.jobs import Lease, State
 from flywheel.promotions.propose import propose_for
+from flywheel.training import contamination
 from flywheel.trajectories.rollouts import trace_of_rollout
 from flywheel.trajectories.store import store_rollouts
 from workers import gyms, judges, judging
@@ -85,6 +86,7 @@ def evaluate(lease: Lease) -> None:
         "task_set__environment_version__environment",
         "project",
     ).get(pk=lease.job.pk)
+    _look_for_leaks(lease, run)
     environment = run.task_set.environment_version
     if verifiers.digest(environment.verifier) != run.verifier_digest:
         raise VerifierChanged(
@@ -95,6 +97,15 @@ def evaluate(lease: Lease) -> None:
     env = envs.build(kind, environment.config, environment.verifier, runners)
     if _ask_and_judge(lease, run, env):
         _conclude(lease, run)
+
+
+def _look_for_leaks(lease: Lease, run: EvalRun) -> None:
+    """Compare what the version learnt from with what it is measured by, where nobody did: pages only read it."""
+    if run.split not in MEASURED:
+        return
+    for check in contamination.check_version(run.version, run.task_set):
+        if problem := contamination.refusal(check, run.task_set):
+            lease.log(f"{run.version} learnt from {check.dataset}: {problem}", "warning")
 
 
 def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:

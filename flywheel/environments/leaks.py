@@ -1,14 +1,16 @@
 """What training data has of a held-out part, as pages and the API show it. The checks belong to the training room; from
 here they are read from the task set's side."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from django.db.models import F
 
 from flywheel.agents.models import Version
 from flywheel.core.contamination import BLOCKING, LEVELS, METHOD, Item, alike
 from flywheel.environments.ledger import Openings, openings_of
-from flywheel.environments.models import TaskSet
+from flywheel.environments.models import Split, TaskSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,56 @@ def of_task_set(task_set: TaskSet, most: int) -> list[Beside]:
     return beside(rows.select_related("dataset", "task_set").order_by("-dataset_id")[:most])
 
 
-def of_version(version: Version, task_set: TaskSet) -> list[Beside]:
-    """What the version and those that it comes from learnt from, beside this set, as far as it was checked."""
-    rows = task_set.contamination_checks.filter(method=METHOD, dataset__training_runs__produced__in=line_of(version))
-    return beside(rows.select_related("dataset", "task_set").order_by("dataset_id").distinct())
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """What a version and those that it comes from learnt from, beside what a set measures."""
+
+    version: Version
+    verdict: str
+    """The worst of its datasets; `unchecked` where one was not compared yet, `none` where it learnt from none here."""
+    blocked: list[str]
+    """Measured tasks that stand in it: a score on them means nothing."""
+    checks: list[Any]
+
+    @property
+    def is_invalid(self) -> bool:
+        return bool(self.blocked)
+
+    @property
+    def datasets(self) -> list[str]:
+        """Those that hold them."""
+        return [str(check.dataset) for check in self.checks if check.blocked]
+
+    @property
+    def words(self) -> str:
+        """Why its score says nothing; empty where it does."""
+        count = len(self.blocked)
+        tasks = f"{count} of these tasks" if count > 1 else "one of these tasks"
+        return f"{self.version} was trained on {tasks} ({', '.join(self.datasets)})" if count else ""
+
+
+def trained_on(versions: Iterable[Version], task_set: TaskSet) -> dict[int, TrainedOn]:
+    """Of each version, by its key. Checks are made when datasets are built and versions evaluated, and read here."""
+    versions = list(versions)
+    lines = {version.pk: line_of(version) for version in versions}
+    learnt: dict[int, set[int]] = {}
+    every = Version.objects.filter(pk__in=set().union(*lines.values()), produced_by__isnull=False)
+    for version, dataset in every.values_list("pk", "produced_by__dataset"):
+        learnt.setdefault(version, set()).add(dataset)
+    rows = task_set.contamination_checks.filter(method=METHOD, dataset__in=set().union(*learnt.values()))
+    rows = rows.annotate(blocked=F("report__blocked")).select_related("dataset").defer("report")
+    checks = {check.dataset_id: check for check in rows.order_by("dataset_id")}
+    return {
+        version.pk: _trained_on(version, set().union(*(learnt.get(key, set()) for key in lines[version.pk])), checks)
+        for version in versions
+    }
+
+
+def _trained_on(version: Version, datasets: set[int], checks: Mapping[int, Any]) -> TrainedOn:
+    own = [check for key, check in checks.items() if key in datasets]
+    verdicts = {check.verdict for check in own} | ({"unchecked"} if len(own) < len(datasets) else set())
+    verdict = next((each for each in ("contaminated", "unchecked", "warned", "clean") if each in verdicts), "none")
+    return TrainedOn(version, verdict, sorted({task for check in own for task in check.blocked}), own)
 
 
 ALIKE_AT_ONCE = 2_000
@@ -80,7 +128,7 @@ def inside(task_set: TaskSet) -> dict[str, Any]:
         "pairs": [],
     }
     if task_set.members.count() <= ALIKE_AT_ONCE:
-        tasks = task_set.tasks.order_by("number").only("number", "prompt")
+        tasks = task_set.tasks.exclude(split=Split.SEALED).order_by("number").only("number", "prompt")
         pairs = alike([Item(str(task), task.prompt) for task in tasks])
         found |= {"requests": len(pairs), "pairs": pairs[:ALIKE_SHOWN]}
     return found

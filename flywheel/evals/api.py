@@ -14,7 +14,8 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.environments.models import Opening, Split
 from flywheel.evals import run as verbs
-from flywheel.evals.compare import CannotCompare, comparison, doubts
+from flywheel.evals.compare import CannotCompare, comparison, doubts, leaks_of, trained_on
+from flywheel.evals.grid_api import TrainedOnOut
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.refs import find_task_set
 from flywheel.jobs import StaleState
@@ -118,7 +119,13 @@ class EvalOut(EvalRow):
     judges: dict[str, Any]
     """Of each LLM judge in the verifier, by its part: `models` that answered, `judged`, `remembered`, `canaries`,
     `requests`, `tokens_in`, `tokens_out`, and `void`, which says why nothing of it counts."""
+    contamination: TrainedOnOut | None
+    """Whether the version learnt from these tasks; null for train tasks."""
     events: list[EventOut]
+
+    @staticmethod
+    def resolve_contamination(row: EvalRun) -> Any:
+        return leaks_of(row)
 
     @staticmethod
     def resolve_events(row: EvalRun) -> list[Any]:
@@ -168,6 +175,10 @@ class ComparisonOut(Schema):
     baseline: int
     doubts: list[str]
     """In what the two differ besides the version."""
+    is_valid: bool
+    """False where a version learnt from tasks that it is measured by: then no difference says anything."""
+    contamination: dict[str, TrainedOnOut]
+    """Of each version that is measured by held-out tasks."""
     comparison: dict[str, Any]
 
 
@@ -258,7 +269,7 @@ def list_eval_results(request: HttpRequest, eval_id: int, page: Query[ResultQuer
     operation_id="compare_evals",
 )
 def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[str, Any]:
-    """Paired differences of two finished runs, candidate minus baseline."""
+    """Paired differences of two finished runs, candidate minus baseline; they say nothing where `is_valid` is false."""
     new, old = _run(request, candidate), _run(request, baseline)
     try:
         found = comparison(new, old)
@@ -266,7 +277,15 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
         raise HttpError(409, str(error)) from error
     for run in (new, old):
         verbs.note_look(run, keyed(request).actor)
-    return {"candidate": new.pk, "baseline": old.pk, "doubts": doubts(new, old), "comparison": found}
+    learnt = trained_on(new, old)
+    return {
+        "candidate": new.pk,
+        "baseline": old.pk,
+        "doubts": doubts(new, old),
+        "is_valid": not any(each.is_invalid for each in learnt),
+        "contamination": {str(each.version): each for each in learnt},
+        "comparison": found,
+    }
 
 
 def _runs(request: HttpRequest) -> Any:

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from flywheel.core.compare import compare
-from flywheel.environments.models import Split
+from flywheel.environments import leaks
+from flywheel.environments.models import MEASURED, Split
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.run import bucket_of, rows_of
 from flywheel.jobs import State
@@ -44,6 +45,17 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
         raise CannotCompare(
             f"{candidate.task_set} and {baseline.task_set} belong to different environments and share no task"
         )
+
+
+def trained_on(candidate: EvalRun, baseline: EvalRun) -> list[leaks.TrainedOn]:
+    """What either version learnt from, beside the tasks by which it is measured here, the candidate first; where it has
+    some of them the comparison is invalid."""
+    return [learnt for run in (candidate, baseline) if (learnt := leaks_of(run))]
+
+
+def leaks_of(run: EvalRun) -> leaks.TrainedOn | None:
+    """The same of one run; None where the tasks are for training."""
+    return leaks.trained_on([run.version], run.task_set)[run.version_id] if run.split in MEASURED else None
 
 
 def _because(run: EvalRun) -> str:

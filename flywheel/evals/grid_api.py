@@ -8,9 +8,9 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.environments import leaks
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import grid as grids
-from flywheel.evals.models import EvalRun
 from flywheel.paging import BadCursor
 
 router = Router(tags=["evals"])
@@ -26,19 +26,24 @@ class GridQuery(Schema):
     cursor: str = ""
 
 
+class TrainedOnOut(Schema):
+    """What a version, and those that it comes from, learnt from, beside the tasks by which it is measured."""
+
+    verdict: str
+    """`clean`, `warned`, `contaminated`: a score on these tasks means nothing; `unchecked`; `none`: from no dataset."""
+    blocked: list[str]
+    """Tasks that it was trained on."""
+    datasets: list[str]
+    """Those that hold them."""
+
+
 class ColumnOut(Schema):
     eval: int
     version: str
     samples: int
     success: dict[str, Any] | None
-
-    @staticmethod
-    def resolve_eval(row: EvalRun) -> int:
-        return row.pk
-
-    @staticmethod
-    def resolve_version(row: EvalRun) -> str:
-        return str(row.version)
+    contamination: TrainedOnOut | None
+    """Whether the version learnt from these tasks; null for train tasks."""
 
 
 class CellOut(Schema):
@@ -105,10 +110,20 @@ def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Q
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
     grids.note_looks(columns, given.actor)
+    learnt = leaks.trained_on([run.version for run in columns], task_set) if asked.split == Split.HELD_OUT else {}
     return {
         "task_set": str(task_set),
         "split": asked.split,
-        "columns": columns,
+        "columns": [
+            {
+                "eval": run.pk,
+                "version": str(run.version),
+                "samples": run.samples,
+                "success": run.success,  # type: ignore[attr-defined]  # annotated
+                "contamination": learnt.get(run.version_id),
+            }
+            for run in columns
+        ],
         "counts": found.counts,
         "items": [{"task": str(task), "bucket": task.bucket, "cells": cells} for task, cells in found.lines],
         "next": found.page.next_cursor or None,

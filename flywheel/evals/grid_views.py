@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments import ledger
+from flywheel.environments import leaks, ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import grid as grids
 from flywheel.evals.compare import doubts
@@ -42,6 +42,7 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
         messages.warning(request, f"Not shown as asked: {error}.")
         return redirect(request.path)
     grids.note_looks(columns, request.actor)
+    learnt = leaks.trained_on([run.version for run in columns], found) if split == Split.HELD_OUT else {}
     return render(
         request,
         "evals/grid.html",
@@ -55,6 +56,7 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
             "choices": [(name, label, table.counts[name]) for name, label in grids.SHOW.items()],
             "grid": table,
             "columns": columns,
+            "invalid": {key: each for key, each in learnt.items() if each.is_invalid},
             "doubts": [(run, told) for run in columns[:-1] if (told := doubts(columns[-1], run))],
             "offered": [run for place, run in enumerate(runs) if place < OFFERED or run in columns],
             "most": grids.MOST,

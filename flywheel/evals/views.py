@@ -10,12 +10,12 @@ from flywheel import env
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
-from flywheel.environments import leaks, ledger
+from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals import budget, facts, show, unanswered
 from flywheel.evals import matrix as matrices
 from flywheel.evals import run as verbs
-from flywheel.evals.compare import CannotCompare, comparison
+from flywheel.evals.compare import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.forms import BudgetForm, EvalForm
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import StaleState, State
@@ -137,6 +137,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             **_live(found),
             "lineage": facts.lineage(found),
             "openings": ledger.openings(found.task_set),
+            "trained_on": leaks_of(found),
             "tiles": facts.tiles(found),
             "familiar": facts.familiar(found),
             "origins": facts.origins(found),
@@ -218,9 +219,11 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
         context |= show.comparison_context(new_run, old_run, comparison(new_run, old_run))
         for each in (new_run, old_run):
             verbs.note_look(each, request.actor)
+        learnt = trained_on(new_run, old_run)
         context |= {
             "openings": ledger.openings(new_run.task_set),
-            "learnt": leaks.of_version(new_run.version, new_run.task_set),
+            "trained_on": learnt,
+            "is_invalid": any(each.is_invalid for each in learnt),
         }
     except CannotCompare as error:
         context["problem"] = str(error)

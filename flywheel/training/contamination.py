@@ -2,11 +2,13 @@
 
     check_all(dataset)              against every task set of the project, when it is built
     checked(dataset, task_set)      one pair, found now where it was not yet
+    check_version(version, task_set)    all that a version learnt from, found when it is evaluated on the set
     known(datasets, task_sets)      of these pairs those that were found already
     preview(draft)                  the same for rows that are not kept yet
 
 A dataset is checked where it is built, in that request: the work is about linear. Pages make up for pairs that came
-later (a set that was frozen after the dataset) while that is a matter of a second; launching and proposing always do.
+later (a set that was frozen after the dataset) while that is a matter of a second; launching, evaluating and proposing
+always do.
 """
 
 import json
@@ -37,6 +39,11 @@ def checked(dataset: Dataset, task_set: TaskSet) -> ContaminationCheck:
     """The check of this pair."""
     (found,) = _make(dataset, TaskSet.objects.filter(pk=task_set.pk))
     return found
+
+
+def check_version(version: Version, task_set: TaskSet) -> list[ContaminationCheck]:
+    """The checks of everything that a version learnt from against this set, those that are missing made now."""
+    return [checked(dataset, task_set) for dataset in datasets_of(version)]
 
 
 def known(datasets: Collection[Dataset], task_sets: Collection[TaskSet]) -> dict[tuple[int, int], ContaminationCheck]:
@@ -119,7 +126,8 @@ def _reports(
     train: list[Item], sets: list[TaskSet], items: Mapping[int, Item], members: Mapping[int, set[int]]
 ) -> dict[TaskSet, Report]:
     """One pass over the held-out tasks of all sets, then each set's part of it."""
-    whole = check(train, items.values())
+    sealed = set(Task.objects.filter(pk__in=items, split=Split.SEALED).values_list("pk", flat=True))
+    whole = check(train, items.values()).without_words({items[task].id for task in sealed})
     return {row: whole.among({items[task].id for task in members.get(row.pk, ())}) for row in sets}
 
 

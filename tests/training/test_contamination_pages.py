@@ -11,12 +11,15 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Artifact
 from flywheel.environments.models import Split, Task
 from flywheel.promotions.propose import propose
+from flywheel.training.contamination import check_version
 from flywheel.training.models import ContaminationCheck, TrainingRun
 from tests.conftest import Cast
 from tests.training.conftest import Room
 from tests.training.test_contamination import another_set, contaminated, like, made, say_alike, trained
 
 pytestmark = pytest.mark.django_db
+
+
 SignIn = Callable[[User], Client]
 
 
@@ -92,8 +95,51 @@ def test_the_gate_refuses_what_learnt_from_the_set_it_is_compared_on(room: Room,
     page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
     assert "contaminated" in page
     compared = sign_in(cast.viewer).get(reverse("evals:compare", args=["acme", after.pk, before.pk])).content.decode()
-    assert "Means nothing." in compared
+    assert "<b>Invalid.</b>" in compared
+    assert f"{after.version} was trained on one of these tasks" in compared
     assert "held-out opened" in compared
+
+
+def test_a_comparison_says_that_a_version_learnt_from_a_set_that_was_frozen_later(
+    room: Room, sign_in: SignIn, cast: Cast, client: Client, key: Callable[..., dict[str, str]]
+) -> None:
+    task, other_task = trained(room), room.task_set.tasks.filter(split=Split.HELD_OUT).earliest("number")
+    base, learnt = room.base, produced(room)[0].version
+    other = another_set(room, like(room, task), like(room, other_task))
+    room.base = base
+    before = room.evaluated(task_set=other)
+    room.base = learnt
+    after = room.evaluated(task_set=other)
+    place = f"/api/v1/evals/{after.pk}/against/{before.pk}"
+
+    def found() -> Any:
+        return client.get(place, headers=key("read")).json()
+
+    assert found()["contamination"][str(learnt)]["verdict"] == "unchecked"
+    check_version(learnt, other)
+    told = found()["contamination"]
+    assert found()["is_valid"] is False
+    assert (told[str(learnt)]["verdict"], told[str(learnt)]["datasets"]) == ("contaminated", ["mail-sft@1"])
+    assert told[str(learnt)]["blocked"] == [f"home/{other.tasks.earliest('number')}"]
+    assert told[str(before.version)] == {"verdict": "none", "blocked": [], "datasets": []}
+    assert client.get(f"/api/v1/evals/{after.pk}", headers=key("read")).json()["contamination"] == told[str(learnt)]
+    swapped = client.get(f"/api/v1/evals/{before.pk}/against/{after.pk}", headers=key("read")).json()
+    assert swapped["is_valid"] is False
+    grid = client.get(f"/api/v1/task-sets/{other.name}/{other.version}/grid", headers=key("read")).json()
+    assert [column["contamination"]["verdict"] for column in grid["columns"]] == ["none", "contaminated"]
+    said = f"{learnt} was trained on one of these tasks (mail-sft@1)"
+    pages = {
+        reverse("evals:compare", args=["acme", after.pk, before.pk]): "✕ invalid",
+        reverse("evals:compare", args=["acme", before.pk, after.pk]): "✕ invalid",
+        reverse("evals:run", args=["acme", after.pk]): "Invalid.",
+        reverse("evals:grid", args=["acme", other.name, other.version]): "✕ invalid",
+    }
+    trainer = sign_in(cast.trainer)
+    for address, marked in pages.items():
+        text = trainer.get(address).content.decode()
+        assert said in text
+        assert marked in text
+        assert f"Put {learnt} forward" not in text
 
 
 def test_similar_tasks_leave_a_verdict_and_the_gain_is_told_without_them(

@@ -21,7 +21,8 @@ from flywheel.core import envs, verifiers
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.environments import ledger
-from flywheel.environments.models import Split
+from flywheel.environments.leaks import trained_on
+from flywheel.environments.models import Split, TaskSetMember
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore
@@ -183,6 +184,22 @@ def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(
     assert "not one of the first 16 requests was answered; 16 times: the prompt has 9000 tokens too many" in run.error
     assert engine.is_closed
     assert not Trajectory.objects.filter(source=Source.ROLLOUT).exists()
+
+
+def test_a_version_that_learnt_from_what_it_is_asked_is_found_out(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_set, version = build.task_set(train=3, held_out=3), build.version(system_prompt="learnt")
+    before = finished(build, monkeypatch, task_set=task_set)
+    _training_run(build, before, submit(build, task_set, version))
+    later = build.task_set(train=0, held_out=0)
+    TaskSetMember.objects.bulk_create(
+        TaskSetMember(task_set=later, task=task, split=Split.HELD_OUT) for task in task_set.tasks.filter(split="train")
+    )
+    run = finished(build, monkeypatch, task_set=later, version=version)
+    (event,) = run.events.filter(level="warning")
+    assert "learnt from d@1: 3 of 3 held-out tasks of" in event.text
+    assert trained_on([version], later)[version.pk].words.startswith(f"{version} was trained on 3 of these tasks")
 
 
 def silent(request: ChatRequest) -> ChatResponse:
