@@ -108,6 +108,7 @@ def play(
     fit into its context, or until the environment's tokens are spent, has had its episode: that is no error. What an
     environment raises in one episode, whatever a strange task or answer brings about, breaks that one alone.
     """
+    tools = tuple(tools)
     rollouts = [Rollout(task, sample, seed, []) for task, sample, seed in attempts]
     for rollout in rollouts:
         rollout.messages += _guarded(rollout, lambda it: env.reset(it.task, it.seed))
@@ -120,7 +121,7 @@ def play(
                 tuple(rollout.messages),
                 limited(sampling, env, rollout.tokens_out),
                 rollout.seed + len(rollout.responses),
-                tuple(tools),
+                tools,
             )
             for rollout in playing
         ]

@@ -194,7 +194,8 @@ def _drawn_quantiles(ordered: Array, owners: NDArray[np.intp], draws: Draws, q: 
     size = max(1, math.isqrt(owners.size))
     blocks = np.arange(owners.size) // size
     members = np.resize(owners, (blocks[-1] + 1, size))  # what fills up the last block is behind every rank
-    upto = (times.astype(float) @ _table(owners, blocks, clusters, len(members))).cumsum(axis=1)
+    held = _table(owners, blocks, clusters, len(members))
+    upto = (times.astype(float) @ held.astype(float)).cumsum(axis=1)  # of floats alone is a product quick
     last = upto[:, -1] - 1
     position = last * q
     below = np.floor(position)

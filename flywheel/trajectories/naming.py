@@ -24,7 +24,7 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
     """
     if version is not None:
         for row in trajectories:
-            row.agent, row.version = version.agent, version
+            row.agent_id, row.version_id = version.agent_id, version.pk
         return
     names = {row.trace_id: slug_of(row.agent_name) for row in trajectories}
     wanted = {(names[row.trace_id], number) for row in trajectories if (number := _number(row.version_label))}

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from flywheel.core import replies
+from flywheel.core import tools as tooling
 from flywheel.core.envs.workplace.tools import DEFINITIONS
 from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.tools import call_text
@@ -501,6 +503,16 @@ class TestOpenAI:
         with serving(echo) as server, pytest.raises(EngineError, match=r"a\.b and a_b would both be called a_b"):
             network(server.url).chat([request])
         assert not server.seen
+
+    def test_the_tools_of_a_run_are_put_into_the_servers_words_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = mock.Mock(wraps=tooling.plain)
+        monkeypatch.setattr(tooling, "plain", plain)
+        some, others = tuple(DEFINITIONS[:3]), tuple(DEFINITIONS[3:5])
+        asked = [ChatRequest((Message("user", "hi"),), Sampling(), 0, tools) for tools in (some, some, others, some)]
+        with serving(echo) as server:
+            network(server.url, concurrency=1).chat(asked)
+        assert [len(body["tools"]) for body in server.seen] == [3, 3, 2, 3]
+        assert plain.call_count == 3 + 2 + 3
 
     @pytest.mark.parametrize("tokens", [-1, True, 1.5, "many", 2**32 + 5])
     def test_what_cannot_be_a_count_of_tokens_is_unknown(self, tokens: Any) -> None:

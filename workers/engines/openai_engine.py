@@ -134,6 +134,7 @@ class OpenAIEngine:
         self._answered, self._closed = threading.Event(), threading.Event()
         self._well_at = 0.0
         self._asking, self._lock = 0, threading.Lock()
+        self._offered: tuple[Any, list[dict[str, Any]], dict[str, str]] = (), [], {}
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
         with self._lock:
@@ -154,7 +155,7 @@ class OpenAIEngine:
 
     def _ask(self, request: ChatRequest) -> ChatResponse:
         try:
-            names = responses.names(request.tools) if self.is_foreign else {}
+            _, names = self._offer(request.tools)
         except ValueError as error:
             raise EngineError(f"{self.model} at {self.base_url} cannot be given these tools: {error}") from error
         try:
@@ -195,10 +196,9 @@ class OpenAIEngine:
                 return content, (self._well_at - began) * 1000
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
-        messages, tools = request.messages, request.tools
+        messages, (tools, _) = request.messages, self._offer(request.tools)
         if self.is_foreign:
             messages = tuple(_outside(message) for message in messages)
-            tools = tuple(tooling.plain(tool) | {"name": responses.outside(tool["name"])} for tool in tools)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [message.to_openai() for message in messages],
@@ -208,11 +208,24 @@ class OpenAIEngine:
             "seed": request.seed % 2**63,
         }
         if tools:
-            body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
+            body["tools"] = tools
         if request.schema is not None:
             schema = {"name": "answer", "strict": True, "schema": dict(request.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
+
+    def _offer(self, tools: tuple[dict[str, Any], ...]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """The tools as the server takes them, and our names by its names. Raises ValueError where two have one name.
+
+        Kept for the next request, since all of a run have the same.
+        """
+        known, shown, names = self._offered
+        if known is not tools:
+            names = responses.names(tools) if self.is_foreign else {}
+            own = (tooling.plain(tool) | {"name": responses.outside(tool["name"])} for tool in tools)
+            shown = [{"type": "function", "function": dict(tool)} for tool in (own if self.is_foreign else tools)]
+            self._offered = tools, shown, names
+        return shown, names
 
     def _post(self, body: bytes) -> bytes:
         """The body of a 200 answer. Raises Failed for everything else."""
