@@ -29,7 +29,8 @@ _REMEMBERED = 65_536
 
 
 class Judge:
-    """Verdicts over single answers, each given once however many reward functions ask."""
+    """Verdicts over single answers, each given once however many reward functions ask. One without a score holds for
+    its step alone: what was too slow or crashed need not be so again."""
 
     def __init__(self, env: Environment, seed: int) -> None:
         self.env, self.seed = env, seed
@@ -39,9 +40,12 @@ class Judge:
     def verdict(self, task: Task, answer: Message) -> Verdict:
         return self.verdicts([(task, answer)])[0]
 
-    def verdicts(self, answers: Sequence[tuple[Task, Message]]) -> list[Verdict]:
-        """Of each answer, in their order; those that are new are judged together."""
+    def verdicts(self, answers: Sequence[tuple[Task, Message]], *, anew: bool = False) -> list[Verdict]:
+        """Of each answer, in their order; those that are new are judged together, and with `anew` those that could not
+        be scored before."""
         keys = [(task.id, digests.canonical(answer.to_json()).decode()) for task, answer in answers]
+        if anew:
+            self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if verdict.score is not None}
         if len(self._verdicts) + len(keys) > _REMEMBERED:
             self._verdicts.clear()
         new = {key: pair for key, pair in zip(keys, answers, strict=True) if key not in self._verdicts}
@@ -68,18 +72,19 @@ def reward_functions(judge: Judge, tasks: Sequence[Task]) -> tuple[list[Reward],
     parts = {part: weight / total for part, weight in weights.items()}
     parts |= {part: 0.0 for part in _parts(judge, tasks) if part not in parts}
     shares = {part: weight for part, weight in parts.items() if weight}
-    functions = [_reward(judge, tasks, part, shares, logs=index == 0) for index, part in enumerate(parts)]
+    functions = [_reward(judge, tasks, part, shares, is_first=index == 0) for index, part in enumerate(parts)]
     return functions, list(parts.values())
 
 
-def _reward(judge: Judge, tasks: Sequence[Task], part: str, shares: Mapping[str, float], *, logs: bool) -> Reward:
+def _reward(judge: Judge, tasks: Sequence[Task], part: str, shares: Mapping[str, float], *, is_first: bool) -> Reward:
+    """Of a part. TRL asks for all parts of a step's completions one after the other, `is_first` before the others."""
+
     def reward(
         completions: Sequence[Any], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any
     ) -> list[float | None]:
-        verdicts = judge.verdicts(
-            [(tasks[index], _message(completion)) for index, completion in zip(task, completions, strict=True)]
-        )
-        if logs:
+        answers = [(tasks[index], _message(completion)) for index, completion in zip(task, completions, strict=True)]
+        verdicts = judge.verdicts(answers, anew=is_first)
+        if is_first:
             log_metric("unscored", judge.unscored(verdicts))
         return [_value(verdict, part, shares) for verdict in verdicts]
 

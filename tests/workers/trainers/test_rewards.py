@@ -123,6 +123,21 @@ def test_every_completion_is_judged_once() -> None:
     assert env.asked == 2  # the right answer, to learn the parts, and the completion
 
 
+def test_what_could_not_be_scored_is_judged_again_in_the_next_step() -> None:
+    env = Odd({"gold": GOLD, "x": RuntimeError("too slow")}, {"style": 1.0, "tone": 1.0})
+    functions, _ = reward_functions(Judge(env, 1), TASKS)
+
+    def step() -> list[list[float | None]]:
+        said = [[{"role": "assistant", "content": "x"}]]
+        return [f(completions=said, task=[0], log_metric=Logged()) for f in functions]
+
+    assert step() == [[None], [None]]
+    assert env.asked == 2, "and in one step all parts are of one verdict"
+    env.verdicts["x"] = Verdict(1.0, "", {"style": 1.0, "tone": 1.0})
+    assert step() == step() == [[1.0], [1.0]]
+    assert env.asked == 3
+
+
 def test_nothing_scored_step_after_step() -> None:
     judge = Judge(Odd({"gold": GOLD, "x": RuntimeError("no")}), 1)
     functions, _ = reward_functions(judge, TASKS)
