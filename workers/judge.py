@@ -69,8 +69,8 @@ class Judge:
     ) -> Verdict:
         try:
             return self._part(settings).verdict(trace, reference, anew)
-        except TooLong as error:
-            return unscored(str(error), "output")
+        except TooLong as error:  # by its own words it has failed; by what it was told it has not
+            return Verdict(0.0, str(error)) if judge.rambles(trace) else unscored(str(error), "output")
 
     def recall(self, asked: Iterable[Asked]) -> None:
         """Look up at once what was said of these in other runs. The first of a part meets its canaries before."""

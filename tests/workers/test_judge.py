@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_what_an_attempt_writes_stays_between_the_fence(serve: Serve) -> None:
         assert answer_of(data) == text.encode("utf-8", "replace").decode()
         assert content.splitlines()[1] not in json.dumps(data)
         assert len(content.split(f"\n{content.splitlines()[1]}\n")) == 3
+
+
+@pytest.mark.parametrize("sees", ["answer", "episode"])
+def test_who_writes_more_than_a_judge_is_shown_has_failed_who_is_asked_more_has_not(sees: str, serve: Serve) -> None:
+    server, spec = serve(naming("austen")), rubric(sees=sees)
+    asked = judge_of(server, spec)
+    (rambling,) = said(asked, spec, "Austen " * 40_000)
+    assert (rambling.score, rambling.cause) == (0.0, "")
+    assert "a judge is shown up to 200,000" in rambling.reason
+    (answered,) = said(asked, spec, "Austen", task=replace(TASK, prompt="Who? " * 50_000))
+    assert (answered.score, answered.cause) == (None, "output")
+    assert asked.report["right"]["judged"] == 0
 
 
 def test_it_sees_what_it_is_to_see() -> None:

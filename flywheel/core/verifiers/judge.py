@@ -80,6 +80,12 @@ def messages_of(settings: Mapping[str, Any], trace: Mapping[str, Any], reference
     )
 
 
+def rambles(trace: Mapping[str, Any]) -> bool:
+    """Whether what the policy itself wrote in an attempt is longer than what a judge is shown."""
+    said = [_row(row) for row in trace["messages"] if row["role"] == "assistant"]
+    return len(json.dumps(said, ensure_ascii=False)) > LONGEST
+
+
 def fence(data: str) -> str:
     """A line that does not occur in the data, the same whenever the data is the same."""
     number = 0

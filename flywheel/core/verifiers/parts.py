@@ -198,8 +198,8 @@ def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
     except NotThere as error:
         lacks = settings.get("must") == "lack" and not isinstance(error, NotJson)
         return Verdict(float(lacks), str(error))
-    except TooLong as error:
-        return unscored(str(error), "output")
+    except TooLong as error:  # what is left out of a mean would make it better
+        return Verdict(0.0, str(error))
     except NoTarget as error:
         return unscored(str(error), "target")
 

@@ -16,7 +16,7 @@ PLACES = {
     "steps": "how often the agent spoke",
 }
 LONGEST = 200_000
-"""Characters of a text that is judged; a longer one is left unscored."""
+"""Characters of a text that is judged; who writes a longer one has failed."""
 
 _INDEX = re.compile(r"-?\d{1,6}")
 

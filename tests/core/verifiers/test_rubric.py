@@ -36,6 +36,19 @@ def judge(
 
 
 @pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "exact", "read": "answer", "value": "yes"},
+        {"type": "regex", "read": "answer", "pattern": "no", "must": "lack"},
+    ],
+)
+def test_who_writes_more_than_is_judged_has_failed(part: dict[str, Any]) -> None:
+    verdict = judge(part, answer="yes " * 60_000)
+    assert (verdict.success, verdict.score) == (False, 0.0)
+    assert "the answer has 240,000 characters; up to 200,000 are judged" in verdict.reason
+
+
+@pytest.mark.parametrize(
     ("spec", "digest"),
     [
         ({"kind": "tool_call"}, "6297adac650f51ba300053616f30425dc3aeb629df9f14e983b1b28b689a09a5"),
@@ -199,11 +212,6 @@ def test_a_key_that_the_target_lacks_is_unscored_and_not_wrong() -> None:
     found = judge({"type": "exact", "target": "answer"})
     assert (found.score, found.cause) == (None, "target")
     assert "the task's target has no answer" in found.reason
-
-
-def test_a_text_that_is_too_long_is_unscored() -> None:
-    found = judge({"type": "regex", "pattern": "x"}, answer="a" * 200_001)
-    assert (found.score, found.cause) == (None, "output")
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*)*x", "(?:a{1,30}){1,30}b", "(?:.?){400}a{400}"])
