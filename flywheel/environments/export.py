@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from django.db import transaction
 
@@ -25,7 +26,7 @@ TASKS_MAX = 2_000
 ROWS_AT_ONCE = 500
 _REF = re.compile(r"([\w-]+)@v?(\d{1,9})", re.ASCII)
 
-__all__ = ["FORMATS", "CannotExport", "chosen", "exported", "find", "opened", "splits_of", "take", "write", "zipped"]
+__all__ = ["FORMATS", "CannotExport", "chosen", "exported", "find", "left", "splits_of", "take", "write", "zipped"]
 
 
 def find(project: Project, ref: str) -> EnvironmentVersion:
@@ -94,10 +95,23 @@ def exported(task_set: TaskSet, splits: Sequence[str]) -> Export:
     )
 
 
-def opened(task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: User | None) -> None:
-    """Note that these tasks leave, where held-out ones are among them."""
+@transaction.atomic
+def left(
+    task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: User | None = None, through: str, **about: Any
+) -> None:
+    """Note that these tasks leave: in the audit log, and in the ledger where held-out ones are among them. A command
+    has no actor; the log then names whoever froze the set, and the command."""
     if Split.HELD_OUT in splits:
         ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=subject, actor=actor)
+    record(
+        project=task_set.project,
+        actor=actor or task_set.created_by,
+        action="environments.export",
+        subject=task_set,
+        through=through,
+        splits=list(splits),
+        **about,
+    )
 
 
 @transaction.atomic
@@ -123,18 +137,7 @@ def take(
         )
     assert export.env
     subject = f"{FORMATS[format].label} export"
-    opened(task_set, splits, subject=subject, actor=actor)
-    if actor is not None:
-        record(
-            project=task_set.project,
-            actor=actor,
-            action="environments.export",
-            subject=task_set,
-            through=through,
-            format=format,
-            splits=splits,
-            tasks=count,
-        )
+    left(task_set, splits, subject=subject, actor=actor, through=through, format=format, tasks=count)
     return f"{export.package}-{format}", FORMATS[format].files(export)
 
 

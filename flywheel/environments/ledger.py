@@ -4,16 +4,19 @@ Each measurement is a chance to choose by luck, and each look teaches a person w
 stand beside every verdict that rests on the set.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Count, F, Q, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.environments.ledger_models import Opening
-from flywheel.environments.models import MEASURED, Environment, Split, Task, TaskSet, TaskSetMember
+from flywheel.environments.models import Environment, Split, Task, TaskSet, TaskSetMember
 
 BUDGET = 20
 """Measurements of one held-out part after which its numbers are worth less, and fresh tasks more: with an error of 5 %
@@ -58,12 +61,19 @@ def looked(tasks: Collection[Task], actor: User, kind: Opening.Kind = Opening.Ki
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """How often a held-out part was measured, and how many people saw its tasks or rollouts."""
+    """How often the tasks of a held-out part were measured, in whatever set, and how many people saw them."""
 
     times: int
+    """Measurements of a task, in the mean: those of another set count by the share of these tasks that it has."""
     evals: int
     runs: int
+    """Of this very set."""
     people: int
+    elsewhere: int = 0
+    """Measurements of other sets that have some of these tasks, such as earlier versions."""
+    shared: int = 0
+    """How many of these tasks they have."""
+    tasks: int = 0
 
     @property
     def is_spent(self) -> bool:
@@ -79,7 +89,10 @@ class Openings:
         told = [(self.evals, "eval"), (self.runs, "training run")]
         by = [f"{count} {word}{'s' if count != 1 else ''}" for count, word in told if count]
         looked = f"{self.people} {'person' if self.people == 1 else 'people'} looked into it" if self.people else ""
-        return "; ".join(filter(None, ["by " + " and ".join(by) if by else "not measured yet", looked]))
+        before = f"{self.elsewhere} time{'s' if self.elsewhere != 1 else ''} in other sets" if self.elsewhere else ""
+        before += f", which have {self.shared} of these {self.tasks} tasks" if before else ""
+        first = "by " + " and ".join(by) if by else "" if before else "not measured yet"
+        return "; ".join(filter(None, [first, before, looked]))
 
 
 def openings(task_set: TaskSet) -> Openings:
@@ -87,21 +100,67 @@ def openings(task_set: TaskSet) -> Openings:
 
 
 def openings_of(task_sets: Sequence[TaskSet]) -> dict[int, Openings]:
-    """Of each set, by its key."""
-    looked = Q(kind__in=[Opening.Kind.PAGE, Opening.Kind.EXPORT])
-    rows = (
-        Opening.objects.filter(task_set__in=task_sets)
-        .order_by()
-        .values("task_set")
-        .annotate(
-            measured=Sum("times", filter=Q(kind__in=MEASUREMENTS)),
-            evals=Count("pk", filter=Q(kind=Opening.Kind.EVAL)),
-            runs=Count("pk", filter=Q(kind=Opening.Kind.TRAINING)),
-            people=Count("actor", filter=looked, distinct=True),
-        )
+    """Of each set, by its key; three statements, whatever the number of sets."""
+    projects = {task_set.project_id for task_set in task_sets}
+    rows = Opening.objects.filter(task_set__project__in=projects).exclude(kind=Opening.Kind.SEALED).order_by()
+    opened: dict[int, Any] = {row["task_set"]: row for row in rows.values("task_set").annotate(**_COUNTS)}
+    people: dict[int, set[int | None]] = {}
+    for task_set, actor in rows.filter(kind__in=LOOKS).values_list("task_set", "actor").distinct():
+        people.setdefault(task_set, set()).add(actor)
+    patterns = _patterns([task_set.pk for task_set in task_sets], opened)
+    return {task_set.pk: _summed(task_set.pk, patterns.get(task_set.pk, []), opened, people) for task_set in task_sets}
+
+
+LOOKS = (Opening.Kind.PAGE, Opening.Kind.EXPORT)
+_COUNTS = {
+    "measured": Coalesce(Sum("times", filter=Q(kind__in=MEASUREMENTS)), 0),
+    "evals": Count("pk", filter=Q(kind=Opening.Kind.EVAL)),
+    "runs": Count("pk", filter=Q(kind=Opening.Kind.TRAINING)),
+}
+_PATTERNS = """
+WITH page AS (
+    SELECT task_set_id, task_id FROM environments_tasksetmember WHERE split = 'held_out' AND task_set_id = ANY(%s)
+), told AS (
+    SELECT task_id, array_agg(task_set_id ORDER BY task_set_id) AS sets FROM environments_tasksetmember
+    WHERE split = 'held_out' AND task_set_id = ANY(%s) AND task_id IN (SELECT task_id FROM page) GROUP BY task_id
+)
+SELECT page.task_set_id, coalesce(told.sets, ARRAY[]::bigint[]), count(*) FROM page LEFT JOIN told USING (task_id)
+GROUP BY 1, 2
+"""
+Pattern = tuple[list[int], int]
+"""Opened sets, and how many tasks of one set stand in exactly these."""
+
+
+def _patterns(task_sets: Sequence[int], opened: Collection[int]) -> dict[int, list[Pattern]]:
+    """Of each set, where its tasks stand: versions share nearly all of theirs, so there are few, and time is linear."""
+    found: dict[int, list[Pattern]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(_PATTERNS, [list(task_sets), list(opened)])
+        for task_set, sets, count in cursor.fetchall():
+            found.setdefault(task_set, []).append((sets, count))
+    return found
+
+
+def _summed(
+    own: int,
+    patterns: Sequence[Pattern],
+    opened: Mapping[int, Mapping[str, int]],
+    people: Mapping[int, set[int | None]],
+) -> Openings:
+    tasks = sum(count for _, count in patterns)
+    others = {key for sets, _ in patterns for key in sets if key != own}
+    here = opened.get(own, {"measured": 0, "evals": 0, "runs": 0})
+    measured = sum(count * opened[key]["measured"] for sets, count in patterns for key in sets if key != own)
+    elsewhere = {key for key in others if opened[key]["measured"]}
+    return Openings(
+        times=here["measured"] + (ceil(measured / tasks) if tasks else 0),
+        evals=here["evals"],
+        runs=here["runs"],
+        people=len(set().union(*(people.get(key, set()) for key in {own, *others}))),
+        elsewhere=sum(opened[key]["measured"] for key in elsewhere),
+        shared=sum(count for sets, count in patterns if elsewhere.intersection(sets)),
+        tasks=tasks,
     )
-    found = {row["task_set"]: Openings(row["measured"] or 0, row["evals"], row["runs"], row["people"]) for row in rows}
-    return {task_set.pk: found.get(task_set.pk, Openings(0, 0, 0, 0)) for task_set in task_sets}
 
 
 def sealed_openings(task_set: TaskSet) -> list[Opening]:

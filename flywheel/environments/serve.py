@@ -11,8 +11,10 @@ from flywheel.core.interop import gym
 from flywheel.core.interop.http import Server
 from flywheel.core.verifiers import Runners, Verdict, unscored
 from flywheel.environments import sandbox
-from flywheel.environments.export import CannotExport, exported, opened
+from flywheel.environments.export import CannotExport, exported, left
 from flywheel.environments.models import TaskSet
+
+THROUGH = "manage.py serve_environment"
 
 
 def server(
@@ -28,7 +30,7 @@ def server(
     env = envs.build(export.kind, export.config, export.verifier, Runners(python=_python))
     tasks = {task.id: task for _, task in export.tasks()}
     made = Server((host, port), gym.Gym(env, tasks), secrets.token_urlsafe(24) if token is None else token)
-    opened(task_set, splits, subject="served to others", actor=None)
+    left(task_set, splits, subject="served to others", through=THROUGH, format="nemo_gym", tasks=len(tasks))
     return made
 
 
@@ -44,7 +46,7 @@ def write_rows(task_set: TaskSet, splits: Sequence[str], path: Path) -> int:
         for line in lines:
             file.write(line)
             count += 1
-    opened(task_set, splits, subject="rows written for others", actor=None)
+    left(task_set, splits, subject="rows written for others", through=THROUGH, format="nemo_gym rows", tasks=count)
     return count
 
 

@@ -20,7 +20,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, Scope, User
-from flywheel.environments import export, serve
+from flywheel.environments import export, ledger, serve
 from flywheel.environments.export import FORMATS, CannotExport
 from flywheel.environments.models import Opening, TaskSet
 from tests.conftest import Build, Cast
@@ -153,6 +153,9 @@ def test_serving_notes_held_out_tasks_and_wants_a_token_elsewhere(build: Build) 
     with serve.server(task_set=task_set, splits=["train", "held_out"], token="") as served:
         assert len(served.gym.tasks) == 5
     assert Opening.objects.get().kind == Opening.Kind.EXPORT
+    assert ledger.openings(task_set).people == 1, "somebody at a command line"
+    noted = task_set.project.audit.filter(action="environments.export", through="manage.py serve_environment")
+    assert [entry.data["splits"] for entry in noted] == [["train", "held_out"], ["train"]]
 
 
 def test_rows_are_nemo_gyms_and_hold_no_answer(build: Build, tmp_path: Path) -> None:

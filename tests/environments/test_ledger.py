@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -9,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.environments import ledger, trials
-from flywheel.environments.models import Opening, Split
+from flywheel.environments.models import Opening, Split, TaskSetMember
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import note_look
 from flywheel.jobs import State
@@ -46,6 +47,35 @@ def test_what_goes_on_is_one_opening_and_each_look_counts(build: Build, cast: Ca
     assert found.words == "by 1 eval and 1 training run; 1 person looked into it"
     assert Opening.objects.get(kind=Opening.Kind.PAGE).times == 2
     assert ledger.openings(build.task_set()).words == "not measured yet"
+
+
+def test_tasks_that_stand_in_other_sets_bring_their_openings_along(build: Build, cast: Cast) -> None:
+    old, looked = build.task_set(held_out=8), build.task_set(held_out=2)
+    ledger.opened(task_set=old, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=10)
+    ledger.opened(task_set=old, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer)
+    ledger.opened(task_set=looked, kind=Opening.Kind.EXPORT, subject="served to others")
+    later = build.task_set(held_out=2)
+    for task_set in (old, looked):
+        TaskSetMember.objects.bulk_create(
+            TaskSetMember(task_set=later, task=task, split=Split.HELD_OUT)
+            for task in task_set.tasks.filter(split=Split.HELD_OUT)
+        )
+    found = ledger.openings(later)
+    assert (found.times, found.evals, found.people) == (7, 0, 2), "8 of 12 tasks, ten times"
+    assert found.words == "10 times in other sets, which have 8 of these 12 tasks; 2 people looked into it"
+    ledger.opened(task_set=later, kind=Opening.Kind.EVAL, subject="eval 6", times=1)
+    assert ledger.openings(later).times == 8
+    assert ledger.openings(later).words.startswith("by 1 eval; 10 times in other sets, which have 8 of these 12 tasks")
+    assert ledger.openings(old).times == 11, "an eval of the later set measured all of these"
+    trained = build.task_set(held_out=1)
+    TaskSetMember.objects.create(task_set=trained, task=later.tasks.earliest("pk"), split=Split.TRAIN)
+    assert ledger.openings(trained).words == "not measured yet"
+
+
+def test_the_openings_of_many_sets_cost_what_those_of_one_do(build: Build, django_assert_num_queries: Any) -> None:
+    sets = [build.task_set() for _ in range(4)]
+    with django_assert_num_queries(3):
+        ledger.openings_of(sets)
 
 
 def test_the_budget_is_spent_by_measuring_not_by_looking(build: Build, cast: Cast) -> None:

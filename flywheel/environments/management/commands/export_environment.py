@@ -34,6 +34,7 @@ class Command(BaseCommand):
                 held_out=options["held_out"],
                 actor=None,
                 tasks_max=None,
+                through="manage.py export_environment",
             )
             count = write(files, out)
         except CannotExport as error:
