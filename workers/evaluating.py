@@ -125,7 +125,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     kind = KINDS[run.task_set.environment_version.environment.kind]
     tools = run.version.tools if kind.from_failures else env.tools
     if run.engine == Engines.VLLM:
-        engine: Engine = open_served(lease, run, env, [core_task(task) for task in tasks], tools)
+        engine: Engine = open_served(lease, run, env, _to_show(run, tasks), tools)
     else:
         engine = open_version(run.version)
     size, since = min(CHUNK, budget.CHUNK) if run.budget else CHUNK, timezone.now()
@@ -161,6 +161,14 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     return True
 
 
+def _to_show(run: EvalRun, tasks: Sequence[Task]) -> list[envs.Task]:
+    """Tasks that a self-test may ask, and show with what was answered: none that is sealed."""
+    if run.split != Split.SEALED:
+        return [core_task(task) for task in tasks]
+    members = run.task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
+    return [core_task(member.task) for member in members]
+
+
 def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
     """Raise EngineError when not one of these attempts was answered: none will be for now, and there is one reason.
 
@@ -178,7 +186,8 @@ def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
 
 
 def _conclude(lease: Lease, run: EvalRun) -> None:
-    run.summary = summary_of(run)
+    if run.split != Split.SEALED:  # its sums stand with the candidate that it was asked for, and nowhere else
+        run.summary = summary_of(run)
     lease.update(summary=run.summary, message="")
     causes = Counter(run.results.filter(score=None).values_list("cause", flat=True))
     if causes:

@@ -199,7 +199,8 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
     reason = str(exception) if isinstance(exception, Forbidden) else _refused(exception)
     if getattr(request, "htmx", False):
         return HttpResponse(reason, content_type="text/plain; charset=utf-8", status=403)
-    return render(request, "403.html", {"reason": reason}, status=403)
+    title = "Your role does not include this" if isinstance(exception, Forbidden) else ""
+    return render(request, "403.html", {"reason": reason, "title": title}, status=403)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

@@ -114,6 +114,11 @@ class Report:
         kept = [finding for finding in self.findings if finding.held_out in held_out]
         return replace(self, held_out=len(held_out), findings=kept)
 
+    def without_words(self, held_out: Collection[str]) -> "Report":
+        """The same without what these held-out items ask, which nobody is to read."""
+        said = [replace(each, asked="", shared="") if each.held_out in held_out else each for each in self.findings]
+        return replace(self, findings=said)
+
     def as_dict(self) -> dict[str, Any]:
         """JSON: the verdict, the counts, the items, and of each level the first findings."""
         shown: list[dict[str, Any]] = []

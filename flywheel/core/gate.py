@@ -492,13 +492,17 @@ def _broken_tasks(before: Sequence[Row], after: Sequence[Row]) -> Check:
     return Check("broken tasks", None, f"{n_tasks(fixed)} fixed, {len(broken)} broken{names}", float(len(broken)))
 
 
-def detectable(before: Sequence[Row], after: Sequence[Row], tasks: int, alpha: float) -> float | None:
+def detectable(
+    policy: Policy, before: Sequence[Row], after: Sequence[Row], tasks: int, alpha: float
+) -> float | None:
     """The least true gain that so many tasks like these would show in four of five cases, at this one-sided error.
 
     None where the spread of these is not known.
     """
     variance = _variance(before, after)
-    return minimum_detectable(tasks, variance, alpha=2 * alpha) if variance and variance.per_task else None
+    if not variance or not variance.per_task:
+        return None
+    return policy.delta_min + minimum_detectable(tasks, variance, alpha=2 * alpha)
 
 
 def _variance(before: Sequence[Row], after: Sequence[Row]) -> Variance | None:

@@ -84,7 +84,7 @@ class EnvironmentIn(Schema):
     held_out_share: float = 0.4
     sealed_share: float | None = None
     """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks
-    them. A quarter of the held-out share when left out; 0 for none."""
+    them. A quarter of the held-out share when left out, unless everything is held out; 0 for none."""
     reserved_slices: list[str] = []
     description: str = ""
     weights: dict[str, float] | None = None
@@ -257,10 +257,11 @@ class MemberOut(Schema):
 
 class TaskSetWithMembers(TaskSetOut):
     members: list[MemberOut]
+    """Without the sealed ones."""
 
     @staticmethod
     def resolve_members(row: TaskSet) -> list[dict[str, Any]]:
-        members = row.members.select_related("task").order_by("task__number")
+        members = row.members.exclude(split=Split.SEALED).select_related("task").order_by("task__number")
         return [
             {"number": m.task.number, "split": m.split, "digest": m.task.digest, "cluster": m.task.cluster}
             for m in members
@@ -336,7 +337,8 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
 
 def _sealed_share(wanted: EnvironmentIn) -> float:
     if wanted.sealed_share is None:
-        return 0 if wanted.kind in KINDS and KINDS[wanted.kind].is_external else wanted.held_out_share / 4
+        is_external = wanted.kind in KINDS and KINDS[wanted.kind].is_external
+        return 0 if is_external or wanted.held_out_share == 1 else wanted.held_out_share / 4
     return wanted.sealed_share
 
 

@@ -75,7 +75,8 @@ class NewForm(forms.Form):
         max_value=1,
         initial=0.1,
         help_text="Share of sources, out of those held out, that nobody looks at: they are asked for a candidate's "
-        "final comparison alone. Empty for none. It never changes afterwards.",
+        "final comparison alone. Empty for none, as for an environment of regression suites. It never changes "
+        "afterwards.",
     )
     reserved_slices = forms.CharField(
         required=False,
@@ -85,6 +86,12 @@ class NewForm(forms.Form):
 
     def clean_name(self) -> str:
         return str(self.cleaned_data["name"]).lower()
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if data.get("sealed_share") and data.get("held_out_share") == 1:
+            self.add_error("sealed_share", "Leave it empty where everything is held out, or suites miss those tasks.")
+        return data
 
     def clean_sealed_share(self) -> float:
         return self.cleaned_data["sealed_share"] or 0.0

@@ -48,9 +48,13 @@ def opened(
 
 def looked(tasks: Collection[Task], actor: User, kind: Opening.Kind = Opening.Kind.PAGE) -> None:
     """Note that somebody read these tasks: in every set where one of them is measured, in a row of their own."""
-    held = TaskSetMember.objects.filter(task__in=tasks, split__in=MEASURED).order_by()
-    sets = set(held.values_list("task_set", flat=True).distinct())
-    row = {"kind": kind, "subject": "its tasks", "actor": actor}
+    for split, subject in ((Split.HELD_OUT, "its tasks"), (Split.SEALED, "its sealed tasks")):
+        held = TaskSetMember.objects.filter(task__in=tasks, split=split).order_by()
+        _looked(set(held.values_list("task_set", flat=True).distinct()), kind, subject, actor)
+
+
+def _looked(sets: set[int], kind: Opening.Kind, subject: str, actor: User) -> None:
+    row = {"kind": kind, "subject": subject, "actor": actor}
     with transaction.atomic():
         known = Opening.objects.filter(task_set__in=sets, **row)
         seen = set(known.values_list("task_set", flat=True))
@@ -164,9 +168,11 @@ def _summed(
 
 
 def sealed_openings(task_set: TaskSet) -> list[Opening]:
-    """Of its sealed part, the first one first; those of other sets too that have one of its sealed tasks."""
-    sealed = TaskSetMember.objects.filter(split=Split.SEALED)
-    shared = sealed.filter(task__in=sealed.filter(task_set=task_set).values("task")).values("task_set")
+    """Of its sealed part, the first one first; those of other sets too that have one of its sealed sources."""
+    environment = task_set.environment_version.environment_id
+    sealed = TaskSetMember.objects.filter(split=Split.SEALED, task__environment=environment)
+    sources = sealed.filter(task_set=task_set).values("task__cluster")
+    shared = sealed.filter(task__cluster__in=sources).values("task_set")
     return list(Opening.objects.filter(kind=Opening.Kind.SEALED, task_set__in=shared).order_by("pk"))
 
 

@@ -75,6 +75,8 @@ def environment(
         raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
     if not 0 <= sealed_share < held_out_share:
         raise CannotMake(f"sealed_share: {sealed_share} is not from 0 to below the held-out share, {held_out_share}")
+    if sealed_share and held_out_share == 1:
+        raise CannotMake("sealed_share: leave it out where everything is held out, for suites would miss those tasks")
     made, is_new = Environment.objects.get_or_create(
         project=project,
         name=name,
@@ -225,8 +227,13 @@ def freeze(
     Project.objects.select_for_update(no_key=True).get(pk=environment.project_id)
     version = latest(environment)
     usable = _usable(environment, version, tasks)
+    usable.sort(key=lambda task: task.split == Split.SEALED)  # of two that ask the same the other one stays
     repeated = {usable[again] for again, _ in duplicates([_item(task) for task in usable])}
     placed, waiting = _placed(environment, [task for task in usable if task not in repeated])
+    if tasks and waiting:
+        raise CannotMake(
+            f"{waiting[0]} is sealed, and fewer than {SEALED_SOURCES} sealed sources show nothing: leave it out"
+        )
     is_measured = all(task.split in MEASURED for task in usable) and (tasks or environment.held_out_share == 1)
     is_external = KINDS[environment.kind].is_external
     wanted = (Split.HELD_OUT,) if is_external or is_measured else (Split.TRAIN, Split.HELD_OUT)
@@ -234,7 +241,7 @@ def freeze(
         if split not in placed.values():
             more = "import some" if len(wanted) == 1 else "make tasks of failures from more sessions"
             raise CannotMake(f"no proved {split.label.lower()} task: {more} first")
-    refuse_overlap(list(placed))
+    refuse_overlap([*placed, *waiting])
     refuse_contradiction(list(placed))
     members = sorted([task.digest, split.value, task.cluster] for task, split in placed.items())
     content = digest({"environment": version.digest, "tasks": members})
@@ -263,27 +270,26 @@ def freeze(
         train=sum(split == Split.TRAIN for split in placed.values()),
         held_out=sum(split == Split.HELD_OUT for split in placed.values()),
         sealed=sum(split == Split.SEALED for split in placed.values()),
-        waiting=waiting,
+        waiting=len(waiting),
         duplicates=len(repeated),
     )
     return task_set
 
 
-def _placed(environment: Environment, tasks: Sequence[Task]) -> tuple[dict[Task, Split], int]:
-    """The split that each task has in a set which is frozen now, and how many sealed tasks wait for a later one.
+def _placed(environment: Environment, tasks: Sequence[Task]) -> tuple[dict[Task, Split], list[Task]]:
+    """The split that each task has in a set which is frozen now, and the sealed tasks that wait for a later one.
 
     What was sealed and has been opened is held out from then on. Fewer than SEALED_SOURCES show nothing: they stay
     sealed and out of the set.
     """
     opened = ledger.opened_clusters(environment)
-    placed = {
-        task: Split.HELD_OUT if task.split == Split.SEALED and task.cluster in opened else Split(task.split)
-        for task in tasks
-    }
-    sealed = [task for task, split in placed.items() if split == Split.SEALED]
-    if len({task.cluster for task in sealed}) >= SEALED_SOURCES:
-        return placed, 0
-    return {task: split for task, split in placed.items() if split != Split.SEALED}, len(sealed)
+    known = [task for task in tasks if task.split == Split.SEALED and task.cluster in opened]
+    for task in known:
+        task.split = Split.HELD_OUT
+    Task.objects.filter(pk__in=[task.pk for task in known]).update(split=Split.HELD_OUT)
+    sealed = [task for task in tasks if task.split == Split.SEALED]
+    waiting = sealed if len({task.cluster for task in sealed}) < SEALED_SOURCES else []
+    return {task: Split(task.split) for task in tasks if task not in waiting}, waiting
 
 
 def _item(task: Task) -> Item:

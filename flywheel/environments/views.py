@@ -354,6 +354,8 @@ def environment_page(
     except BadCursor:
         return redirect(request.path)
     page.total, page.about = about(tasks)
+    if chosen["split"] == Split.SEALED:
+        ledger.looked(page.items, request.actor)
     tally = figures.counts(Environment.objects.filter(pk=row.pk)).get()
     kind = KINDS[row.kind]
     versions = list(row.versions.select_related("created_by", "environment").order_by("-number")[:20])
@@ -397,6 +399,8 @@ def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, st
     tasks = tasks.filter(retired_at__isnull=not chosen["retired"])
     if chosen["split"] in Split.values:
         tasks = tasks.filter(split=chosen["split"])
+    else:
+        tasks = tasks.exclude(split=Split.SEALED)
     if chosen["bucket"]:
         tasks = tasks.filter(bucket="" if chosen["bucket"] == "none" else chosen["bucket"])
     if chosen["proved"] in ("yes", "no"):

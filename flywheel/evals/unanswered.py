@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 
 from flywheel.core import verifiers
 from flywheel.core.verifiers import NOBODY_ANSWERED
+from flywheel.environments.models import Split
 from flywheel.evals.models import Comparison, EvalRun, Result
 from flywheel.evals.void import void_of
 from flywheel.jobs import State
@@ -55,7 +56,10 @@ def take_back(run: EvalRun) -> int:
 
 
 def _candidate(run: EvalRun) -> object | None:
-    """One that was put forward on the strength of it."""
+    """One that was put forward on the strength of it; of sealed tasks, one that is decided and may rest on it."""
     rests = Q(version_eval=run) | Q(baseline_eval=run)
+    if run.split == Split.SEALED:
+        arm = Q(version=run.version) | Q(baseline=run.version)
+        rests = arm & Q(version_eval__task_set=run.task_set) & ~Q(state="waiting")
     found: object | None = run.version.agent.candidates.filter(rests).first()
     return found

@@ -148,7 +148,7 @@ class PromotionOut(Schema):
     suites: list[ToldOut]
     """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
     sealed: FinalOut | None
-    """How it stood at the sealed part of its set then; null where none was asked."""
+    """How it stood at the sealed part of its set then; null where that has none."""
     reason: str
     unserved: str
     """Of a rollback that was just made: why no server answers with it, empty where one does."""

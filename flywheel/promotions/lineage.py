@@ -75,7 +75,8 @@ def _made_of_it(row: Trajectory, result: Result | None) -> Iterator[Origin]:
 def _evaluated(row: Trajectory, tasks: list[Task]) -> Iterator[Origin]:
     """Runs that attempted these tasks, with how often."""
     rollouts = Count("results", filter=Q(results__task__in=tasks))
-    runs = EvalRun.objects.filter(results__task__in=tasks).annotate(rollouts=rollouts).select_related("version__agent")
+    runs = EvalRun.objects.filter(results__task__in=tasks).exclude(split=Split.SEALED).annotate(rollouts=rollouts)
+    runs = runs.select_related("version__agent")
     for run in runs.order_by("-pk")[:SHOWN]:
         times = f"{run.rollouts} rollout{'' if run.rollouts == 1 else 's'} of its tasks by {run.version}"
         yield Origin("eval run", str(run), _url(row, "evals:run", run.pk), times)

@@ -132,6 +132,7 @@ def _contamination(checks: list[ContaminationCheck], before: list[Row], after: l
     """What the candidate learnt from, beside the held-out tasks, and its gain without every task of which that has
     anything: None where no task or all of them are flagged."""
     flagged = {name.rpartition("/")[2] for check in checks for name in check.report["flagged"]}
+    flagged &= {row.task_id for row in before}  # the sealed ones are not among them
     arms = [[row for row in rows if row.task_id not in flagged] for rows in (before, after)]
     return {
         "datasets": [

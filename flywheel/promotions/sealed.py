@@ -102,8 +102,9 @@ def final_of(candidate: Candidate) -> Comparison | None:
     tasks = members.count()
     if not tasks:
         return None
-    runs = [evals.find(run) for run in (candidate.version_eval, candidate.baseline_eval)]
-    opening = _opening(task_set, runs[0])
+    opening, is_open = _opening(candidate)
+    arms = (candidate.version_eval, candidate.baseline_eval)
+    runs = [evals.find(run) if is_open else None for run in arms]
     alpha = spending(Rules.from_dict(candidate.policy.rules).alpha, opening)
     state, words = _state(candidate, runs, tasks, opening, alpha)
     return Comparison(
@@ -133,11 +134,12 @@ def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None
         TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
         try:
             evals.start(candidate.baseline_eval, actor=actor, through=through)
-            run = evals.start(candidate.version_eval, actor=actor, through=through)
+            evals.start(candidate.version_eval, actor=actor, through=through)
         except (CannotEvaluate, StaleState) as error:
             raise CannotOpen(str(error)) from error
-        if str(run) not in _subjects(task_set):
-            ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=run, actor=actor)
+        opening, is_open = _opening(candidate)
+        if not is_open:
+            ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=candidate, actor=actor)
             record(
                 project=candidate.project,
                 actor=actor,
@@ -145,7 +147,7 @@ def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None
                 subject=candidate,
                 through=through,
                 task_set=str(task_set),
-                opening=_opening(task_set, run),
+                opening=opening,
             )
 
 
@@ -156,6 +158,9 @@ def _problem(candidate: Candidate) -> str:
     sealed = version_eval.task_set.members.filter(split=Split.SEALED).values("task")
     if not sealed.exists():
         return f"{version_eval.task_set} has no sealed part"
+    sources = version_eval.task_set.members.filter(split=Split.SEALED).values("task__cluster").distinct().count()
+    if sources < (least := Rules.from_dict(candidate.policy.rules).min_clusters):
+        return f"its sealed part is of {sources} sources, and {candidate.policy} shows nothing by fewer than {least}"
     if candidate.state != Candidate.State.WAITING:
         return f"this candidate is {candidate.state} already"
     if candidate.verdict != Candidate.Verdict.ELIGIBLE:
@@ -167,7 +172,7 @@ def _problem(candidate: Candidate) -> str:
         return "the verifier's code changed since the held-out tasks were judged; evaluate both versions again"
     # Opened ones go into later sets as held-out tasks, where everybody sees them.
     shown = TaskSetMember.objects.filter(task__in=sealed, split=Split.HELD_OUT).select_related("task_set").first()
-    if shown and evals.find(version_eval) is None:
+    if shown and not _opening(candidate)[1]:
         return f"its sealed tasks are held-out tasks of {shown.task_set} by now; compare the versions on that set"
     return ""
 
@@ -192,7 +197,7 @@ def _state(
 def _reach(candidate: Candidate, tasks: int, alpha: float) -> str:
     """What can be shown, as the held-out tasks vary: told before they are asked, for they can be asked only once."""
     before, after = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval)
-    least = detectable(before, after, tasks, alpha)
+    least = detectable(Rules.from_dict(candidate.policy.rules), before, after, tasks, alpha)
     shown = "" if least is None else f"; a true gain of {100 * least:.0f} points would show in four of five cases"
     return f"nobody has seen what any version does here{shown}"
 
@@ -202,11 +207,13 @@ def _gain(runs: Sequence[EvalRun | None]) -> dict[str, Any]:
     return asdict(difference("success", baseline, version))
 
 
-def _opening(task_set: TaskSet, run: EvalRun | None) -> int:
-    """Which opening of the sealed part the run is, counted from 1; which it would be, where it is none yet."""
-    subjects = _subjects(task_set)
-    return (subjects.index(str(run)) if str(run) in subjects else len(subjects)) + 1
+def _opening(candidate: Candidate) -> tuple[int, bool]:
+    """Which opening of the sealed part the candidate is, counted from 1, or would be; and whether it is one.
 
-
-def _subjects(task_set: TaskSet) -> list[str]:
-    return list(dict.fromkeys(opening.subject for opening in ledger.sealed_openings(task_set)))
+    Of the candidate, not of its evals: each further judgement of the same attempts, under another policy or beside
+    another baseline, is a further chance to be confirmed by luck.
+    """
+    opened = ledger.sealed_openings(candidate.version_eval.task_set)
+    subjects = list(dict.fromkeys(opening.subject for opening in opened))
+    is_open = str(candidate) in subjects
+    return (subjects.index(str(candidate)) if is_open else len(subjects)) + 1, is_open

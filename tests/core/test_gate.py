@@ -402,9 +402,10 @@ def test_choosing_the_best_of_eight_and_confirming_once_errs_as_often_as_allowed
 
 
 def test_what_sealed_tasks_can_show_is_told_from_how_the_others_vary() -> None:
-    few, many = (detectable(BASELINE, BETTER, tasks, 0.03) for tasks in (20, 80))
+    few, many = (detectable(Policy(), BASELINE, BETTER, tasks, 0.03) for tasks in (20, 80))
     assert few is not None
     assert many is not None
     assert few == pytest.approx(2 * many)
     assert 0 < many < 1
-    assert detectable([], [], 20, 0.03) is None
+    assert detectable(Policy(), [], [], 20, 0.03) is None
+    assert detectable(Policy(delta_min=0.1), BASELINE, BETTER, 20, 0.03) == pytest.approx(few + 0.1)

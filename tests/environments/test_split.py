@@ -149,6 +149,7 @@ def test_what_was_opened_is_held_out_in_every_later_set_with_its_siblings(build:
     assert [members(second, split) for split in (Split.HELD_OUT, Split.SEALED)] == [1 + SEALED_SOURCES + 1, 0]
     sealed_tasks(build, SEALED_SOURCES, SEALED_SOURCES)
     third = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert Task.objects.filter(split=Split.SEALED).count() == SEALED_SOURCES, "what was opened is sealed no more"
     assert [members(third, split) for split in (Split.HELD_OUT, Split.SEALED)] == [2 + SEALED_SOURCES, SEALED_SOURCES]
     assert members(first, Split.SEALED) == SEALED_SOURCES
 
@@ -158,3 +159,28 @@ def test_a_request_that_is_trained_on_and_sealed_is_refused(build: Build, cast: 
     build.task(Split.SEALED, prompt="Meet Bako", cluster="b", digest="b")
     with pytest.raises(CannotMake, match=r"\(sealed\) and t-\d+ \(train\) have the same prompt"):
         refuse_overlap(list(Task.objects.all()))
+
+
+def test_what_waits_is_guarded_as_what_is_in_the_set(build: Build, cast: Cast) -> None:
+    environment = build.environment()
+    build.task(Split.TRAIN, prompt="Meet Bako", cluster="a", digest="a")
+    build.task(Split.HELD_OUT, prompt="Another", cluster="b", digest="b")
+    build.task(Split.SEALED, prompt="Meet Bako", cluster="c", digest="c")
+    with pytest.raises(CannotMake, match="have the same prompt"):
+        freeze(environment=environment, name="mail", actor=cast.builder)
+
+
+def test_a_held_out_task_stays_where_a_waiting_one_asks_the_same(build: Build, cast: Cast) -> None:
+    environment = build.environment()
+    build.task(Split.SEALED, prompt="Meet Bako", cluster="c", digest="c")
+    build.task(Split.HELD_OUT, prompt="Meet Bako", cluster="b", digest="b")
+    build.task(Split.TRAIN, prompt="Another", cluster="a", digest="a")
+    frozen = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert members(frozen, Split.HELD_OUT) == 1
+
+
+def test_chosen_tasks_that_would_wait_are_refused(build: Build, cast: Cast) -> None:
+    chosen = [build.task(Split.HELD_OUT, prompt="One", cluster="a", digest="a")]
+    chosen.append(build.task(Split.SEALED, prompt="Two", cluster="b", digest="b"))
+    with pytest.raises(CannotMake, match="is sealed, and fewer than 10 sealed sources show nothing: leave it out"):
+        freeze(environment=build.environment(), name="golden", actor=cast.builder, tasks=chosen)

@@ -14,9 +14,10 @@ from flywheel.core.gate import spending
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import CannotEvaluate, Sealed, note_look, submit, summary_of
+from flywheel.evals.run import CannotEvaluate, Sealed, note_look, submit
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
+from flywheel.promotions.policy import change_policy
 from flywheel.promotions.promote import CannotPromote, promote
 from flywheel.promotions.propose import CannotPropose, propose
 from flywheel.promotions.sealed import CannotOpen, Comparison, final_of, open_sealed
@@ -175,7 +176,7 @@ def test_openings_count_in_every_set_that_has_one_of_the_tasks(
     assert shared is not None
     TaskSetMember.objects.create(task_set=again, task=shared.task, split=Split.SEALED)
     open_sealed(candidate=candidate, actor=cast.approver)
-    assert [opening.subject for opening in ledger.sealed_openings(again)] == [str(sealed_runs(candidate)[0])]
+    assert [opening.subject for opening in ledger.sealed_openings(again)] == [str(candidate)]
     assert ledger.sealed_openings(build.task_set(sealed=2)) == []
     assert ledger.openings(task_set).times == 0
 
@@ -238,12 +239,12 @@ def test_nobody_sees_single_attempts(
     open_sealed(candidate=candidate, actor=cast.approver)
     conclude(candidate)
     new, old = sealed_runs(candidate)
-    EvalRun.objects.filter(pk=new.pk).update(summary=summary_of(new), done=24)
+    EvalRun.objects.filter(pk=new.pk).update(done=24)
     with pytest.raises(Sealed):
         note_look(new, cast.admin)
     page = sign_in(cast.admin)
     shown = page.get(reverse("evals:run", args=["acme", new.pk])).content.decode()
-    assert "nobody sees how single tasks went" in shown
+    assert "nobody sees how tasks went" in shown
     task = new.task_set.members.filter(split=Split.SEALED)[0].task
     assert str(task) not in shown
     for name, args in (
@@ -308,3 +309,59 @@ def test_a_script_does_what_a_click_does(
     kept = client.get("/api/v1/promotions", headers=key("read")).json()["items"][0]["sealed"]
     assert kept["words"] == found["words"]
     assert client.post(f"{address}/sealed", headers=key("approve", by=cast.approver)).status_code == 422
+
+
+def test_the_same_attempts_under_another_policy_are_another_opening(
+    build: Build, cast: Cast, candidate: Candidate
+) -> None:
+    """Or an admin could loosen the rules until what was not confirmed is."""
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate, failing=8, before=10)
+    assert final(candidate).state == "not_shown"
+    change_policy(project=cast.project, actor=cast.admin, rules={**candidate.policy.rules, "alpha": 0.2}, reason="more")
+    again = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    assert again.pk != candidate.pk
+    found = final(again)
+    assert (found.state, found.opening, found.alpha) == ("unopened", 2, spending(0.2, 2))
+    assert found.gain is None
+    open_sealed(candidate=again, actor=cast.approver)
+    assert final(again).opening == 2
+    assert EvalRun.objects.filter(split=Split.SEALED).count() == 2
+
+
+def test_versions_that_were_asked_before_are_not_compared_without_an_opening(
+    build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
+) -> None:
+    third = proposed(build, agent, evaluated, task_set, "A third.", better=24)
+    for row in (candidate, third):
+        open_sealed(candidate=row, actor=cast.approver)
+        conclude(row)
+    approve(candidate, cast)
+    against = propose(version_eval=third.version_eval, baseline_eval=candidate.version_eval, actor=cast.trainer)
+    assert (final(against).state, final(against).opening, final(against).gain) == ("unopened", 3, None)
+
+
+def test_siblings_of_what_was_opened_elsewhere_are_opened_too(
+    build: Build, cast: Cast, task_set: TaskSet, candidate: Candidate
+) -> None:
+    other = build.task_set(name="siblings")
+    first = task_set.members.filter(split=Split.SEALED)[0].task
+    sibling = build.task(Split.SEALED, cluster=first.cluster, prompt="A sibling", digest="sibling")
+    TaskSetMember.objects.create(task_set=other, task=sibling, split=Split.SEALED)
+    open_sealed(candidate=candidate, actor=cast.approver)
+    assert len(ledger.sealed_openings(other)) == 1
+
+
+def test_a_part_that_the_policy_calls_too_small_is_not_spent(
+    build: Build, cast: Cast, candidate: Candidate, evaluated: Evaluated
+) -> None:
+    rules = {**candidate.policy.rules, "min_clusters": 12, "delta_min": 0.1}
+    change_policy(project=cast.project, actor=cast.admin, rules=rules, reason="stricter")
+    strict = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    promised = [int(final(row).words.split("gain of ")[1].split()[0]) for row in (candidate, strict)]
+    assert 9 <= promised[1] - promised[0] <= 11
+    change_policy(project=cast.project, actor=cast.admin, rules={**rules, "min_clusters": 20}, reason="stricter")
+    Candidate.objects.filter(pk=strict.pk).update(policy=cast.project.policies.latest("version"))
+    strict = Candidate.objects.get(pk=strict.pk)
+    with pytest.raises(CannotOpen, match=r"is of 12 sources, and policy@\d shows nothing by fewer than 20"):
+        open_sealed(candidate=strict, actor=cast.approver)

@@ -200,7 +200,9 @@ def test_requests_that_are_nearly_the_same_are_listed(room: Room) -> None:
 def test_sealed_tasks_are_guarded_as_held_out_ones_are(room: Room) -> None:
     task_set = another_set(room)
     sealed = like(room, trained(room))
+    Task.objects.filter(pk=sealed.pk).update(split=Split.SEALED)
     TaskSetMember.objects.create(task_set=task_set, task=sealed, split=Split.SEALED)
     check = contamination.checked(made(room), task_set)
     assert check.verdict == "contaminated"
     assert check.report["blocked"] == [f"home/{sealed}"]
+    assert {(finding["asked"], finding["shared"]) for finding in check.report["findings"]} == {("", "")}
