@@ -194,8 +194,10 @@ def _drawn_quantiles(ordered: Array, owners: NDArray[np.intp], draws: Draws, q: 
     size = max(1, math.isqrt(owners.size))
     blocks = np.arange(owners.size) // size
     members = np.resize(owners, (blocks[-1] + 1, size))  # what fills up the last block is behind every rank
-    held = _table(owners, blocks, clusters, len(members))
-    upto = (times.astype(float) @ held.astype(float)).cumsum(axis=1)  # of floats alone is a product quick
+    # A product for each row, since a greater one is shared out to threads, which wait for each other where other work
+    # has the cores.
+    held = _table(owners, blocks, clusters, len(members)).astype(float)
+    upto = (times.astype(float)[:, None] @ held)[:, 0].cumsum(axis=1)
     last = upto[:, -1] - 1
     position = last * q
     below = np.floor(position)
