@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import Scope, User
-from flywheel.core import tools
+from flywheel.core import envs, tools
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
@@ -19,6 +21,7 @@ from flywheel.environments import proving
 from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.prove import (
+    CHEAT,
     COMMON,
     NONE_KNOWN,
     REPEATS,
@@ -66,6 +69,17 @@ def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
     assert all(check["passed"] for check in proof["checks"])
     assert proof["checks"][-1]["shown"] == f"{REPEATS}/{REPEATS}"
     assert proof["verifier_digest"] == task.environment.latest.verifier_digest
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.is_external])
+def test_who_claims_the_verdict_gets_nothing_and_who_is_right_all(kind: str) -> None:
+    generate = KINDS[kind].generate
+    made = list(generate(50, seed=5)) if generate else [envs.Task("t", "Meet Bako", RIGHT, {"people": ["Bako"]})]
+    env = envs.build(kind, {"tools": TOOLS} if kind == "tool_call" else {}, {"kind": kind})
+    for task in made:
+        for say, score in ((envs.always(CHEAT), 0.0), (partial(env.solve, task), 1.0)):
+            said = Trace.from_messages("", envs.episode(env, task, say))
+            assert env.verifier(task)(said, task.target).score == pytest.approx(score, abs=1e-9)
 
 
 def test_a_failure_that_the_verifier_passes_is_no_failure(task: Task) -> None:

@@ -1,6 +1,8 @@
 """The web's side of the sandbox: `manage.py run_verifier`, the page, the API, and where their rows come from."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -49,14 +51,18 @@ def files(tmp_path: Path) -> Callable[..., list[str]]:
 
 
 def verdict(arguments: list[str]) -> dict[str, Any]:
+    found = printed(arguments)
+    if found["status"] == Status.REFUSED:
+        pytest.skip(found["reason"])
+    return found
+
+
+def printed(arguments: list[str]) -> dict[str, Any]:
     out = StringIO()
     call_command("run_verifier", *arguments, stdout=out)
     lines = out.getvalue().splitlines()
     assert len(lines) == 1
-    found: dict[str, Any] = json.loads(lines[0])
-    if found["status"] == Status.REFUSED:
-        pytest.skip(found["reason"])
-    return found
+    return dict(json.loads(lines[0]))
 
 
 def test_run_verifier_prints_one_line_with_the_verdict(files: Callable[..., list[str]]) -> None:
@@ -75,12 +81,31 @@ def test_run_verifier_prints_one_line_with_the_verdict(files: Callable[..., list
         ("def verify(trace, target): return None", "unscored"),
         ("def verify(trace, target): return open('/etc/passwd').read()", "raised"),
         ("def verify(trace, target): return bytearray(10 ** 10)", "memory"),
+        ("def verify(trace, target):\n    while True: pass", "timeout"),
+        ("def verify(trace, target):\n    print('x' * 10 ** 6)\n    return 1.0", "output"),
+        ("def verify(trace, target): return {'score': 1.0, 'reason': 'x' * 10 ** 6}", "output"),
+        ("import os\ndef verify(trace, target): os._exit(0)", "crashed"),
     ],
 )
 def test_run_verifier_says_why_there_is_no_score(code: str, status: str, files: Callable[..., list[str]]) -> None:
     found = verdict(files(code))
     assert (found["status"], found["score"]) == (status, None)
     assert found["reason"]
+
+
+@pytest.mark.parametrize("layer", ["landlock", "seccomp"])
+def test_run_verifier_refuses_where_a_layer_is_missing(
+    layer: str, files: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import pytest, runpy; from tests.workers.sandbox.test_report import spoil; "
+        f"spoil(pytest.MonkeyPatch(), {layer!r}); runpy.run_module('workers.sandbox', run_name='__main__')"
+    )
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda _, **how: run([sys.executable, "-c", code, "score"], **how))
+    found = printed(files(VERIFIER, target={"answer": "4"}))
+    assert (found["status"], found["score"], found["parts"]) == ("refused", None, {})
+    assert found["reason"].startswith(f"a layer is missing: {layer}")
 
 
 def test_run_verifier_takes_another_range(files: Callable[..., list[str]]) -> None:
