@@ -1,12 +1,14 @@
 """Forms of this room: a new environment, a new version of one."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
+from flywheel.core.digests import read_json
 from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
@@ -23,6 +25,14 @@ PART_WORDS = {
     "executes": "A simulated execution takes it",
     "exact": "Tool and every argument right",
 }
+
+
+LARGE = 4_000
+"""Characters of a setting beyond which it is not written into the page."""
+LARGEST_FILE = 64 * 1024**2
+"""Bytes."""
+FILE, WITHOUT = "file-", "without-"
+"""Before the name of a large setting: the fields of its file, and of leaving it out."""
 
 
 class WeightsMixin(forms.Form):
@@ -203,8 +213,28 @@ class GenerateForm(forms.Form):
         return {name: self.cleaned_data[name] for name in self.kind.options}
 
 
+class JsonFile(forms.FileField):
+    """A file that holds one JSON value; None where none was chosen."""
+
+    def clean(self, data: Any, initial: Any = None) -> Any:
+        file = super().clean(data, initial)
+        if not file:
+            return None
+        if file.size > LARGEST_FILE:
+            raise forms.ValidationError(f"the file is larger than {LARGEST_FILE // 1024**2} MiB")
+        try:
+            text = file.read().decode()
+        except UnicodeDecodeError:
+            raise forms.ValidationError("the file is not UTF-8 text") from None
+        return _json(text)
+
+
 class SettingsForm(forms.Form):
-    """The next version of an environment that makes its own tasks: its settings and its verifier's, as JSON."""
+    """The next version of an environment that makes its own tasks: its settings and its verifier's, as JSON.
+
+    A large setting, such as a database, is not written into the page: it stays as it is unless a file replaces it, it
+    is left out, or the JSON names it.
+    """
 
     config = forms.CharField(
         label="Settings",
@@ -217,14 +247,41 @@ class SettingsForm(forms.Form):
     )
 
     def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
-        content = {"config": version.config, "verifier": version.verifier} if version else {}
-        shown = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in content.items()}
-        kwargs.setdefault("initial", shown)
+        config = version.config if version else {}
+        self.kept = {name: value for name, value in config.items() if _is_large(value)}
+        if version:
+            shown = {name: value for name, value in config.items() if name not in self.kept}
+            kwargs.setdefault("initial", {"config": _written(shown), "verifier": _written(version.verifier)})
         super().__init__(*args, **kwargs)
+        for name in self.kept:
+            accept = forms.FileInput(attrs={"accept": ".json"})
+            self.fields[FILE + name] = JsonFile(required=False, label="Replace it by a file", widget=accept)
+            self.fields[WITHOUT + name] = forms.BooleanField(required=False, label="Leave it out")
+
+    @property
+    def small(self) -> list[forms.BoundField]:
+        return [self["config"], self["verifier"]]
+
+    @property
+    def large(self) -> list[dict[str, Any]]:
+        """The settings that the page does not hold, each with its size and what may become of it."""
+        return [
+            {
+                "name": name,
+                "size": len(_written(value).encode()),
+                "holds": _holds(value),
+                "file": self[FILE + name],
+                "without": self[WITHOUT + name],
+            }
+            for name, value in self.kept.items()
+        ]
 
     @property
     def content(self) -> dict[str, Any]:
-        return dict(self.cleaned_data["config"])
+        given = self.cleaned_data
+        files = {name: given[FILE + name] for name in self.kept if given[FILE + name] is not None}
+        kept = {name: value for name, value in self.kept.items() if not given[WITHOUT + name]}
+        return {**kept, **files, **given["config"]}
 
     def clean_config(self) -> dict[str, Any]:
         return _object(self.cleaned_data["config"])
@@ -232,14 +289,46 @@ class SettingsForm(forms.Form):
     def clean_verifier(self) -> dict[str, Any]:
         return _object(self.cleaned_data["verifier"])
 
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        for name in self.kept:
+            ways = (data.get(FILE + name) is not None, data.get(WITHOUT + name), name in data.get("config", {}))
+            if sum(map(bool, ways)) > 1:
+                self.add_error(
+                    FILE + name, f"{name}: replace it, leave it out, or name it in the settings: one of them"
+                )
+        return data
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _is_large(value: Any) -> bool:
+    """A text is not, however long: people write it."""
+    return isinstance(value, dict | list) and len(_written(value)) > LARGE
+
+
+def _holds(value: Mapping[str, Any] | Sequence[Any]) -> str:
+    if isinstance(value, Mapping):
+        return f"{len(value)} names: {', '.join(list(value)[:6])}{', …' if len(value) > 6 else ''}"
+    return f"{len(value)} rows"
+
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise forms.ValidationError(f"not valid JSON: {error}") from None
+    value = _json(text)
     if not isinstance(value, dict):
         raise forms.ValidationError("an object in braces is wanted")
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"not valid JSON: {error}") from None
+    if value is None or "\\u0000" in json.dumps(value):
+        raise forms.ValidationError("null is no setting" if value is None else "it holds a NUL character")
     return value
 
 

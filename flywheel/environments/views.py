@@ -1,11 +1,14 @@
 """The environments room: environments, their tasks with the proof, frozen task sets, and a failure's way to a task."""
 
+import io
+import json
+import re
 import uuid
 from typing import Any
 
 from django.contrib import messages
 from django.db.models import Count, Q
-from django.http import Http404, HttpResponse
+from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -131,9 +134,19 @@ def create(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def environment(request: PageRequest, name: str) -> HttpResponse:
-    row = _environment(request, name)
-    version = row.versions.order_by("-number").first()
-    return environment_page(request, row, _version_form(row)(version=version))
+    return environment_page(request, _environment(request, name))
+
+
+@require_GET
+@requires(Permission.VIEW)
+def setting(request: PageRequest, name: str, number: int) -> FileResponse:
+    """One setting of a version, as a JSON file."""
+    version = get_object_or_404(_environment(request, name).versions, number=number)
+    if (key := request.GET.get("name", "")) not in version.config:
+        raise Http404
+    content = json.dumps(version.config[key], indent=2, ensure_ascii=False).encode()
+    filename = f"{name}@{number}-{re.sub('[^A-Za-z0-9_-]+', '_', key)[:60]}.json"
+    return FileResponse(io.BytesIO(content), as_attachment=True, filename=filename, content_type="application/json")
 
 
 @require_POST
@@ -143,7 +156,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
     row = _environment(request, name)
     _refuse_attaching(request, KINDS[row.kind])
     newest = row.versions.order_by("-number").first()
-    form = _version_form(row)(request.POST, version=newest)
+    form = _version_form(row)(request.POST, request.FILES, version=newest)
     if form.is_valid():
         try:
             made = make.environment_version(
@@ -358,8 +371,8 @@ def environment_page(
         ledger.looked(page.items, request.actor)
     tally = figures.counts(Environment.objects.filter(pk=row.pk)).get()
     kind = KINDS[row.kind]
-    versions = list(row.versions.select_related("created_by", "environment").order_by("-number")[:20])
-    version = versions[0] if versions else None
+    versions = row.versions.select_related("created_by", "environment").order_by("-number")
+    version = versions.first()
     sets = TaskSet.objects.filter(environment_version__environment=row).order_by("-pk")
     last_set = sets.to_train_on().first()  # the name of another is not one for all tasks
     return render(
@@ -370,7 +383,7 @@ def environment_page(
             "kind": kind,
             "takes_rows": row.kind in taking.KINDS,
             "version": version,
-            "versions": versions,
+            "versions": versions.defer("config", "verifier")[:20],
             "tally": tally,
             "form": form or _version_form(row)(version=version),
             "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),

@@ -56,7 +56,8 @@ PAGES = {
         failures:queues failures:queue_detail failures:queue_agreement failures:desk failures:item
         failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours
         failures:detectors failures:detector failures:agreement
-        environments:index environments:environment environments:task environments:task_set environments:make
+        environments:index environments:environment environments:setting environments:task environments:task_set
+        environments:make
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid

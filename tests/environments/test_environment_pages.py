@@ -1,16 +1,20 @@
 """Pages of the room: create, change the verifier, make tasks of everything, freeze, look; and who may."""
 
+import html
+import io
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.environments import ledger
+from flywheel.environments import ledger, make
 from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
@@ -268,3 +272,105 @@ def test_a_page_of_tasks_costs_the_same_however_many(
     client.get(url("environment", "mail"))
     with django_assert_max_num_queries(42):
         client.get(url("environment", "mail"))
+
+
+def database(people: int) -> dict[str, Any]:
+    row = {"name": "Ada </textarea>", "email": "ada@atlas.com", "phone": "", "team": "Sales"}
+    return {"contacts": [{"contact_id": str(number).zfill(8), **row} for number in range(people)], "calendar": []}
+
+
+@pytest.fixture
+def office(cast: Cast) -> Environment:
+    """A workplace with a database of 15 kB."""
+    config = {"max_turns": 9, "system_prompt": "Be brief. " * 1000, "database": database(100)}
+    return make.environment(
+        project=cast.project,
+        name="office",
+        kind="workplace",
+        actor=cast.builder,
+        config=config,
+        verifier={"kind": "workplace"},
+    )
+
+
+def settings_of(page: str) -> dict[str, Any]:
+    """What the textarea of the settings holds."""
+    text = re.search(r'<textarea name="config".*?>(.*?)</textarea>', page, re.DOTALL)
+    assert text is not None
+    found = json.loads(html.unescape(text[1]))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_large_setting_is_not_written_into_the_page_and_stays_as_it_is(
+    office: Environment, cast: Cast, sign_in: SignIn
+) -> None:
+    client, before = sign_in(cast.builder), office.latest.config
+    page = client.get(url("environment", "office")).content.decode()
+    shown = settings_of(page)
+    assert set(shown) == {"max_turns", "system_prompt"}, "a long text is still written by hand"
+    assert len(page) < 60_000
+    assert "ada@atlas.com" not in page
+    assert "2 names: calendar, contacts" in page
+    sent = {"config": json.dumps(shown), "verifier": '{"kind": "workplace"}'}
+    told = client.post(url("make_version", "office"), sent, follow=True).content.decode()
+    assert "Nothing changed: office@1 has this content already" in told
+    client.post(url("make_version", "office"), sent | {"config": '{"max_turns": 5}'})
+    assert office.latest.config == {"max_turns": 5, "database": before["database"]}
+
+
+def test_a_large_setting_is_downloaded_and_replaced_by_a_file_or_left_out(
+    office: Environment, cast: Cast, sign_in: SignIn
+) -> None:
+    client, verifier = sign_in(cast.builder), '{"kind": "workplace"}'
+    answer: Any = client.get(url("setting", "office", 1), {"name": "database"})
+    assert answer["Content-Disposition"] == 'attachment; filename="office@1-database.json"'
+    assert json.loads(b"".join(answer.streaming_content)) == office.latest.config["database"]
+    for number, name in ((1, "nothing"), (2, "database")):
+        assert client.get(url("setting", "office", number), {"name": name}).status_code == 404
+    given = io.BytesIO(json.dumps(database(101)).encode())
+    given.name = "database.json"
+    client.post(url("make_version", "office"), {"config": "{}", "verifier": verifier, "file-database": given})
+    assert office.latest.config == {"database": database(101)}
+    client.post(url("make_version", "office"), {"config": "{}", "verifier": verifier, "without-database": "on"})
+    assert office.latest.config == {}
+    here = json.dumps({"database": database(50)})
+    client.post(url("make_version", "office"), {"config": here, "verifier": verifier})
+    assert office.latest.config == {"database": database(50)}, "a first one is named in the settings"
+    here = json.dumps({"database": {"contacts": []}})
+    client.post(url("make_version", "office"), {"config": here, "verifier": verifier})
+    assert office.latest.config == {"database": {"contacts": []}}, "and so is another in its place"
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"file-database": b"{"}, "not valid JSON"),
+        ({"file-database": b"\xff"}, "the file is not UTF-8 text"),
+        ({"file-database": b"null"}, "null is no setting"),
+        ({"file-database": b'{"contacts": "\\u0000"}'}, "it holds a NUL character"),
+        ({"file-database": b'{"contacts": [{"name": "x"}]}'}, "database: rows of &#x27;contact_id&#x27; are missing"),
+        (
+            {"file-database": b"{}", "without-database": "on"},
+            "database: replace it, leave it out, or name it in the settings: one",
+        ),
+        (
+            {"file-database": b"{}", "config": '{"database": {}}'},
+            "database: replace it, leave it out, or name it in the settings: one",
+        ),
+        ({"config": '{"max_turns": 1}'}, "max_turns: 1 is not"),
+        ({"config": '{"now": "\\u0000"}'}, "it holds a NUL character"),
+        ({"config": "{"}, "not valid JSON"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused_by_its_name(
+    office: Environment, cast: Cast, sign_in: SignIn, sent: dict[str, Any], said: str
+) -> None:
+    data = {"config": "{}", "verifier": '{"kind": "workplace"}'} | {
+        name: SimpleUploadedFile("given.json", value) if isinstance(value, bytes) else value
+        for name, value in sent.items()
+    }
+    answer = sign_in(cast.builder).post(url("make_version", "office"), data)
+    assert answer.status_code == 422
+    assert said in answer.content.decode()
+    assert office.latest.number == 1
