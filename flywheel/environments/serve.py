@@ -27,6 +27,7 @@ def server(
     if token == "" and not is_loopback(host):
         raise CannotExport(f"without a token only this machine itself is served, and {host} is not it")
     export = exported(task_set, splits)
+    export.refuse_judge()
     env = envs.build(export.kind, export.config, export.verifier, Runners(python=_python))
     tasks = {task.id: task for _, task in export.tasks()}
     made = Server((host, port), gym.Gym(env, tasks), secrets.token_urlsafe(24) if token is None else token)

@@ -22,7 +22,7 @@ from django.urls import reverse
 from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.environments import export, ledger, serve
 from flywheel.environments.export import FORMATS, CannotExport
-from flywheel.environments.models import Opening, TaskSet
+from flywheel.environments.models import EnvironmentVersion, Opening, TaskSet
 from tests.conftest import Build, Cast
 from tests.worker import database_url
 
@@ -156,6 +156,28 @@ def test_serving_notes_held_out_tasks_and_wants_a_token_elsewhere(build: Build) 
     assert ledger.openings(task_set).people == 1, "somebody at a command line"
     noted = task_set.project.audit.filter(action="environments.export", through="manage.py serve_environment")
     assert [entry.data["splits"] for entry in noted] == [["train", "held_out"], ["train"]]
+
+
+def test_what_an_llm_judge_scores_is_neither_exported_nor_served_and_says_why(build: Build, cast: Cast) -> None:
+    part = {"type": "judge", "name": "fitting", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
+    environment = build.environment()
+    version = EnvironmentVersion.objects.create(
+        environment=environment,
+        number=2,
+        config=environment.latest.config,
+        verifier={"kind": "rubric", "parts": [part]},
+        digest="j" * 64,
+        verifier_digest="j" * 64,
+        created_by=cast.builder,
+    )
+    task_set = build.task_set(train=3, held_out=2)
+    assert task_set.environment_version == version
+    reason = r"mail@2 is judged by an LLM judge \(fitting\), which only evals here ask"
+    with pytest.raises(CannotExport, match=reason):
+        serve.server(task_set=task_set, splits=["train"])
+    with pytest.raises(CannotExport, match=reason):
+        export.take(task_set=task_set, format="verifiers", actor=cast.trainer)
+    assert not AuditEntry.objects.filter(action="environments.export").exists()
 
 
 def test_rows_are_nemo_gyms_and_hold_no_answer(build: Build, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from flywheel.core.envs import Environment, Task, episode
 from flywheel.core.interop import gym, vendor
 from flywheel.core.interop.bundle import ENVIRONMENT, TASKS
 from flywheel.core.interop.responses import outside
-from flywheel.core.verifiers.rubric import needs
+from flywheel.core.verifiers.rubric import judges, needs
 
 File = tuple[str, bytes]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -60,12 +60,21 @@ class Export:
     @cached_property
     def env(self) -> Environment:
         """Raises CannotExport for a verifier that needs more than pure code."""
+        self.refuse_judge()
         if needed := needs(self.verifier):
             raise CannotExport(
                 f"{self.ref} is judged by what an export cannot carry along ({', '.join(sorted(needed))}); serve it "
                 "over NeMo Gym's protocol instead, so that it is judged here"
             )
         return envs.build(self.kind, self.config, self.verifier)
+
+    def refuse_judge(self) -> None:
+        """Raise CannotExport for an LLM judge: only a worker of this installation asks one, for it holds the key."""
+        if names := [part.name for part in judges(self.verifier).values()]:
+            raise CannotExport(
+                f"{self.ref} is judged by an LLM judge ({', '.join(names)}), which only evals here ask; export or "
+                "serve a version whose verifier has none"
+            )
 
     def about(self) -> dict[str, Any]:
         return {
