@@ -1,9 +1,11 @@
 """Environments for programs: environments and their versions, tasks of failures, frozen task sets."""
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
@@ -65,7 +67,8 @@ class EnvironmentOut(Schema):
 
     @staticmethod
     def resolve_latest(row: Environment) -> EnvironmentVersion | None:
-        return row.versions.order_by("-number").first()
+        known: list[EnvironmentVersion] | None = getattr(row, "newest", None)
+        return row.versions.order_by("-number").first() if known is None else next(iter(known), None)
 
 
 class EnvironmentPage(Schema):
@@ -231,22 +234,6 @@ class TaskSetOut(Schema):
     def resolve_environment(row: TaskSet) -> str:
         return str(row.environment_version)
 
-    @staticmethod
-    def resolve_train(row: TaskSet) -> int:
-        return row.members.filter(split=Split.TRAIN).count()
-
-    @staticmethod
-    def resolve_held_out(row: TaskSet) -> int:
-        return row.members.filter(split=Split.HELD_OUT).count()
-
-    @staticmethod
-    def resolve_sealed(row: TaskSet) -> int:
-        return row.members.filter(split=Split.SEALED).count()
-
-    @staticmethod
-    def resolve_opened(row: TaskSet) -> int:
-        return ledger.openings(row).times
-
 
 class MemberOut(Schema):
     number: int
@@ -296,7 +283,8 @@ class TaskSetPage(Schema):
 @router.get("/environments", response=EnvironmentPage, auth=Key(Scope.READ), operation_id="list_environments")
 def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
     rows = figures.counts(Environment.objects.filter(project=keyed(request).project).select_related("agent"))
-    return _page(rows, asked)
+    newest = EnvironmentVersion.objects.order_by("environment", "-number").distinct("environment")
+    return _page(rows.prefetch_related(Prefetch("versions", newest, to_attr="newest")), asked)
 
 
 @router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
@@ -534,24 +522,23 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
-    return Status(201, made)
+    return Status(201, _told(_task_sets(request).filter(pk=made.pk))[0])
 
 
 @router.get("/task-sets", response=TaskSetPage, auth=Key(Scope.READ), operation_id="list_task_sets")
 def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
-    rows = TaskSet.objects.filter(project=keyed(request).project)
-    return _page(rows.select_related("environment_version__environment"), asked)
+    page = _page(_task_sets(request), asked)
+    return {**page, "items": _told(page["items"])}
 
 
 @router.get(
     "/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ), operation_id="get_task_set"
 )
 def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
-    rows = TaskSet.objects.filter(project=keyed(request).project, name=name, version=version)
-    row = rows.select_related("environment_version__environment").first()
-    if row is None:
+    found = _told(_task_sets(request).filter(name=name, version=version))
+    if not found:
         raise HttpError(404, f"there is no task set {name[:100]}@{version}")
-    return row
+    return found[0]
 
 
 @router.get(
@@ -599,6 +586,20 @@ def _task(request: HttpRequest, name: str, number: int) -> Task:
     if row is None:
         raise HttpError(404, f"there is no task {number} in {name}")
     return row
+
+
+def _task_sets(request: HttpRequest) -> QuerySet[TaskSet]:
+    rows = TaskSet.objects.filter(project=keyed(request).project)
+    return figures.sizes(rows.select_related("environment_version__environment"))
+
+
+def _told(rows: Iterable[TaskSet]) -> list[TaskSet]:
+    """Sized task sets with how often each was `opened`."""
+    found = list(rows)
+    opened = ledger.openings_of(found)
+    for row in found:
+        row.opened = opened[row.pk].times  # type: ignore[attr-defined]
+    return found
 
 
 def _page(rows: Any, asked: Paged) -> dict[str, Any]:

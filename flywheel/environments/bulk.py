@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.functions import Coalesce
 
 from flywheel.accounts.models import Permission, Project, Scope, User
 from flywheel.core.envs.kinds import KINDS
@@ -58,16 +59,44 @@ def without_task(environment: Environment) -> QuerySet[Failure]:
     """Failures with a corrected action, of the environment's agent, that no task of it was made of."""
     if not KINDS[environment.kind].from_failures:
         return Failure.objects.none()
-    rows = (
-        Failure.objects.filter(project=environment.project_id, current=True, corrected__isnull=False)
+    rows = _untaken(environment.project_id, environment.pk)
+    if environment.agent_id:
+        rows = rows.filter(_of_agent(environment.agent_id))
+    return rows.select_related("trajectory").order_by("pk")
+
+
+def count_without_task(environments: QuerySet[Environment]) -> QuerySet[Environment]:
+    """Environments with how many such failures there are of each, as `waiting`: one statement."""
+    rows = _untaken(OuterRef("project"), OuterRef(OuterRef("pk"))).order_by().values("project")
+    taking = [name for name, kind in KINDS.items() if kind.from_failures]
+    return environments.annotate(
+        waiting=Case(
+            When(~Q(kind__in=taking), then=0),
+            When(agent=None, then=_counted(rows)),
+            default=_counted(rows.filter(_of_agent(OuterRef("agent")))),
+            output_field=IntegerField(),
+        )
+    )
+
+
+def _untaken(project: Any, environment: Any) -> QuerySet[Failure]:
+    """Failures with a corrected action that no task of the environment was made of."""
+    tasks = Task.objects.filter(environment=environment)
+    return (
+        Failure.objects.filter(project=project, current=True, corrected__isnull=False)
         .exclude(decision=Decision.REJECTED)
         .exclude(trajectory__source=Source.ROLLOUT)
-        .exclude(pk__in=environment.tasks.filter(failure__isnull=False).values("failure"))
-        .exclude(pk__in=environment.tasks.filter(also__isnull=False).values("also"))
+        .exclude(Exists(tasks.filter(failure=OuterRef("pk"))))
+        .exclude(Exists(tasks.filter(also=OuterRef("pk"))))
     )
-    if environment.agent_id:
-        rows = rows.filter(Q(trajectory__agent=environment.agent_id) | Q(trajectory__agent=None))
-    return rows.select_related("trajectory").order_by("pk")
+
+
+def _of_agent(agent: Any) -> Q:
+    return Q(trajectory__agent=agent) | Q(trajectory__agent=None)
+
+
+def _counted(rows: Any) -> Coalesce:
+    return Coalesce(Subquery(rows.annotate(count=Count("pk")).values("count")), 0)
 
 
 def tasks_from_all(*, environment: Environment, actor: User, through: str = "", limit: int = AT_ONCE) -> Made:

@@ -1,9 +1,10 @@
 """How often versions solve what stands in this room. Results are read from the tasks' side; they belong to evals."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Avg, Count, IntegerField, Q, QuerySet
+from django.db.models import Avg, Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
 from flywheel.core.stats import Estimate, clustered_rate, proportion
@@ -24,17 +25,22 @@ class Solved:
 def solve_rates(environment: Environment) -> list[Solved]:
     """Every version that was evaluated here, newest first: a task's samples averaged, tasks clustered by source. Not of
     sealed tasks: these numbers stand with the candidate that they were asked for."""
-    newest = environment.versions.order_by("-number").first()
-    if newest is None:
-        return []
+    return rates_of([environment])[environment.pk]
+
+
+def rates_of(environments: Collection[Environment]) -> dict[int, list[Solved]]:
+    """The same of each environment, by its key."""
+    newest = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
     rows = (
-        environment.tasks.filter(
-            results__run__verifier_digest=newest.verifier_digest,
+        Task.objects.filter(
+            environment__in=environments,
+            results__run__verifier_digest=Subquery(newest.values("verifier_digest")[:1]),
             results__run__split__in=[Split.TRAIN, Split.HELD_OUT],
         )
         .order_by()
         .values(
             "pk",
+            "environment",
             "cluster",
             "results__run__split",
             "results__run__version__agent__name",
@@ -45,14 +51,18 @@ def solve_rates(environment: Environment) -> list[Solved]:
             unscored=Count("results", filter=Q(results__success=None)),
         )
     )
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    groups: dict[int, dict[tuple[str, int, str], list[dict[str, Any]]]] = {}
     for row in rows:
         key = (
             row["results__run__version__agent__name"],
             row["results__run__version__number"],
             row["results__run__split"],
         )
-        groups.setdefault(key, []).append(dict(row))
+        groups.setdefault(row["environment"], {}).setdefault(key, []).append(dict(row))
+    return {environment.pk: _solved(groups.get(environment.pk, {})) for environment in environments}
+
+
+def _solved(groups: Mapping[tuple[str, int, str], Sequence[dict[str, Any]]]) -> list[Solved]:
     return [
         Solved(agent, number, split, clustered_rate([row["mean"] for row in found], [row["cluster"] for row in found]))
         for (agent, number, split), found in sorted(
@@ -87,6 +97,22 @@ def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:
         set_aside=Count("tasks", filter=active & Q(tasks__split=Split.SET_ASIDE)),
         proved=Count("tasks", filter=active & Q(tasks__is_proved=True)),
         total=Count("tasks", filter=active),
+        version_count=Subquery(
+            EnvironmentVersion.objects.filter(environment=OuterRef("pk"))
+            .order_by()
+            .values("environment")
+            .annotate(count=Count("pk"))
+            .values("count")
+        ),
+    )
+
+
+def sizes(task_sets: QuerySet[TaskSet]) -> QuerySet[TaskSet]:
+    """Task sets with how many tasks they have, by split."""
+    return task_sets.annotate(
+        train=Count("members", filter=Q(members__split=Split.TRAIN)),
+        held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
+        sealed=Count("members", filter=Q(members__split=Split.SEALED)),
     )
 
 

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Count, Q
+from django.db.models import Q
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -23,7 +23,7 @@ from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import VerifierError
 from flywheel.environments import figures, leaks, ledger, make, proving, variant_views
-from flywheel.environments.bulk import taking_failures, tasks_from_all, without_task
+from flywheel.environments.bulk import count_without_task, taking_failures, tasks_from_all, without_task
 from flywheel.environments.forms import (
     AttachForm,
     EnvironmentForm,
@@ -54,25 +54,21 @@ DATASETS_SHOWN = 20
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    rows = figures.counts(request.project.environments.select_related("agent").order_by("name"))
+    own = request.project.environments.select_related("agent").order_by("name")
+    rows = list(count_without_task(figures.counts(own)))
+    rates = figures.rates_of(rows)
     found = [
         {
             "environment": row,
             "kind": KINDS[row.kind].label,
-            "versions": row.versions.count(),
-            "rates": [solved for solved in figures.solve_rates(row) if solved.split == Split.HELD_OUT][:2],
-            "waiting": without_task(row).count(),
+            "rates": [solved for solved in rates[row.pk] if solved.split == Split.HELD_OUT][:2],
         }
         for row in rows
     ]
     sets, of = request.project.task_sets.all(), request.GET.get("environment", "")
     if of:
         sets = sets.filter(environment_version__environment__name=of)
-    counted = sets.select_related("environment_version__environment").annotate(
-        train=Count("members", filter=Q(members__split=Split.TRAIN)),
-        held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
-        sealed=Count("members", filter=Q(members__split=Split.SEALED)),
-    )
+    counted = figures.sizes(sets.select_related("environment_version__environment"))
     try:
         page = keyset(counted, cursor=request.GET.get("cursor", ""), limit=SETS_AT_ONCE, query=request.GET)
     except BadCursor:

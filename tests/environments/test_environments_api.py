@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from flywheel.environments.models import Environment, Opening, Split
 from flywheel.failures.label import decide
@@ -50,6 +53,30 @@ def test_from_a_failure_to_a_frozen_set(cast: Cast, build: Build, client: Client
     assert (got["digest"], len(got["members"]), got["opened"]) == (frozen.json()["digest"], 12, 0)
     assert [item["name"] for item in client.get("/api/v1/task-sets", headers=headers).json()["items"]] == ["mail"]
     assert client.get(API, headers=headers).json()["items"][0]["tasks"]["proved"] == 12
+
+
+def test_lists_cost_the_same_for_any_number(
+    build: Build, cast: Cast, client: Client, sign_in: Any, headers: dict[str, str]
+) -> None:
+    def cost() -> list[int]:
+        spent = []
+        for ask in (
+            lambda: client.get(API, headers=headers).json()["items"][0]["latest"]["number"],
+            lambda: client.get("/api/v1/task-sets", headers=headers).json()["items"][0]["opened"],
+            lambda: sign_in(cast.viewer).get(reverse("environments:index", args=["acme"])).content,
+        ):
+            with CaptureQueriesContext(connection) as queries:
+                ask()
+            spent.append(len(queries))
+        return spent
+
+    build.task_set()
+    sign_in(cast.viewer)
+    cost()
+    before = cost()
+    for name in ("one", "two", "three"):
+        build.task_set(environment=build.environment(name))
+    assert cost() == before
 
 
 def test_a_new_version_keeps_what_is_left_out(build: Build, client: Client, headers: dict[str, str]) -> None:
