@@ -182,7 +182,7 @@ def _state(
 ) -> tuple[str, str]:
     present = [run for run in runs if run is not None]
     if len(present) < 2:
-        return "unopened", _problem(candidate) or _reach(candidate, tasks, alpha)
+        return "unopened", _problem(candidate) or _reach(candidate, tasks, alpha, opening)
     if void := next((run for run in present if void_of(run.judges)), None):
         return "void", f"{void} is void: its judge gave a canary a mark"
     if failed := next((run for run in present if run.state in (State.FAILED, State.CANCELLED)), None):
@@ -194,12 +194,14 @@ def _state(
     return decision.verdict, decision.words
 
 
-def _reach(candidate: Candidate, tasks: int, alpha: float) -> str:
+def _reach(candidate: Candidate, tasks: int, alpha: float, opening: int) -> str:
     """What can be shown, as the held-out tasks vary: told before they are asked, for they can be asked only once."""
     before, after = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval)
     least = detectable(Rules.from_dict(candidate.policy.rules), before, after, tasks, alpha)
-    shown = "" if least is None else f"; a true gain of {100 * least:.0f} points would show in four of five cases"
-    return f"nobody has seen what any version does here{shown}"
+    known = "nobody has seen what any version does here" if opening == 1 else "other candidates were asked them before"
+    if least is None:
+        return known
+    return f"{known}; a true gain of {100 * least:.0f} points would show in four of five cases"
 
 
 def _gain(runs: Sequence[EvalRun | None]) -> dict[str, Any]:

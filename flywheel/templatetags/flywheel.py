@@ -212,7 +212,8 @@ def difference(estimate: Any, kind: str = "points", better: str = "") -> SafeStr
     )
     word, tone = _verdict(low, high, better)
     return format_html(
-        '<span class="estimate {}" title="{}">{}<b>{}</b> <span class="interval">{}</span>{}</span>',
+        '<span class="estimate {}" title="{}"><span class="nowrap">{}<b>{}</b></span> '
+        '<span class="interval">{}</span>{}</span>',
         tone,
         estimate_range(estimate, kind),
         format_html('<i aria-hidden="true">{}</i> ', "▲" if mean > 0 else "▼") if tone else "",
