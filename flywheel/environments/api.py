@@ -431,7 +431,7 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
     if asked.proved is not None:
         rows = rows.filter(is_proved=asked.proved)
     if asked.synthetic is not None:
-        rows = rows.filter(generation__isnull=not asked.synthetic)
+        rows = rows.filter(is_synthetic=asked.synthetic)
     page = _page(rows, asked)
     ledger.looked(page["items"], keyed(request).actor, Opening.Kind.EXPORT)
     return page

@@ -140,6 +140,7 @@ def _task(job: Generation, pure: envs.Task) -> Task:
         project=job.project,
         environment=job.environment,
         generation=job,
+        is_synthetic=True,
         prompt=pure.prompt,
         state=state,
         target=target,

@@ -169,6 +169,7 @@ def _task(environment: Environment, report: Taken, line: bytes, tools: list[dict
         target=target,
         cluster=pure.cluster,
         slice=pure.slice,
+        is_synthetic=pure.synthetic,
         split=split_in(environment, cluster=pure.cluster, slice=pure.slice),
         digest=digest({"prompt": pure.prompt, "state": state, "target": target}),
     )

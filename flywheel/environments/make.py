@@ -36,6 +36,7 @@ from flywheel.environments.proving import ask, is_for_a_worker, prove_all_again
 from flywheel.environments.split import split_in
 from flywheel.failures.models import Failure
 from flywheel.trajectories.load import trace_of
+from flywheel.trajectories.models import Trajectory
 
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 SEALED_SOURCES = PERMUTE_BELOW
@@ -163,6 +164,7 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
         failure=failure,
         bucket=failure.bucket,
         source=source,
+        is_synthetic=_is_of_synthetic(source),
         digest=content,
         created_by=actor,
     )
@@ -182,6 +184,12 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
         split=task.split,
     )
     return task, True
+
+
+def _is_of_synthetic(source: Trajectory) -> bool:
+    """Whether it is an attempt at a task that never happened: what is made of it never did either."""
+    result = getattr(source, "result", None)  # of an eval, in a room to the right
+    return result is not None and bool(result.task.is_synthetic)
 
 
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
@@ -314,7 +322,7 @@ def refuse_overlap(tasks: Sequence[Task]) -> None:
 
 def _asked(task: Task) -> str:
     prompt = normalise(task.prompt)
-    return f"{prompt} {digest(task.target)}" if task.generation_id else prompt
+    return f"{prompt} {digest(task.target)}" if task.is_synthetic else prompt
 
 
 def refuse_contradiction(tasks: Sequence[Task]) -> None:

@@ -136,7 +136,10 @@ class Task(models.Model):
     """Empty for a task that guards a success."""
     source = models.ForeignKey(Trajectory, on_delete=models.SET_NULL, null=True, blank=True, related_name="tasks")
     generation = models.ForeignKey(Generation, on_delete=models.RESTRICT, null=True, blank=True, related_name="tasks")
-    """What made it: nothing that happened stands behind it, it is synthetic. Never changes; a trigger refuses."""
+    """What made it, here. Never changes; a trigger refuses."""
+    is_synthetic = models.BooleanField(default=False)
+    """Nothing that happened stands behind it: it was generated, here or where it was exported, or it is a rollout of
+    such a one. Never changes either."""
     also = models.ManyToManyField(Failure, related_name="also_tasks", blank=True)
     """Other failures that ask the very same and want the same."""
     digest = models.CharField(max_length=64)
@@ -155,6 +158,7 @@ class Task(models.Model):
             models.UniqueConstraint(fields=["environment", "number"], name="task_number_once"),
             models.UniqueConstraint(fields=["environment", "digest"], name="task_content_once"),
             models.CheckConstraint(condition=Q(split__in=Split.values), name="task_split_is_known"),
+            models.CheckConstraint(condition=Q(generation=None) | Q(is_synthetic=True), name="task_made_up"),
         ]
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["environment", "cluster"], name="task_by_cluster")
@@ -167,10 +171,6 @@ class Task(models.Model):
     def awaits_proof(self) -> bool:
         """A worker has yet to make its proof, so that nothing is said against it."""
         return "recorded" in self.proof and not self.proof.get("checks")
-
-    @property
-    def is_synthetic(self) -> bool:
-        return self.generation_id is not None
 
 
 class TaskSets(models.QuerySet["TaskSet"]):

@@ -415,7 +415,7 @@ def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, st
     if chosen["proved"] in ("yes", "no"):
         tasks = tasks.filter(Q(is_proved=chosen["proved"] == "yes"))
     if chosen["synthetic"] in ("no", "only"):
-        tasks = tasks.filter(generation__isnull=chosen["synthetic"] == "no")
+        tasks = tasks.filter(is_synthetic=chosen["synthetic"] == "only")
     return tasks, chosen
 
 

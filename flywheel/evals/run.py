@@ -219,7 +219,7 @@ def bucket_of(run: EvalRun) -> dict[str, str]:
 
 def _tasks(run: EvalRun) -> dict[int, Task]:
     """Those of the run's split by key, with what is told of them beside their results."""
-    wanted = (f"task__{name}" for name in ("number", "cluster", "slice", "generation_id", "bucket"))
+    wanted = (f"task__{name}" for name in ("number", "cluster", "slice", "is_synthetic", "bucket"))
     members = run.task_set.members.filter(split=run.split).select_related("task")
     return {member.task_id: member.task for member in members.only("task_set_id", "split", *wanted)}
 

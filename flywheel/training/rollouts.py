@@ -158,7 +158,7 @@ def rollouts_of(run: EvalRun) -> list[Rollout]:
         number=F("task__number"),
         tokens=F("tokens_out"),
         trace_id=F("trajectory__trace_id"),
-        generation=F("task__generation"),
+        synthetic=F("task__is_synthetic"),
         why_dropped=F("dropped__reason"),
     )
     return [
@@ -174,7 +174,7 @@ def rollouts_of(run: EvalRun) -> list[Rollout]:
             turns=turns.get(row["trajectory"], 0),
             trajectory=row["trajectory"],
             trace_id=row["trace_id"] or "",
-            is_synthetic=row["generation"] is not None,
+            is_synthetic=row["synthetic"],
             cause=row["cause"],
             error=row["error"],
             dropped=row["why_dropped"] or "",

@@ -1,5 +1,6 @@
 """Synthetic variants: proved, in the split of their origin, marked for ever."""
 
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,17 @@ from django.db import DatabaseError, transaction
 from django.test import Client
 
 from flywheel.accounts.models import User
+from flywheel.core import envs
+from flywheel.core.interop import gym
 from flywheel.core.variants import Spec
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.environments import generate, variants
-from flywheel.environments.make import CannotMake, core_task, environment, freeze
+from flywheel.environments.import_tasks import import_tasks
+from flywheel.environments.make import CannotMake, core_task, environment, freeze, task_from
 from flywheel.environments.models import Generation, Split, Task
 from flywheel.environments.prove import prove
+from flywheel.evals.models import EvalRun, Result
+from flywheel.failures.label import decide
 from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from workers.tasks import handler
@@ -67,6 +73,42 @@ def test_variants_are_proved_and_stand_where_their_origin_stands(task: Task, cas
     assert "synthetic" not in core_task(task).to_json()
 
 
+def test_a_variant_is_synthetic_wherever_it_goes(task: Task, cast: Cast, build: Build) -> None:
+    made = carried_out(submitted(task, cast)).tasks.earliest("number")
+    rows = [{**core_task(each).to_json(), "split": "train"} for each in (task, made)]
+    there = build.environment("there")
+    import_tasks(environment=there, lines=[json.dumps(row).encode() for row in rows], actor=cast.builder)
+    assert dict(there.tasks.values_list("prompt", "is_synthetic")) == {task.prompt: False, made.prompt: True}
+    env = envs.build("tool_call", there.latest.config, there.latest.verifier)
+    lines = gym.lines(env, [("train", core_task(made))], environment="there@1", agent="agent")
+    served = build.environment("served")
+    row = json.loads(next(iter(lines)))
+    row["verifier_metadata"]["ground_truth"] = [made.target]
+    import_tasks(environment=served, lines=[json.dumps(row).encode()], actor=cast.builder)
+    assert served.tasks.get().is_synthetic
+
+
+def test_what_is_made_of_an_attempt_at_a_variant_is_synthetic_too(task: Task, cast: Cast, build: Build) -> None:
+    made, elsewhere = carried_out(submitted(task, cast)).tasks.earliest("number"), build.environment("elsewhere")
+    found = []
+    for tried in (task, made):
+        attempt = build.trajectory(tried.prompt, "{", source="rollout", metadata={"state": tried.state})
+        run = EvalRun.objects.create(
+            project=cast.project,
+            created_by=cast.trainer,
+            version=build.version(),
+            task_set=build.task_set(environment=elsewhere),
+            split=Split.TRAIN,
+        )
+        Result.objects.create(run=run, task=tried, sample=0, seed=1, trajectory=attempt)
+        right = {**tried.target, "arguments": {**tried.target["arguments"], "day": "monday"}}
+        failure = decide(trajectory=attempt, actor=cast.reviewer, bucket="wrong_arguments", corrected=right)
+        found.append(task_from(failure=failure, environment=task.environment, actor=cast.builder)[0])
+    assert [each.is_synthetic for each in found] == [False, True]
+    with pytest.raises(DatabaseError), transaction.atomic():
+        Task.objects.filter(pk=found[1].pk).update(is_synthetic=False)
+
+
 def test_a_variant_that_the_original_answer_passes_is_not_proved(task: Task, cast: Cast) -> None:
     version = task.environment.latest
     job = submitted(task, cast)
@@ -75,6 +117,7 @@ def test_a_variant_that_the_original_answer_passes_is_not_proved(task: Task, cas
         project=task.project,
         environment=task.environment,
         generation=job,
+        is_synthetic=True,
         prompt="Meet Ida on friday",
         target={"tool": "calendar.create_event", "arguments": {"person": "Ida", "day": "friday"}},
         state={"people": ["Ida"]},

@@ -71,6 +71,7 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
         state=state if isinstance(state, dict) else {},
         cluster=str(about.get("cluster") or (template and f"template {template}") or _cluster(prompt))[:200],
         slice=str(about.get("slice") or about.get("category") or template)[:100],
+        synthetic=about.get("synthetic") is True,
     )
 
 
@@ -102,6 +103,7 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
         state={"row": digest(kept)[:16]},
         cluster=str(about.get("cluster") or _cluster(prompt))[:200],
         slice=str(about.get("slice") or about.get("category") or "")[:100],
+        synthetic=about.get("synthetic") is True,
     )
 
 
