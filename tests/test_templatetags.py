@@ -1,9 +1,11 @@
 """What the filters and tags write, and that nothing an agent wrote gets through as more than text."""
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ from django.http import QueryDict
 from django.template import engines
 from django.test import RequestFactory
 
+from flywheel.core import words
 from flywheel.core.stats import Estimate
 from flywheel.templatetags import flywheel as tags
 
+ROOT = Path(__file__).parents[1]
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 
@@ -23,6 +27,17 @@ def render(source: str, **context: Any) -> str:
 
 def plain(text: str) -> str:
     return text.replace(tags.GAP, " ").replace(tags.THIN, " ")
+
+
+def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
+    """`64 %`, never `64%`. A game's words are part of its task's digest, and the turn's are for a terminal."""
+    assert [words.percent(0.642), words.percent(0.642, 1), words.percent(1.0)] == ["64 %", "64.2 %", "100 %"]
+    assert plain(tags.percent(0.642)) == words.percent(0.642, 1)
+    sources = [path for room in ("flywheel", "workers") for path in (ROOT / room).rglob("*.py")]
+    glued = {str(path.relative_to(ROOT)) for path in sources if re.search(r":\.\d%\}", path.read_text())}
+    assert glued <= {"flywheel/core/envs/tictactoe.py", "workers/turn.py"}
+    pages = [path for path in (ROOT / "templates").rglob("*.html") if re.search(r"\d%(?![0-9A-F}])", path.read_text())]
+    assert not pages
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from flywheel import env
+from flywheel.core.words import percent
 
 LAST_WEEK = range(60)
 THIS_WEEK = range(60, 130)
@@ -50,7 +51,8 @@ def main() -> None:
     task_set = story.make_tasks(project)
     story.guard(agent, task_set)
     baseline = story.evaluate(agent.live, task_set, SAMPLES)
-    say(f"{task_set} is frozen; {agent.live} succeeds at {baseline.summary['metrics']['success']['mean']:.0%} of it")
+    success = percent(baseline.summary["metrics"]["success"]["mean"])
+    say(f"{task_set} is frozen; {agent.live} succeeds at {success} of it")
     audit = story.audit_reward(agent.live, task_set, SAMPLES)
     say(f"{audit} of the verifier is {'green' if audit.is_green else 'not green'}")
     run = story.start_training(agent.live, task_set, "sft", EARLIER_RUN)

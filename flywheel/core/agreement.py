@@ -12,6 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from flywheel.core.stats import MIN_CLUSTERS, NO_VARIANCE, Array, Estimate, cohen_kappa, sample_quantile
+from flywheel.core.words import percent
 
 Said = Mapping[str, Hashable]
 """What each reviewer said of one item."""
@@ -54,7 +55,7 @@ def krippendorff_alpha(
     defined = found[np.isfinite(found)]
     if defined.size < 0.99 * resamples:
         share = 1 - defined.size / resamples
-        return _nothing(alpha, n, unscored, level, f"undefined in {share:.0%} of resamples")
+        return _nothing(alpha, n, unscored, level, f"undefined in {percent(share)} of resamples")
     if np.ptp(defined) < 1e-12:
         return _nothing(alpha, n, unscored, level, NO_VARIANCE)
     low, high = (sample_quantile(defined, q) for q in ((1 - level) / 2, (1 + level) / 2))

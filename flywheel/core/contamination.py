@@ -23,6 +23,7 @@ from flywheel.core.near import SHINGLE
 from flywheel.core.ngrams import WORDS, shared
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
+from flywheel.core.words import percent
 
 Level = Literal["task", "source", "content", "request", "passage", "near"]
 Verdict = Literal["clean", "warned", "contaminated"]
@@ -303,7 +304,7 @@ def _said(read: _Read) -> str:
 
 def _near(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
     for at, (place, likeness) in near.nearest([r.text for r in rows], [t.text for t in tasks], NEAR).items():
-        same = f"{likeness:.0%} of the runs of {SHINGLE} characters that either has"
+        same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
         yield _finding("near", tasks[at], [rows[place]], same, likeness)
 
 

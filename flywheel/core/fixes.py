@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flywheel.core.stats import Estimate, proportion
+from flywheel.core.words import percent
 
 Fix = Literal["prompt", "tool_change", "retrieval", "sft", "dpo", "rlvr", "environment_rl"]
 
@@ -144,7 +145,7 @@ def _prompt(evidence: Evidence) -> Recommendation:
     elif able is None:
         blocked = _needs_baseline("pass@k says whether the model is able at all")
     elif able < ABLE:
-        blocked = f"The model is not able yet: pass@{evidence.k} is {_percent(able)}, {_percent(ABLE)} is wanted."
+        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)}, {percent(ABLE)} is wanted."
     else:
         blocked = ""
         why.append("The model can and its output does not hold: constrain the output or say the format more clearly.")
@@ -181,12 +182,12 @@ def _sft(evidence: Evidence) -> Recommendation:
         blocked = _needs_baseline("pass@k says how many tasks no attempt solves")
     elif 1 - able >= UNSOLVED:
         blocked = ""
-        why.append(f"{_percent(1 - able)} of tasks were never solved: only examples can show how.")
+        why.append(f"{percent(1 - able)} of tasks were never solved: only examples can show how.")
     elif _is_dominant(share):
         blocked = ""
         why.append("Broken format dominates, and examples teach a format at once.")
     else:
-        blocked = f"Only {_percent(1 - able)} of tasks are never solved; examples add little to what the model can do."
+        blocked = f"Only {percent(1 - able)} of tasks are never solved; examples add little to what the model can do."
     return _result(evidence, "sft", why, numbers, blocked)
 
 
@@ -199,7 +200,7 @@ def _dpo(evidence: Evidence) -> Recommendation:
     elif rate is None:
         blocked = _needs_baseline("pass@1 says whether there is something to prefer")
     elif rate < LEARNABLE[0]:
-        blocked = f"pass@1 is {_percent(rate)}: what is hardly ever written cannot be preferred; SFT comes before."
+        blocked = f"pass@1 is {percent(rate)}: what is hardly ever written cannot be preferred; SFT comes before."
     else:
         blocked = ""
         why.append(f"pass@1 is {_shown(evidence.pass_at_1)}: both kinds are within the model's reach.")
@@ -233,8 +234,8 @@ def _environment_rl(evidence: Evidence) -> Recommendation:
     elif _tasks(evidence) < TASKS:
         blocked = f"{_tasks(evidence)} tasks; {TASKS} are wanted."
     elif not LEARNABLE[0] <= rate <= LEARNABLE[1]:
-        low, high = map(_percent, LEARNABLE)
-        blocked = f"pass@1 is {_percent(rate)}; from {low} to {high} there is something to learn from."
+        low, high = map(percent, LEARNABLE)
+        blocked = f"pass@1 is {percent(rate)}; from {low} to {high} there is something to learn from."
     else:
         blocked = ""
         why.append("No trainer here plays whole episodes yet: export the environment to one that does, or choose SFT.")
@@ -263,10 +264,10 @@ def _head_room(evidence: Evidence) -> tuple[list[str], str]:
     if rate < LEARNABLE[0]:
         return (
             why,
-            f"pass@1 is {_percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first.",
+            f"pass@1 is {percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first.",
         )
     if rate > LEARNABLE[1]:
-        return why, f"pass@1 is {_percent(rate)}: most groups of attempts pass alike and teach nothing."
+        return why, f"pass@1 is {percent(rate)}: most groups of attempts pass alike and teach nothing."
     if able - rate < GAIN:
         return why, f"pass@{evidence.k} is only {_points(able - rate)} above pass@1; {_points(GAIN)} are wanted."
     return [*why, f"{_points(able - rate)} of head-room: what works sometimes can be made to work."], ""
@@ -314,10 +315,6 @@ def _mean(estimate: Estimate | None) -> float | None:
     return estimate.mean if estimate else None
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
 def _points(value: float) -> str:
     return f"{100 * value:.0f} points"
 
@@ -327,8 +324,8 @@ def _shown(estimate: Estimate | None) -> str:
     if estimate is None or estimate.mean is None:
         return "nothing"
     if estimate.low is None or estimate.high is None:
-        return _percent(estimate.mean)
-    return f"{_percent(estimate.mean)} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+        return percent(estimate.mean)
+    return f"{percent(estimate.mean)} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
 def _numbers(share: Estimate | None, evidence: Evidence, *names: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from random import Random
 from typing import TypeVar
 
 from flywheel.core.stats import Estimate, cohen_kappa, proportion
+from flywheel.core.words import percent
 
 T = TypeVar("T")
 
@@ -152,15 +153,15 @@ def _too_little(
 
 
 def _too_bad(agreement: Estimate, false_passes: Estimate, unscored: int, attempts: int, rule: Rule) -> Iterator[str]:
-    if agreement.low is not None and agreement.low < rule.agreement:
+    if agreement.mean is not None and agreement.low is not None and agreement.low < rule.agreement:
         yield (
-            f"agreement is {agreement.mean:.0%}, but may be as low as {agreement.low:.0%}; "
-            f"at least {rule.agreement:.0%} must be shown"
+            f"agreement is {percent(agreement.mean)}, but may be as low as {percent(agreement.low)}; "
+            f"at least {percent(rule.agreement)} must be shown"
         )
     if false_passes.mean is not None and false_passes.mean > rule.false_passes:
         yield (
-            f"people failed {false_passes.mean:.0%} of what the verifier passed; "
-            f"{rule.false_passes:.0%} at most may be, for that is what training would learn to make"
+            f"people failed {percent(false_passes.mean)} of what the verifier passed; "
+            f"{percent(rule.false_passes)} at most may be, for that is what training would learn to make"
         )
     if attempts and unscored > rule.unscored * attempts:
-        yield f"{unscored} of {attempts} answered attempts have no score; {rule.unscored:.0%} at most may lack one"
+        yield f"{unscored} of {attempts} answered attempts have no score; {percent(rule.unscored)} at most may lack one"

@@ -27,6 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from flywheel.core.words import percent
+
 Scores = Sequence[float | None]
 Clusters = Sequence[Hashable]
 Array = NDArray[np.float64]
@@ -520,7 +522,7 @@ def _bootstrap(
     defined = drawn[np.isfinite(drawn)]
     if defined.size < 0.99 * resamples:
         share = 1 - defined.size / resamples
-        return _no_interval(point, n, unscored, clusters, level, f"undefined in {share:.0%} of resamples")
+        return _no_interval(point, n, unscored, clusters, level, f"undefined in {percent(share)} of resamples")
     if np.ptp(defined) <= 1e-12 * abs(point):
         return _no_interval(point, n, unscored, clusters, level, NO_VARIANCE)
     low, high = (sample_quantile(defined, q) for q in ((1 - level) / 2, (1 + level) / 2))

@@ -13,7 +13,7 @@ import numpy as np
 
 from flywheel.core.gate import Policy
 from flywheel.core.stats import NO_VARIANCE
-from flywheel.core.words import n_tasks, points
+from flywheel.core.words import n_tasks, percent, points
 
 State = Literal["passed", "below", "not_shown"]
 
@@ -184,7 +184,7 @@ def judge_mean(before: Arm, after: Arm, difference: Mapping[str, Any], fill: flo
     if mean is None:
         return Finding("not_shown", "nothing could be compared", **found)
     if fill < MIN_FILL:
-        return Finding("not_shown", f"only {fill:.1%} of the attempts were scored", **found)
+        return Finding("not_shown", f"only {percent(fill, 1)} of the attempts were scored", **found)
     if mean <= -margin:
         return Finding("below", f"success fell by {_unsigned(-mean)}", **found)
     if low is None and difference["reason"] == NO_VARIANCE:

@@ -11,5 +11,10 @@ def signed(number: float) -> str:
     return text if text[1:] != "0.0" else "0.0"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share as pages write it everywhere, `64 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def points(share: float) -> str:
     return f"{signed(100 * share)} points"

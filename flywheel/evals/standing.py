@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
+from flywheel.core.words import percent
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.jobs import State
@@ -106,8 +107,8 @@ def told(audit: RewardAudit) -> str:
         return f"{audit} is not green: {'; '.join(found['faults'])}"
     agreement = found["agreement"]
     return (
-        f"people agree with the verifier on {agreement['mean']:.0%} of {agreement['n']} outputs "
-        f"({agreement['low']:.0%} to {agreement['high']:.0%})"
+        f"people agree with the verifier on {percent(agreement['mean'])} of {agreement['n']} outputs "
+        f"({percent(agreement['low'])} to {percent(agreement['high'])})"
     )
 
 

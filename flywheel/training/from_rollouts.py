@@ -14,6 +14,7 @@ from flywheel.accounts.models import User
 from flywheel.core import envs
 from flywheel.core.contamination import key_of_row
 from flywheel.core.traces import Message
+from flywheel.core.words import percent
 from flywheel.environments.make import core_task
 from flywheel.environments.models import Task
 from flywheel.evals.models import EvalRun
@@ -102,7 +103,7 @@ def _practised(found: Selection, choice: Choice) -> Selection:
     wanted = {
         task: choice.solved_min <= sum(passed) / len(passed) <= choice.solved_max for task, passed in solved.items()
     }
-    words = f"its task is solved in {choice.solved_min:.0%} to {choice.solved_max:.0%} of the attempts"
+    words = f"its task is solved in {percent(choice.solved_min)} to {percent(choice.solved_max)} of the attempts"
     found.pass_("solved", words, lambda rollout: wanted[rollout.task])
     return found
 

@@ -13,6 +13,7 @@ from flywheel.core.contamination import Report
 from flywheel.core.fixes import LEARNABLE
 from flywheel.core.metrics import Row, clusters_of, task_samples
 from flywheel.core.stats import Variance, minimum_detectable, variance_components
+from flywheel.core.words import percent
 from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
@@ -173,7 +174,7 @@ def _out_of_range(baseline: EvalRun | None, kind: str) -> str:
         hint = (
             "groups of attempts would mostly fail alike; SFT comes first" if kind == "tasks" else "expect a small start"
         )
-        return f"The baseline solves less than {low:.0%} of the held-out tasks: {hint}."
+        return f"The baseline solves less than {percent(low)} of the held-out tasks: {hint}."
     if success["mean"] > high:
-        return f"The baseline solves more than {high:.0%} of the held-out tasks already: little is left to learn."
+        return f"The baseline solves more than {percent(high)} of the held-out tasks already: little is left to learn."
     return ""

@@ -22,6 +22,7 @@ from flywheel.core import near
 from flywheel.core.contamination import normalise
 from flywheel.core.digests import canonical
 from flywheel.core.traces import Message
+from flywheel.core.words import percent
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.void import void_of
@@ -211,7 +212,7 @@ def prefer(found: Selection, choice: Choice, *, most: int | None = None) -> Sele
         found.uncompared = 0 if most is None or len(found.kept) <= most else len(found.kept)
         if found.is_compared:
             found.alike = _alike(_best_first(found.kept), choice.alike)
-            words = f"not {choice.alike:.0%} like a better one"
+            words = f"not {percent(choice.alike)} like a better one"
             found.pass_(ALIKE, words, lambda rollout: rollout.pk not in found.alike)
     if choice.cap is not None:
         _cap(found, choice.cap)

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
+from flywheel.core.words import percent
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
 from flywheel.jobs import State
@@ -67,7 +68,8 @@ def _falling(measured: list[tuple[int, float]]) -> list[str]:
     (best_at, best), (last_at, last) = max(measured, key=lambda pair: pair[1]), measured[-1]
     if best - last <= SLIP:
         return []
-    return [f"held-out success fell from {best:.0%} at step {best_at} to {last:.0%} at step {last_at}: it may overfit"]
+    fell = f"from {percent(best)} at step {best_at} to {percent(last)} at step {last_at}"
+    return [f"held-out success fell {fell}: it may overfit"]
 
 
 def _hacking(measured: list[tuple[int, float]], curves: list[Mapping[str, float]]) -> list[str]:

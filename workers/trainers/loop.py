@@ -13,6 +13,7 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from flywheel.core.envs import Environment
+from flywheel.core.words import percent
 from workers.trainers import checkpoints
 from workers.trainers.checkpoints import Checkpoint
 from workers.trainers.errors import TrainingError
@@ -246,7 +247,7 @@ class Watch:
         self.dull = self.dull + 1 if metrics.get("zero_variance_groups", 0.0) >= self.DULL else 0
         if self.dull == self.DULL_STEPS:
             self.run.warn(
-                f"for {self.DULL_STEPS} steps at least {self.DULL:.0%} of the groups had attempts that all scored "
+                f"for {self.DULL_STEPS} steps at least {percent(self.DULL)} of the groups had attempts that all scored "
                 "alike, which teaches nothing: easier or harder tasks, or a higher temperature, would help"
             )
         self._watch_entropy(metrics.get("entropy"))
