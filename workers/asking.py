@@ -26,6 +26,9 @@ LOOK_S = 0.2
 SWITCH_S = 0.001
 """How long a thread may compute while another wants to. Python's own 5 ms would hold up every answer of a server behind
 whatever is being stored; a fifth of this would have the two of them change places so often that it costs as much."""
+HEAD_START_S = 0.015
+"""What the next questions get to be sent before the answers to the last ones are given out. Both begin at one moment,
+and whoever stores would hold up every question under Python's one lock; afterwards it has the time the server takes."""
 COLLECT_AFTER = 50_000, 20, 20
 """Objects: a chunk that is stored makes thousands, none of them in a circle, and a full collection looks at all that a
 model's libraries have loaded."""
@@ -39,7 +42,8 @@ class Asking(Generic[T]):
         self._lease, self._engine, self._ask, self._count = lease, engine, ask, count
         self._room = threading.Semaphore(ahead)
         self._answered: queue.SimpleQueue[T | BaseException | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
+        self._stopped, self._ended = threading.Event(), threading.Event()
+        self._head_start_s = HEAD_START_S if ahead else 0.0
         self._switch_s, self._collect_after = sys.getswitchinterval(), gc.get_threshold()
 
     def __enter__(self) -> "Asking[T]":
@@ -57,6 +61,7 @@ class Asking(Generic[T]):
     def next(self) -> T | None:
         """The next chunk's answers; None when no more is asked. Raises what asking raised."""
         self._room.release()
+        is_behind = not self._answered.empty()
         while True:
             try:
                 found = self._answered.get(timeout=LOOK_S)
@@ -66,6 +71,8 @@ class Asking(Generic[T]):
                 continue
             if isinstance(found, BaseException):
                 raise found
+            if not is_behind:
+                self._ended.wait(self._head_start_s)
             return found
 
     @property
@@ -88,4 +95,5 @@ class Asking(Generic[T]):
         except BaseException as error:
             self._answered.put(error)
         finally:
+            self._ended.set()
             connections.close_all()  # this thread's own, which nobody else would close
