@@ -17,6 +17,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError
 from flywheel.environments import bulk, figures, generate, ledger, make
+from flywheel.environments.choice import fresh
 from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Environment, EnvironmentVersion, Generation, Opening, Split, Task, TaskSet
 from flywheel.environments.retire import retire
@@ -155,6 +156,8 @@ class TaskQuery(Paged):
     bucket: str = ""
     proved: bool | None = None
     synthetic: bool | None = None
+    fresh: bool = False
+    """Those alone that stand in no set yet."""
     retired: bool = False
 
 
@@ -432,6 +435,7 @@ def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict
         rows = rows.filter(is_proved=asked.proved)
     if asked.synthetic is not None:
         rows = rows.filter(is_synthetic=asked.synthetic)
+    rows = fresh(rows) if asked.fresh else rows
     page = _page(rows, asked)
     ledger.looked(page["items"], keyed(request).actor, Opening.Kind.EXPORT)
     return page

@@ -5,6 +5,7 @@ import json
 import re
 import uuid
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.db.models import Q
@@ -22,7 +23,7 @@ from flywheel.core.interop.writing import FORMATS
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import figures, leaks, ledger, make, proving, variant_views
+from flywheel.environments import choice, figures, leaks, ledger, make, proving, variant_views
 from flywheel.environments.bulk import count_without_task, taking_failures, tasks_from_all, without_task
 from flywheel.environments.forms import (
     AttachForm,
@@ -182,13 +183,19 @@ def make_all(request: PageRequest, name: str) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def freeze(request: PageRequest, name: str) -> HttpResponse:
-    """Freeze all proved tasks as the next version of a set."""
+    """Freeze all proved tasks as the next version of a set, or those that filters show."""
     row = _environment(request, name)
+    chosen = choice.chosen_of(request.POST.dict())
+    tasks = list(choice.to_freeze(choice.chosen_tasks(row, chosen))) if any(chosen.values()) else None
     try:
-        task_set = make.freeze(environment=row, name=request.POST.get("name", "").strip(), actor=request.actor)
+        task_set = make.freeze(
+            environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
+        )
     except CannotMake as error:
         messages.error(request, f"Nothing was frozen. {error}.")
-        return redirect("environments:environment", request.project.slug, row.name)
+        address = reverse("environments:environment", args=[request.project.slug, row.name])
+        kept = {key: value for key, value in chosen.items() if value}
+        return redirect(f"{address}?{urlencode(kept)}" if kept else address)
     return redirect("environments:task_set", request.project.slug, task_set.name, task_set.version)
 
 
@@ -357,7 +364,10 @@ def environment_page(
     status: int = 200,
 ) -> HttpResponse:
     """The page, with a form as somebody left it."""
-    tasks, chosen = _filtered(request, row)
+    chosen = choice.chosen_of(request.GET.dict())
+    found = choice.chosen_tasks(row, chosen)
+    tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
+    tasks = tasks.select_related("source")
     try:
         page = keyset(tasks, cursor=request.GET.get("cursor", ""), limit=TASKS_AT_ONCE, query=request.GET)
     except BadCursor:
@@ -381,6 +391,8 @@ def environment_page(
             "version": version,
             "versions": versions.defer("config", "verifier")[:20],
             "tally": tally,
+            "sealed_sources": _sealed_sources(row),
+            "sealed_wanted": make.SEALED_SOURCES,
             "form": form or _version_form(row)(version=version),
             "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
             "generate_key": uuid.uuid4(),
@@ -389,6 +401,7 @@ def environment_page(
             "unmade": proving.waiting(row, version).count() + proving.spoiled(row).count() if version else 0,
             "page": page,
             "chosen": chosen,
+            "chosen_splits": choice.splits_of(choice.to_freeze(found)) if any(chosen.values()) else None,
             "splits": Split.choices,
             "buckets": _buckets(row),
             "rates": figures.solve_rates(row),
@@ -401,22 +414,10 @@ def environment_page(
     )
 
 
-def _filtered(request: PageRequest, row: Environment) -> tuple[Any, dict[str, str]]:
-    """The environment's tasks under the filters of the address."""
-    tasks = row.tasks.select_related("source")
-    chosen = {name: request.GET.get(name, "") for name in ("split", "bucket", "proved", "synthetic", "retired")}
-    tasks = tasks.filter(retired_at__isnull=not chosen["retired"])
-    if chosen["split"] in Split.values:
-        tasks = tasks.filter(split=chosen["split"])
-    else:
-        tasks = tasks.exclude(split=Split.SEALED)
-    if chosen["bucket"]:
-        tasks = tasks.filter(bucket="" if chosen["bucket"] == "none" else chosen["bucket"])
-    if chosen["proved"] in ("yes", "no"):
-        tasks = tasks.filter(Q(is_proved=chosen["proved"] == "yes"))
-    if chosen["synthetic"] in ("no", "only"):
-        tasks = tasks.filter(is_synthetic=chosen["synthetic"] == "only")
-    return tasks, chosen
+def _sealed_sources(row: Environment) -> int:
+    """Of how many sources its sealed tasks are that could stand in a set."""
+    sealed = row.tasks.filter(split=Split.SEALED, is_proved=True, retired_at=None).order_by()
+    return sealed.values("cluster").distinct().count()
 
 
 def _buckets(row: Environment) -> list[Bucket]:
@@ -433,19 +434,25 @@ def _as_recorded(row: Task) -> Any:
 
 
 def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[str, Any]]:
+    """From what happened, or the environment where nothing did, to the newest set; a variant's by way of its origin."""
     slug = request.project.slug
     chain: list[dict[str, Any]] = []
-    if row.source:
-        label = f"trajectory {row.source.trace_id[:8]}"
-        chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, row.source.trace_id])})
-        bucket = name_of(request.project, row.bucket) if row.bucket else "passes"
+    origin = row.generation.origin if row.generation else None
+    first = origin or row
+    if first.source:
+        label = f"trajectory {first.source.trace_id[:8]}"
+        chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, first.source.trace_id])})
+        bucket = name_of(request.project, first.bucket) if first.bucket else "passes"
         chain.append(
-            {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, row.source.trace_id])}
+            {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, first.source.trace_id])}
         )
     else:
         url = reverse("environments:environment", args=[slug, row.environment.name])
         chain.append({"label": f"environment {row.environment}", "url": url})
-    chain.append({"label": f"task {row}", "url": "", "current": True})
+    if origin:
+        url = reverse("environments:task", args=[slug, row.environment.name, origin.number])
+        chain.append({"label": f"task {origin}", "url": url})
+    chain.append({"label": f"variant {row}" if origin else f"task {row}", "url": "", "current": True})
     if sets:
         url = reverse("environments:task_set", args=[slug, sets[0].name, sets[0].version])
         chain.append({"label": f"set {sets[0]} ({row.get_split_display().lower()})", "url": url})

@@ -134,6 +134,26 @@ def test_tasks_are_filtered_by_the_address(cast: Cast, sign_in: SignIn, build: B
     assert "No task fits these filters" in client.get(url("environment", "mail") + "?proved=no").content.decode()
 
 
+def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    old = build.task_set(train=2, held_out=3)
+    new = [build.task(split) for split in (Split.TRAIN, Split.HELD_OUT, Split.HELD_OUT, Split.SEALED)]
+    client = sign_in(cast.builder)
+    page = client.get(url("environment", "mail") + "?fresh=yes").content.decode()
+    assert "<b>1</b> train, <b>2</b> held-out: those" in page, "one sealed source would show nothing"
+    assert '<input type="hidden" name="fresh" value="yes">' in page
+    client.post(url("freeze", "mail"), {"name": "fresh", "fresh": "yes"})
+    assert set(TaskSet.objects.get(name="fresh").tasks.all()) == set(new[:3])
+    client.post(url("freeze", "mail"), {"name": "golden", "split": "held_out"})
+    golden = TaskSet.objects.get(name="golden")
+    assert set(golden.tasks.all()) == {*new[1:3], *old.tasks.filter(split=Split.HELD_OUT)}
+    page = client.get(url("environment", "mail") + "?fresh=yes").content.decode()
+    assert "None can be frozen" in page
+    page = client.post(url("freeze", "mail"), {"name": "none", "fresh": "yes"}, follow=True).content.decode()
+    assert "Nothing was frozen." in page
+    assert '<input type="hidden" name="fresh" value="yes">' in page
+    assert "Freeze all proved tasks as" in client.get(url("environment", "mail")).content.decode()
+
+
 def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: SignIn, build: Build) -> None:
     build.task(Split.TRAIN)
     client = sign_in(cast.builder)

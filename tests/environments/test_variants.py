@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from django.db import DatabaseError, transaction
 from django.test import Client
+from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core import envs
@@ -86,6 +87,20 @@ def test_a_variant_is_synthetic_wherever_it_goes(task: Task, cast: Cast, build: 
     row["verifier_metadata"]["ground_truth"] = [made.target]
     import_tasks(environment=served, lines=[json.dumps(row).encode()], actor=cast.builder)
     assert served.tasks.get().is_synthetic
+
+
+def test_the_page_of_a_variant_leads_back_to_what_happened(
+    task: Task, cast: Cast, build: Build, sign_in: Callable[[User], Client]
+) -> None:
+    source = build.trajectory(task.prompt)
+    Task.objects.filter(pk=task.pk).update(source=source, bucket="wrong_tool")
+    made = carried_out(submitted(task, cast)).tasks.earliest("number")
+    page = sign_in(cast.viewer).get(reverse("environments:task", args=["acme", "mail", made.number]))
+    chain = page.context["lineage"]
+    assert [step["label"] for step in chain] == [
+        f"trajectory {source.trace_id[:8]}", "failure wrong tool", f"task {task}", f"variant {made}",
+    ]  # fmt: skip
+    assert chain[2]["url"] == reverse("environments:task", args=["acme", "mail", task.number])
 
 
 def test_what_is_made_of_an_attempt_at_a_variant_is_synthetic_too(task: Task, cast: Cast, build: Build) -> None:
