@@ -420,6 +420,12 @@ def _sealed_sources(row: Environment) -> int:
     return sealed.values("cluster").distinct().count()
 
 
+def _sealed_sources(row: Environment) -> int:
+    """Of how many sources its sealed tasks are that could stand in a set."""
+    sealed = row.tasks.filter(split=Split.SEALED, is_proved=True, retired_at=None).order_by()
+    return sealed.values("cluster").distinct().count()
+
+
 def _buckets(row: Environment) -> list[Bucket]:
     """Those that the environment has tasks of."""
     used = set(row.tasks.order_by().values_list("bucket", flat=True).distinct())

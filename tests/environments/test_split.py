@@ -1,14 +1,18 @@
 """The split is drawn by source cluster: siblings never straddle, shares come out, reserved slices never train."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.accounts.models import User
 from flywheel.environments import ledger
 from flywheel.environments.make import SEALED_SOURCES, CannotMake, freeze, refuse_overlap
-from flywheel.environments.models import Opening, Split, Task, TaskSet
+from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet
 from flywheel.environments.split import split_of
 from tests.conftest import Build, Cast
 
@@ -124,13 +128,18 @@ def members(task_set: TaskSet, split: str) -> int:
     return task_set.members.filter(split=split).count()
 
 
-def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(build: Build, cast: Cast) -> None:
+def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(
+    build: Build, cast: Cast, sign_in: Callable[[User], Client]
+) -> None:
     environment = build.environment()
     for split in (Split.TRAIN, Split.HELD_OUT):
         build.task(split, prompt=f"One {split}", cluster=str(split))
     sealed_tasks(build, SEALED_SOURCES - 1)
     first = freeze(environment=environment, name="mail", actor=cast.builder)
     assert [members(first, split) for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)] == [1, 1, 0]
+    Environment.objects.filter(pk=environment.pk).update(sealed_share=0.1)
+    page = sign_in(cast.viewer).get(reverse("environments:environment", args=["acme", environment.name]))
+    assert f"{SEALED_SOURCES - 1} of the {SEALED_SOURCES} that a set needs" in page.content.decode()
     assert cast.project.audit.get(action="environments.freeze").data["waiting"] == SEALED_SOURCES - 1
     sealed_tasks(build, 1, SEALED_SOURCES - 1)
     second = freeze(environment=environment, name="mail", actor=cast.builder)
