@@ -27,7 +27,7 @@ from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, unscored
 from flywheel.core.verifiers.rubric import needs
-from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task
+from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.models import Step
 
 LOW = 0.5
@@ -37,6 +37,8 @@ JUDGED = 5
 """Repeats where a judge behind an endpoint, or an environment's server, is asked each time anew."""
 LOOKED_AT = 500
 """Recorded failures of an environment, and rollouts in it, among which the most common answer is looked for."""
+RUNS = 5
+"""Newest runs on train tasks, whose rollouts these are."""
 COMMON = "most common wrong answer"
 NONE_KNOWN = "no common wrong answer is known: no two tasks have been answered wrongly alike"
 RIGHT_HERE = "what is commonly wrong is right here"
@@ -152,11 +154,16 @@ def _recorded_failures(environment: Environment) -> Iterator[tuple[int, Message]
 
 
 def _wrong_rollouts(environment: Environment, version: EnvironmentVersion) -> Iterator[tuple[int, Message]]:
-    """Never of tasks that are measured: nothing of those may decide what is trained on."""
+    """Of the newest runs. Never of tasks that are measured: nothing of those may decide what is trained on."""
+    sets = TaskSet.objects.filter(
+        environment_version__environment=environment,
+        eval_runs__split=Split.TRAIN,
+        eval_runs__verifier_digest=version.verifier_digest,
+    )
+    runs = sets.order_by("-eval_runs__pk").values_list("eval_runs__pk", flat=True)[:RUNS]
     rows = environment.tasks.filter(
         split=Split.TRAIN,
-        results__run__split=Split.TRAIN,
-        results__run__verifier_digest=version.verifier_digest,
+        results__run__in=list(runs),
         results__success=False,
         results__trajectory__isnull=False,
     )
