@@ -1,13 +1,14 @@
 """A version asked at this installation's vLLM server: its adapter loaded, the server tested before it is believed."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import connections
 
 from flywheel import env
 from flywheel.accounts.upstream import VLLM_KEY, key_of
+from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.rollouts import ChatRequest, Sampling
 from flywheel.evals import served
@@ -29,37 +30,58 @@ class NotIsolated(RuntimeError):
 def open_served(
     lease: Lease, run: EvalRun, environment: Environment, tasks: Sequence[Task], tools: Sequence[dict[str, Any]]
 ) -> VllmEngine:
-    """The engine of the run's version, after the server has shown that it keeps adapters apart; what it showed is kept
-    with the run. Raises ServerError, NotServable, EngineError and NotIsolated."""
+    """The engine of the run's version, after the server has shown that it keeps adapters apart; once more when it
+    was started anew. What it showed is kept with the run.
+
+    Raises ServerError, NotServable, EngineError and NotIsolated.
+    """
     served.load_arms(run.version)
-    engine = VllmEngine(env.vllm_url(), served.name_of(run.version), key_of(VLLM_KEY), again=_Loader(run))
-    lease.progress(lease.job.done, lease.job.total, "testing that the server keeps adapters apart")
     sampling = Sampling(max_tokens=min(TOKENS, run.sampling["max_tokens"]))
     requests = [
         ChatRequest(tuple(environment.reset(task, number)), sampling, number, tuple(tools))
         for number, task in enumerate(tasks[:REQUESTS])
     ]
-    report = check_isolation(engine, served.arms_of(run.version), served.probes_of(run.version), requests)
-    with lease.guard():
+
+    def engine(again: Callable[[], None]) -> VllmEngine:
+        return VllmEngine(env.vllm_url(), served.name_of(run.version), key_of(VLLM_KEY), again=again)
+
+    def test() -> None:
+        asked = engine(lambda: _load(run.version))
+        report = check_isolation(asked, served.arms_of(run.version), served.probes_of(run.version), requests)
         lease.update(isolation=report)
-    if not report["passed"]:
-        raise NotIsolated(_why(report))
-    lease.log(f"the server keeps adapters apart: {report['answers']} answers in shared batches were those given alone")
-    return engine
+        if not report["passed"]:
+            raise NotIsolated(_why(report))
+        many = f"{report['answers']} answers in shared batches were those given alone"
+        lease.log(f"the server keeps adapters apart: {many}")
+
+    lease.progress(lease.job.done, lease.job.total, "testing that the server keeps adapters apart")
+    test()
+    return engine(Loader(run.version, test))
 
 
-class _Loader:
-    """Loads what a server that was started anew has forgotten, when the first of several threads finds out."""
+class Loader:
+    """Loads what a server that was started anew has forgotten, when the first of several threads finds out, and has it
+    tested again before any of them goes on: it may have been started otherwise."""
 
-    def __init__(self, run: EvalRun) -> None:
-        self._run, self._lock = run, threading.Lock()
+    def __init__(self, version: Version, test: Callable[[], None]) -> None:
+        self._version, self._test, self._lock = version, test, threading.Lock()
 
     def __call__(self) -> None:
-        with self._lock:
-            try:
-                served.load(self._run.version)
-            finally:
-                connections.close_all()  # this thread's own, which nobody else would close
+        try:
+            with self._lock:
+                if not served.has(self._version):
+                    served.load_arms(self._version)
+                    self._test()
+        finally:
+            connections.close_all()  # this thread's own, which nobody else would close
+
+
+def _load(version: Version) -> None:
+    """For a thread of its own."""
+    try:
+        served.load_arms(version)
+    finally:
+        connections.close_all()
 
 
 def _why(report: dict[str, Any]) -> str:

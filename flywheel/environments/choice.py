@@ -35,7 +35,7 @@ def fresh(tasks: QuerySet[Task]) -> QuerySet[Task]:
 
 
 def to_freeze(tasks: QuerySet[Task]) -> QuerySet[Task]:
-    """Of these what can stand in a set: proved and in use; sealed ones where enough sources are there to show a gain."""
+    """Of these what can stand in a set: proved and in use; sealed ones of enough sources to show a gain."""
     usable = tasks.filter(is_proved=True, retired_at=None).exclude(split=Split.SET_ASIDE)
     sealed = usable.filter(split=Split.SEALED).order_by()
     if sealed.values("cluster").distinct().count() < SEALED_SOURCES:

@@ -92,6 +92,11 @@ def load(version: Version, until: float = inf) -> str:
     return name_of(version)
 
 
+def has(version: Version) -> bool:
+    """Whether the server has it now; one that was started anew has forgotten. Raises ServerError."""
+    return name_of(version) in _models()[1]
+
+
 def load_arms(version: Version) -> None:
     """The same for all of `arms_of` and `probes_of`. Raises ServerError and NotServable."""
     check(version)

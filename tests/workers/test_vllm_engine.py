@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from flywheel.agents.models import Version
 from flywheel.core.rollouts import ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message, ToolCall
+from flywheel.evals import served
 from tests.workers.test_engines import Reply, always, completion, serving
 from workers.engines.vllm_engine import VllmEngine
 from workers.reference import story
+from workers.served import Loader, NotIsolated
 
 TOOLS = (story.TOOLS[0],)
 TOKENS = {
@@ -63,6 +66,30 @@ def test_a_name_that_the_server_forgot_is_loaded_again_once() -> None:
     ):
         engine(server.url, loads).chat([ask()])
     assert len(server.seen) == 2
+
+
+def test_a_server_that_was_started_anew_is_tested_before_anybody_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(served, "has", lambda _: bool(done))
+    monkeypatch.setattr(served, "load_arms", lambda _: done.append("loaded"))
+
+    def answer(body: dict[str, Any], count: int) -> Reply:
+        return completion({"content": "hi"}) if done else (404, {}, b"no such model")
+
+    def test() -> None:
+        done.append("tested")
+
+    with serving(answer) as server:
+        asked = VllmEngine(server.url.removesuffix("/v1"), "a-v1-12345678", again=Loader(Version(), test), retries=0)
+        assert [response.text for response in asked.chat([ask(seed) for seed in range(8)])] == ["hi"] * 8
+    assert done == ["loaded", "tested"]
+
+    def fails() -> None:
+        raise NotIsolated("the server mixes adapters up")
+
+    done.clear()
+    with serving(answer) as server, pytest.raises(NotIsolated):
+        VllmEngine(server.url.removesuffix("/v1"), "a-v1-12345678", again=Loader(Version(), fails)).chat([ask()])
 
 
 def test_a_full_server_is_asked_again_by_this_engine_too() -> None:
