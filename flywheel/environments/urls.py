@@ -24,7 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # /e/<name>/
     path("e/<slug:name>/", views.environment, name="environment"),
     path("e/<slug:name>/versions/", views.make_version, name="make_version"),
-    path("e/<slug:name>/versions/<int:number>/setting/", views.setting, name="setting"),
+    path("e/<slug:name>/versions/<int:of_version>/setting/", views.setting, name="setting"),
     path("e/<slug:name>/verifier/", verifier_views.verifier, name="verifier"),
     path("e/<slug:name>/prove/", verifier_views.prove, name="prove"),
     path("trials/<int:trial>/", verifier_views.trial, name="trial"),

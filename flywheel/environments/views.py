@@ -136,13 +136,16 @@ def environment(request: PageRequest, name: str) -> HttpResponse:
 
 @require_GET
 @requires(Permission.VIEW)
-def setting(request: PageRequest, name: str, number: int) -> FileResponse:
-    """One setting of a version, as a JSON file."""
-    version = get_object_or_404(_environment(request, name).versions, number=number)
-    if (key := request.GET.get("name", "")) not in version.config:
-        raise Http404
-    content = json.dumps(version.config[key], indent=2, ensure_ascii=False).encode()
-    filename = f"{name}@{number}-{re.sub('[^A-Za-z0-9_-]+', '_', key)[:60]}.json"
+def setting(request: PageRequest, name: str, of_version: int) -> FileResponse:
+    """One setting of a version, or all of them, as a JSON file."""
+    version = get_object_or_404(_environment(request, name).versions, number=of_version)
+    found, key = version.config, request.GET.get("name")
+    if key is not None:
+        if key not in found:
+            raise Http404
+        found = found[key]
+    content = json.dumps(found, indent=2, ensure_ascii=False).encode()
+    filename = f"{name}@{of_version}-{re.sub('[^A-Za-z0-9_-]+', '_', key or 'settings')[:60]}.json"
     return FileResponse(io.BytesIO(content), as_attachment=True, filename=filename, content_type="application/json")
 
 

@@ -434,6 +434,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("environments", "name"): run.task_set.name,
         ("environments", "version"): run.task_set.version,
         ("environments", "number"): task.task.number,
+        ("environments", "of_version"): run.task_set.environment_version.number,
         ("environments", "pk"): generation.pk,
         ("environments", "token"): uploads.keep(cast.project, cast.builder, "rows.jsonl", io.BytesIO(b"{}\n")).token,
         ("environments", "play"): play.pk,

@@ -346,6 +346,9 @@ def test_a_large_setting_is_downloaded_and_replaced_by_a_file_or_left_out(
     answer: Any = client.get(url("setting", "office", 1), {"name": "database"})
     assert answer["Content-Disposition"] == 'attachment; filename="office@1-database.json"'
     assert json.loads(b"".join(answer.streaming_content)) == office.latest.config["database"]
+    answer = client.get(url("setting", "office", 1))
+    assert answer["Content-Disposition"] == 'attachment; filename="office@1-settings.json"'
+    assert json.loads(b"".join(answer.streaming_content)) == office.latest.config
     for number, name in ((1, "nothing"), (2, "database")):
         assert client.get(url("setting", "office", number), {"name": name}).status_code == 404
     given = io.BytesIO(json.dumps(database(101)).encode())
