@@ -107,8 +107,7 @@ def evidence_of(version_eval: EvalRun, baseline_eval: EvalRun) -> Evidence:
 
 def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, list[ContaminationCheck]]:
     """The same, with the checks of what the newer version learnt from."""
-    learnt = contamination.datasets_of(version_eval.version)
-    checks = [contamination.checked(dataset, version_eval.task_set) for dataset in learnt]
+    checks = contamination.check_version(version_eval.version, version_eval.task_set)
     buckets = bucket_of(version_eval)
     evidence = Evidence(
         baseline=rows_of(baseline_eval),
