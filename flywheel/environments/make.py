@@ -101,7 +101,8 @@ def environment(
 def environment_version(
     *, environment: Environment, actor: User, config: dict[str, Any], verifier: dict[str, Any], through: str = ""
 ) -> EnvironmentVersion:
-    """The environment's version with this content: its newest when nothing changed, else the next number.
+    """The environment's version with this content: its newest when nothing changed, else the next number; that too
+    where the code that judges has changed since (`core.verifiers.REVISION`), for its scores are another verifier's.
 
     Proofs that its tasks have are made again under the new version, by a worker where they are many. Raises
     core.verifiers.VerifierError for settings that are wrong.
@@ -111,7 +112,8 @@ def environment_version(
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
     newest = environment.versions.order_by("-number").first()
-    if newest and newest.digest == content:
+    judged_by = verifiers.digest(verifier)
+    if newest and (newest.digest, newest.verifier_digest) == (content, judged_by):
         return newest
     made = EnvironmentVersion.objects.create(
         environment=environment,
@@ -119,7 +121,7 @@ def environment_version(
         config=config,
         verifier=verifier,
         digest=content,
-        verifier_digest=verifiers.digest(verifier),
+        verifier_digest=judged_by,
         created_by=actor,
     )
     prove_all_again(environment, made, actor)
@@ -256,7 +258,7 @@ def freeze(
     newest = environment.project.task_sets.filter(name=name).order_by("-version").first()
     if newest and newest.environment_version.environment_id != environment.pk:
         raise CannotMake(f"name: {name!r} is a task set of {newest.environment_version.environment}; choose another")
-    if newest and newest.digest == content:
+    if newest and newest.digest == content and newest.environment_version == version:
         return newest
     task_set = TaskSet.objects.create(
         project=environment.project,

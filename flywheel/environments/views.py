@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core import verifiers
 from flywheel.core.buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.interop import taking
@@ -396,6 +397,7 @@ def environment_page(
             "tally": tally,
             "sealed_sources": _sealed_sources(row),
             "sealed_wanted": make.SEALED_SOURCES,
+            "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
             "form": form or _version_form(row)(version=version),
             "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
             "generate_key": uuid.uuid4(),
@@ -415,12 +417,6 @@ def environment_page(
         },
         status=status,
     )
-
-
-def _sealed_sources(row: Environment) -> int:
-    """Of how many sources its sealed tasks are that could stand in a set."""
-    sealed = row.tasks.filter(split=Split.SEALED, is_proved=True, retired_at=None).order_by()
-    return sealed.values("cluster").distinct().count()
 
 
 def _sealed_sources(row: Environment) -> int:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import User
+from flywheel.core import verifiers
 from flywheel.environments.leaks import inside
 from flywheel.environments.make import CannotMake, environment_version, freeze
 from flywheel.environments.models import Environment, Split, TaskSet, TaskSetMember
@@ -29,6 +31,28 @@ def test_freezing_the_same_twice_makes_one_set(cast: Cast, environment: Environm
     first = freeze(environment=environment, name="mail", actor=cast.builder)
     assert freeze(environment=environment, name="mail", actor=cast.trainer) == first
     assert (str(first), first.members.count()) == ("mail@1", 3)
+
+
+def test_other_code_that_judges_makes_the_next_version_of_the_same_settings(
+    cast: Cast, environment: Environment, sign_in: Callable[[User], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or scores of an upgraded verifier would stand under the digest of the one before."""
+    settings = {"config": environment.latest.config, "verifier": environment.latest.verifier}
+    old = environment_version(environment=environment, actor=cast.builder, **settings)
+    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    page = reverse("environments:environment", args=["acme", environment.name])
+    warning = "The code that judges has changed since"
+    assert warning not in sign_in(cast.builder).get(page).content.decode()
+    monkeypatch.setattr(verifiers, "REVISION", 99)
+    assert warning in sign_in(cast.builder).get(page).content.decode()
+    new = environment_version(environment=environment, actor=cast.builder, **settings)
+    assert (new.number, new.digest) == (old.number + 1, old.digest)
+    assert new.verifier_digest != old.verifier_digest
+    assert warning not in sign_in(cast.builder).get(page).content.decode()
+    second = freeze(environment=environment, name="mail", actor=cast.builder)
+    assert (second.version, second.environment_version) == (2, new)
+    assert freeze(environment=environment, name="mail", actor=cast.builder) == second
+    assert first.environment_version == old
 
 
 def test_a_new_task_or_a_new_verifier_makes_the_next_version(

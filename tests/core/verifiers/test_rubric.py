@@ -51,23 +51,23 @@ def test_who_writes_more_than_is_judged_has_failed(part: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("spec", "digest"),
     [
-        ({"kind": "tool_call"}, "6297adac650f51ba300053616f30425dc3aeb629df9f14e983b1b28b689a09a5"),
+        ({"kind": "tool_call"}, "f5f92a2e0b520bbeee79aef009720fc1f82550bc06d23d85de185ab2f373e37b"),
         (
             {
                 "kind": "tool_call",
                 "weights": {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "executes": 0.1, "exact": 0.4},
             },
-            "6abfb76a7c44c3583f3d4496f4bc1bdc781c30f8ed75000223d0fe85b05c322b",
+            "fb5b1ce38851fdd11f5a93b7a3b2b047c0f47ca034e5f7bc4e723b6cdf354d2e",
         ),
-        ({"kind": "workplace"}, "c71036c4168ec0b86496bc11982914abe5b419847d7da77791c23dd82dcaf2f1"),
+        ({"kind": "workplace"}, "0c6e8a2dcbff17b8c19d46e5e824b0042d7a3bc41d93bf957cd953ef5eb8a5e8"),
         (
             {"kind": "workplace", "weights": {"outcome": 0.8, "changes": 0.2}},
-            "e51f834dee1350aee0ca46a4445e7a0d592bcbcfe616807578fbba88ed675918",
+            "f5456f62cb12f203a9d52658ab2af27185b176c577faa9c16d7777133f9c9f3e",
         ),
-        ({"kind": "tictactoe"}, "33b52139117dbce81e136be6c7c6a3664eea5674bb9ca16eb567036213dfde20"),
+        ({"kind": "tictactoe"}, "a7444fb253b9fa634ddc9a44c4de940a3d4de6ec8e66245e639405082c7d81cb"),
     ],
 )
-def test_verifiers_of_kinds_keep_the_digest_that_their_scores_are_stored_with(
+def test_verifiers_of_kinds_keep_the_digest_of_this_revision_that_their_scores_are_stored_with(
     spec: dict[str, Any], digest: str
 ) -> None:
     assert verifiers.digest(spec) == digest
