@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
+from flywheel.environments import ledger
 from flywheel.environments.make import SEALED_SOURCES
 from flywheel.environments.models import Environment, Split, Task, TaskSetMember
 
@@ -34,12 +35,12 @@ def fresh(tasks: QuerySet[Task]) -> QuerySet[Task]:
     return tasks.exclude(Exists(TaskSetMember.objects.filter(task=OuterRef("pk"))))
 
 
-def to_freeze(tasks: QuerySet[Task]) -> QuerySet[Task]:
-    """Of these what can stand in a set: proved and in use; sealed ones of enough sources to show a gain."""
+def to_freeze(row: Environment, tasks: QuerySet[Task]) -> QuerySet[Task]:
+    """Of these what can stand in a set: proved and in use; sealed ones of enough sources to show a gain, or opened."""
     usable = tasks.filter(is_proved=True, retired_at=None).exclude(split=Split.SET_ASIDE)
-    sealed = usable.filter(split=Split.SEALED).order_by()
-    if sealed.values("cluster").distinct().count() < SEALED_SOURCES:
-        usable = usable.exclude(split=Split.SEALED)
+    is_sealed = Q(split=Split.SEALED) & ~Q(cluster__in=ledger.opened_clusters(row))
+    if usable.filter(is_sealed).order_by().values("cluster").distinct().count() < SEALED_SOURCES:
+        usable = usable.exclude(is_sealed)
     return usable.order_by("number")
 
 

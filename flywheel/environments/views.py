@@ -190,7 +190,7 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
     """Freeze all proved tasks as the next version of a set, or those that filters show."""
     row = _environment(request, name)
     chosen = choice.chosen_of(request.POST.dict())
-    tasks = list(choice.to_freeze(choice.chosen_tasks(row, chosen))) if any(chosen.values()) else None
+    tasks = list(choice.to_freeze(row, choice.chosen_tasks(row, chosen))) if any(chosen.values()) else None
     try:
         task_set = make.freeze(
             environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
@@ -406,7 +406,7 @@ def environment_page(
             "unmade": proving.waiting(row, version).count() + proving.spoiled(row).count() if version else 0,
             "page": page,
             "chosen": chosen,
-            "chosen_splits": choice.splits_of(choice.to_freeze(found)) if any(chosen.values()) else None,
+            "chosen_splits": choice.splits_of(choice.to_freeze(row, found)) if any(chosen.values()) else None,
             "splits": Split.choices,
             "buckets": _buckets(row),
             "rates": figures.solve_rates(row),

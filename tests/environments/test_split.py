@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.accounts.models import User
-from flywheel.environments import ledger
+from flywheel.environments import choice, ledger
 from flywheel.environments.make import SEALED_SOURCES, CannotMake, freeze, refuse_overlap
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet
 from flywheel.environments.split import split_of
@@ -193,3 +193,17 @@ def test_chosen_tasks_that_would_wait_are_refused(build: Build, cast: Cast) -> N
     chosen.append(build.task(Split.SEALED, prompt="Two", cluster="b", digest="b"))
     with pytest.raises(CannotMake, match="is sealed, and fewer than 10 sealed sources show nothing: leave it out"):
         freeze(environment=build.environment(), name="golden", actor=cast.builder, tasks=chosen)
+
+
+def test_what_was_opened_can_be_frozen_while_the_others_wait(build: Build, cast: Cast) -> None:
+    environment = build.environment()
+    for split in (Split.TRAIN, Split.HELD_OUT):
+        build.task(split, prompt=f"One {split}", cluster=str(split))
+    sealed_tasks(build, SEALED_SOURCES)
+    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="candidate 5", actor=cast.approver)
+    sealed_tasks(build, 3, SEALED_SOURCES)
+    chosen = list(choice.to_freeze(environment, environment.tasks.all()))
+    assert len(chosen) == 2 + SEALED_SOURCES
+    second = freeze(environment=environment, name="mail", actor=cast.builder, tasks=chosen)
+    assert [members(second, split) for split in (Split.HELD_OUT, Split.SEALED)] == [1 + SEALED_SOURCES, 0]
