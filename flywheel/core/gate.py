@@ -492,9 +492,7 @@ def _broken_tasks(before: Sequence[Row], after: Sequence[Row]) -> Check:
     return Check("broken tasks", None, f"{n_tasks(fixed)} fixed, {len(broken)} broken{names}", float(len(broken)))
 
 
-def detectable(
-    policy: Policy, before: Sequence[Row], after: Sequence[Row], tasks: int, alpha: float
-) -> float | None:
+def detectable(policy: Policy, before: Sequence[Row], after: Sequence[Row], tasks: int, alpha: float) -> float | None:
     """The least true gain that so many tasks like these would show in four of five cases, at this one-sided error.
 
     None where the spread of these is not known.
