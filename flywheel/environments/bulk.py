@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce
 
 from flywheel.accounts.models import Permission, Project, Scope, User
 from flywheel.core.envs.kinds import KINDS
-from flywheel.environments.make import CannotMake, task_from
+from flywheel.environments.make import CannotMake, prove_made, task_from
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.models import Decision, Failure
 from flywheel.standing import Standing
@@ -108,7 +108,9 @@ def tasks_from_all(*, environment: Environment, actor: User, through: str = "", 
             result.left = len(waiting) - place
             break
         try:
-            task, is_new = task_from(failure=failure, environment=environment, actor=actor, through=through)
+            task, is_new = task_from(
+                failure=failure, environment=environment, actor=actor, through=through, proves=False
+            )
         except CannotMake as error:
             result.refused[str(error)] += 1
             continue
@@ -116,6 +118,7 @@ def tasks_from_all(*, environment: Environment, actor: User, through: str = "", 
             result.made.append(task)
         else:
             result.existing += 1
+    prove_made(environment, result.made)
     return result
 
 
@@ -141,7 +144,7 @@ def _make(job: Bulk, keys: list[int]) -> Done:
     environment = Environment.objects.get(project=job.project_id, name=job.options["environment"])
     decided = Failure.objects.filter(trajectory__in=keys, current=True).select_related("trajectory")
     decisions = {failure.trajectory_id: failure for failure in decided}
-    done = Done()
+    done, made = Done(), []
     for key, source in Trajectory.objects.filter(pk__in=keys).order_by("pk").values_list("pk", "source"):
         if source == Source.ROLLOUT:
             done.skipped["an attempt at a task already"] += 1
@@ -152,14 +155,20 @@ def _make(job: Bulk, keys: list[int]) -> Done:
             try:
                 with transaction.atomic():
                     through = job.through or f"bulk action {job.pk}"
-                    _, is_new = task_from(
-                        failure=failure, environment=environment, actor=job.created_by, through=through
+                    task, is_new = task_from(
+                        failure=failure,
+                        environment=environment,
+                        actor=job.created_by,
+                        through=through,
+                        proves=False,
                     )
             except CannotMake as error:
                 done.failed.append((failure.trajectory.trace_id, str(error)))
                 continue
-            done.changed += is_new
+            made += [task] if is_new else []
             done.skipped["a task already"] += not is_new
+    prove_made(environment, made)
+    done.changed = len(made)
     done.skipped["deleted meanwhile"] = len(keys) - done.changed - done.skipped.total() - len(done.failed)
     done.skipped = +done.skipped
     return done

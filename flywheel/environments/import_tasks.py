@@ -99,7 +99,7 @@ def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Use
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     report = _read(environment, version, lines, maker)
     is_later = is_for_a_worker(version, report.made)
-    common = common_wrong(environment, version)
+    common = None if is_later else common_wrong(environment, version)
     for number, task in enumerate(report.tasks, next_number(environment)):
         task.number = number
         if is_later:

@@ -20,7 +20,6 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.stats import PERMUTE_BELOW
 from flywheel.core.traces import Conversation, Message, Trace, speaking
 from flywheel.core.verifiers.rubric import KIND as RUBRIC
-from flywheel.core.verifiers.rubric import needs
 from flywheel.environments import judges, ledger
 from flywheel.environments.models import (
     MEASURED,
@@ -31,12 +30,12 @@ from flywheel.environments.models import (
     TaskSet,
     TaskSetMember,
 )
-from flywheel.environments.prove import add_common, begun, common_wrong, is_stale, lacks_common, prove_again
+from flywheel.environments.prove import begun, common_wrong, is_stale, prove_again
 from flywheel.environments.proving import ask, is_for_a_worker, prove_all_again
 from flywheel.environments.split import split_in
 from flywheel.failures.models import Failure
 from flywheel.trajectories.load import trace_of
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Source, Trajectory
 
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 SEALED_SOURCES = PERMUTE_BELOW
@@ -130,15 +129,19 @@ def environment_version(
 
 
 @transaction.atomic
-def task_from(*, failure: Failure, environment: Environment, actor: User, through: str = "") -> tuple[Task, bool]:
+def task_from(
+    *, failure: Failure, environment: Environment, actor: User, through: str = "", proves: bool = True
+) -> tuple[Task, bool]:
     """Make a labelled trajectory a task, with its red-green proof. Returns the task and whether it is new.
 
     A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
-    Another target for the same trajectory retires the task that it had. Raises CannotMake.
+    Another target for the same trajectory retires the task that it had. Whoever makes many `proves` none here, and all
+    together afterwards (`prove_made`). Raises CannotMake.
     """
     if not KINDS[environment.kind].from_failures:
         raise CannotMake(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
     source = failure.trajectory
+    _refuse_measured(source)
     trace = trace_of(source)
     prompt = _prompt(trace)
     before, answer = _recorded(trace, failure)
@@ -173,9 +176,10 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     task.proof = begun(answer, failure.is_failure)
     environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
     task.save()
-    prove_again(task, version, common=common_wrong(environment, version))  # its own answer counts
     if is_for_a_worker(version):
         ask(environment, actor)
+    elif proves:
+        prove_made(environment, [task])
     record(
         project=environment.project,
         actor=actor,
@@ -188,10 +192,33 @@ def task_from(*, failure: Failure, environment: Environment, actor: User, throug
     return task, True
 
 
+def prove_made(environment: Environment, tasks: Sequence[Task]) -> None:
+    """Prove tasks that have just been made, unless a worker does. Their own answers count as commonly wrong, too."""
+    version = latest(environment)
+    if not tasks or is_for_a_worker(version):
+        return
+    common = common_wrong(environment, version)
+    for task in tasks:
+        prove_again(task, version, common=common)
+
+
+def _refuse_measured(source: Trajectory) -> None:
+    """Raise CannotMake for an attempt at a task that is measured: in a task of another source it would be learnt."""
+    task = _attempted(source)
+    if source.source == Source.ROLLOUT and (task is None or task.split != Split.TRAIN):
+        raise CannotMake("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
+
+
 def _is_of_synthetic(source: Trajectory) -> bool:
     """Whether it is an attempt at a task that never happened: what is made of it never did either."""
+    task = _attempted(source)
+    return task is not None and task.is_synthetic
+
+
+def _attempted(source: Trajectory) -> Task | None:
+    """The task that it is an attempt at."""
     result = getattr(source, "result", None)  # of an eval, in a room to the right
-    return result is not None and bool(result.task.is_synthetic)
+    return result.task if result else None
 
 
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
@@ -373,13 +400,9 @@ def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequen
         raise CannotMake(
             f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done"
         )
-    common = common_wrong(environment, version)
+    common = common_wrong(environment, version) if stale else None
     for task in stale:
         prove_again(task, version, common=common)
-    if common is not None and not needs(version.verifier):
-        for task in chosen:
-            if task.is_proved and task.retired_at is None and lacks_common(task):
-                add_common(task, version, common)
     return [task for task in chosen if task.is_proved and task.retired_at is None and task.split != Split.SET_ASIDE]
 
 

@@ -11,6 +11,7 @@ from django.db.models import F, Q, QuerySet, Value
 from django.db.models.functions import JSONObject
 
 from flywheel.accounts.models import User
+from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
 from flywheel.environments.judges import voided
@@ -102,10 +103,11 @@ def _taken_back(check: dict[str, Any], void: Mapping[str, str]) -> dict[str, Any
     return {**check, **asdict(verdict), "passed": False}
 
 
-def prove_some(environment: Environment, version: EnvironmentVersion, runners: Runners) -> list[Task]:
+def prove_some(
+    environment: Environment, version: EnvironmentVersion, runners: Runners, common: Message | None = None
+) -> list[Task]:
     """The next few that wait, proved; empty when none waits any more. Whoever holds a lease saves inside it."""
     tasks = list(waiting(environment, version)[:AT_ONCE])
-    common = common_wrong(environment, version) if tasks else None
     for task in tasks:
         prove_again(task, version, common=common, runners=runners)
     return tasks

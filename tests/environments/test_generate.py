@@ -21,6 +21,7 @@ from flywheel.environments import generate
 from flywheel.environments.bulk import without_task
 from flywheel.environments.make import CannotMake, core_task, environment, freeze, task_from
 from flywheel.environments.models import Environment, Generation, Split, Task, TaskSet
+from flywheel.environments.prove import COMMON, SEVERAL_TURNS
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import submit
 from flywheel.failures.label import decide, tools_of
@@ -67,6 +68,7 @@ def test_tasks_are_made_once_each_with_a_green_proof(cast: Cast, kind: str) -> N
     assert [task for task in tasks if not task.is_proved] == []
     assert {check["name"] for check in tasks[0].proof["checks"]} >= {"corrected", "empty", "same every time"}
     assert not any("recorded" in check["name"] for check in tasks[0].proof["checks"])
+    assert tasks[0].proof["missing"] == {COMMON: SEVERAL_TURNS}
     assert {task.generation for task in tasks} == {job}
     again = work(asked(cast, row, 26))
     assert (again.done, again.made, row.tasks.count()) == (26, 2, 26)

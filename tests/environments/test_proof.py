@@ -17,7 +17,8 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
-from flywheel.environments import proving
+from flywheel.environments import make, proving
+from flywheel.environments.bulk import tasks_from_all
 from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.prove import (
@@ -253,14 +254,29 @@ def test_the_proof_uses_the_very_verifier_of_evals(task: Task) -> None:
 
 
 def test_the_most_common_wrong_answer_must_fail_unless_it_is_right_here(build: Build, task: Task) -> None:
-    version = task.environment.latest
+    version, task.state = task.environment.latest, {}
     proof, _ = prove(task, version, recorded=WRONG, is_failure=True, common=WRONG)
-    assert "most common wrong answer" in names(proof["checks"])
+    assert COMMON in names(proof["checks"])
     call = json.loads(GOLD.content)
-    reworded = Message("assistant", json.dumps({"arguments": call["arguments"], "tool": call["tool"]}, indent=2))
-    for right in (GOLD, reworded):
+    padded = {**call, "arguments": {**call["arguments"], "person": " Bako"}}
+    for same in (call, {"arguments": call["arguments"], "tool": call["tool"]}, padded):
+        right = Message("assistant", json.dumps(same, indent=2))
         proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True, common=right)
-        assert (is_proved, "most common wrong answer" in names(proof["checks"])) == (True, False)
+        assert (is_proved, COMMON in names(proof["checks"])) == (True, False)
+        assert proof["missing"] == {COMMON: RIGHT_HERE}
+
+
+def test_what_the_verifier_does_not_look_at_makes_no_answer_wrong(cast: Cast, task: Task) -> None:
+    part = {"name": "who", "type": "exact", "read": "last_call", "path": "arguments.person"}
+    version = environment_version(
+        environment=task.environment,
+        actor=cast.builder,
+        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}]},
+    )
+    proof, _ = prove(task, version, recorded=None, is_failure=None, common=WRONG)
+    assert COMMON not in names(proof["checks"])
+    assert proof["missing"] == {COMMON: RIGHT_HERE}
 
 
 def common(environment: Environment) -> Message | None:
@@ -277,11 +293,21 @@ def test_an_answer_is_common_when_two_recorded_failures_share_it(build: Build) -
     assert common(tasks[1].environment) is None
 
 
+@pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED, Split.SET_ASIDE])
+def test_nothing_that_is_measured_tells_what_is_commonly_wrong(build: Build, split: str) -> None:
+    for number in range(3):
+        task = build.task(split if number else Split.TRAIN)
+        task.proof = {"recorded": WRONG.to_json(), "is_failure": True, "checks": []}
+        task.save()
+    assert common(task.environment) is None
+
+
 NATIVE = Message("assistant", "", (ToolCall("a", "calendar.create_event", {"person": "Bako", "day": "sunday"}),))
 
 
 def attempted(build: Build, task_set: TaskSet, said: Message, split: str = Split.TRAIN, **fields: Any) -> None:
     """A wrong attempt of two samples at two tasks of the split."""
+    blobs = fields.pop("blobs", None)
     run = EvalRun.objects.create(
         project=build.cast.project,
         created_by=build.cast.builder,
@@ -296,7 +322,7 @@ def attempted(build: Build, task_set: TaskSet, said: Message, split: str = Split
             row = build.trajectory(answer="", source="rollout")
             calls = tuple(replace(call, id=f"{number}-{sample}") for call in said.tool_calls)
             first = {"output": [replace(said, tool_calls=calls).to_json()]}
-            row.steps.filter(kind="assistant").update(body=first)
+            row.steps.filter(kind="assistant").update(body=first, blobs=blobs)
             row.steps.create(span_id="s3", position=3, kind="assistant", body={"output": [GOLD.to_json()]})
             Result.objects.create(
                 run=run, task=member.task, sample=sample, seed=sample, trajectory=row, **{"success": False, **fields}
@@ -322,6 +348,7 @@ def test_rollouts_at_train_tasks_tell_what_is_commonly_wrong(build: Build) -> No
         {"success": None},
         {"digest": "another verifier's"},
         {"tasks": 1},
+        {"blobs": ["0" * 64]},
     ],
 )
 def test_nothing_else_does(build: Build, fields: dict[str, Any]) -> None:
@@ -330,7 +357,10 @@ def test_nothing_else_does(build: Build, fields: dict[str, Any]) -> None:
     assert common(task_set.environment_version.environment) is None
 
 
-def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(cast: Cast, build: Build) -> None:
+def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(
+    cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make, "split_in", lambda *_, **__: Split.TRAIN)
     environment = build.environment()
     made = []
     for number in range(3):
@@ -341,22 +371,34 @@ def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(cast: Cast, build
     assert made[0].proof["missing"] == {COMMON: NONE_KNOWN}
 
 
-def test_a_set_is_frozen_of_tasks_that_what_is_commonly_wrong_does_not_pass(cast: Cast, build: Build) -> None:
+@pytest.mark.parametrize(("needed", "times"), [([], 1), (["sandbox"], 0)])
+def test_what_is_commonly_wrong_is_looked_for_once_for_many_tasks_and_only_where_they_are_proved(
+    needed: list[str], times: int, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr(make, "common_wrong", lambda *about: looked.append(about))
+    monkeypatch.setattr(proving, "needs", lambda _: needed)
+    for number in range(3):
+        row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})
+        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+    made = tasks_from_all(environment=build.environment(), actor=cast.builder)
+    assert (len(made.made), made.unproved, len(looked)) == (3, 0 if times else 3, times)
+
+
+def test_what_rollouts_say_changes_no_proof_that_was_made(cast: Cast, build: Build) -> None:
     environment = build.environment()
     tasks = [build.task(split, environment) for split in (Split.TRAIN, Split.TRAIN, Split.TRAIN, Split.HELD_OUT)]
     for task in tasks:
         prove_again_of(task)
         assert (task.is_proved, task.proof["missing"]) == (True, {COMMON: NONE_KNOWN})
     first = freeze(environment=environment, name="mail", actor=cast.builder)
-    right = tools.call_text(tasks[2].target["tool"], tasks[2].target["arguments"])
-    attempted(build, first, Message("assistant", right))
-    freeze(environment=environment, name="mail", actor=cast.builder)
+    attempted(build, first, NATIVE)
+    assert common(environment) is not None
+    assert freeze(environment=environment, name="mail", actor=cast.builder) == first
     for task in tasks:
+        before = task.proof
         task.refresh_from_db()
-        assert task.is_proved
-        assert names(task.proof["checks"])[-1] == "same every time"
-    assert [task.proof["missing"] for task in tasks] == [{}, {}, {COMMON: RIGHT_HERE}, {}]
-    assert [COMMON in names(task.proof["checks"]) for task in tasks] == [True, True, False, True]
+        assert (task.is_proved, task.proof) == (True, before)
 
 
 def prove_again_of(task: Task) -> None:

@@ -8,13 +8,14 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.core import tools
 from flywheel.core.traces import Message, ToolCall
 from flywheel.environments.bulk import tasks_from_all, without_task
 from flywheel.environments.make import CannotMake, task_from
 from flywheel.environments.models import Environment, Split, Task
 from flywheel.environments.retire import retire
+from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Source, Step, Trajectory
@@ -159,6 +160,36 @@ def test_a_success_that_had_to_look_first_is_no_task_of_one_turn(
     add_step(row, 4, Message("assistant", json.dumps(RIGHT)))
     with pytest.raises(CannotMake, match=r"the agent had called calendar\.create_event by then"):
         task_from(failure=decide(trajectory=row, actor=cast.reviewer), environment=environment, actor=cast.builder)
+
+
+@pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED, None])
+def test_an_attempt_at_what_is_measured_becomes_no_task(
+    split: str | None, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], build: Build
+) -> None:
+    """Or an answer that nobody may learn from would teach, in a task of another source."""
+    row = build.trajectory(answer=WRONG, metadata=PEOPLE, source=Source.ROLLOUT)
+    if split:
+        task_set = build.task_set(train=1, held_out=1, sealed=1)
+        run = EvalRun.objects.create(
+            project=cast.project, created_by=cast.builder, version=build.version(), task_set=task_set, split=split
+        )
+        asked = task_set.members.get(split=split).task
+        Result.objects.create(run=run, task=asked, sample=0, seed=0, trajectory=row)
+    before = Task.objects.count()
+    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+    environment = build.environment()
+    with pytest.raises(CannotMake, match="this is an attempt at a task that is not trained on"):
+        task_from(failure=failure, environment=environment, actor=cast.builder)
+    page = sign_in(cast.builder).post(of(failure), {"environment": "mail"}, headers={"HX-Request": "true"})
+    assert "this is an attempt at a task that is not trained on" in page.content.decode()
+    answer = Client().post(
+        "/api/v1/environments/mail/tasks",
+        {"trace_id": row.trace_id},
+        content_type="application/json",
+        headers=key(Scope.BUILD),
+    )
+    assert (answer.status_code, "not trained on" in answer.content.decode()) == (422, True)
+    assert Task.objects.count() == before
 
 
 def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: Environment) -> None:
