@@ -5,6 +5,7 @@ import json
 import math
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE_BYTES_MAX = 256 * 1024
 DEEP_MAX = 64
 """Levels of lists and dictionaries in what is returned."""
+SPENT = (signal.SIGXCPU, signal.SIGKILL)
+"""With these the kernel ends what has used up its processor time."""
 COUNTED = 0.8
 """Of the processor time that the kernel has counted when it ends a process, what it tells of it afterwards at least."""
 _START_S = 30.0
@@ -209,7 +212,7 @@ def _ending(head: dict[str, Any], asked: dict[str, Any]) -> tuple[Status, None, 
         return Status.CRASHED, None, f"its process ended before the code was run: {head['failed'] or 'no word of why'}"
     if os.WIFSIGNALED(head["status"]):
         number = os.WTERMSIG(head["status"])
-        if head["cpu_seconds"] >= asked["cpu_seconds"] * COUNTED:
+        if number in SPENT and head["cpu_seconds"] >= asked["cpu_seconds"] * COUNTED:
             return Status.TIMEOUT, None, f"it used more than {asked['cpu_seconds']} s of processor time"
         return Status.CRASHED, None, f"its process was ended by signal {number}"
     return None

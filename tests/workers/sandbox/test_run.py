@@ -37,10 +37,21 @@ def test_what_is_printed_comes_along() -> None:
     assert outcome.printed.splitlines() == ["a ünd", "b"]
 
 
-@pytest.mark.parametrize(("told", "status"), [(5.0, Status.TIMEOUT), (4.2, Status.TIMEOUT), (0.5, Status.CRASHED)])
-def test_what_the_kernel_ends_for_its_processor_time_is_no_crash(told: float, status: Status) -> None:
+@pytest.mark.parametrize(
+    ("told", "by", "status"),
+    [
+        (5.0, signal.SIGKILL, Status.TIMEOUT),
+        (4.2, signal.SIGKILL, Status.TIMEOUT),
+        (4.2, signal.SIGXCPU, Status.TIMEOUT),
+        (0.5, signal.SIGKILL, Status.CRASHED),
+        (4.2, signal.SIGSEGV, Status.CRASHED),
+        (4.2, signal.SIGABRT, Status.CRASHED),
+        (4.2, signal.SIGSYS, Status.CRASHED),
+    ],
+)
+def test_what_the_kernel_ends_for_its_processor_time_is_no_crash(told: float, by: int, status: Status) -> None:
     """It may tell of less time afterwards than it has counted."""
-    head = {"refused": "", "ended": "ended", "entered": True, "status": signal.SIGKILL, "cpu_seconds": told}
+    head = {"refused": "", "ended": "ended", "entered": True, "status": by, "cpu_seconds": told}
     head |= {"printed": "", "seconds": 9.9, "peak_bytes": 1}
     assert host._read(json.dumps(head).encode() + b"\n", Limits().to_json()).status is status
 
