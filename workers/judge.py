@@ -70,7 +70,9 @@ class Judge:
         try:
             return self._part(settings).verdict(trace, reference, anew)
         except TooLong as error:  # by its own words it has failed; by what it was told it has not
-            return Verdict(0.0, str(error)) if judge.rambles(trace) else unscored(str(error), "output")
+            if judge.rambles(settings, trace, reference):
+                return Verdict(0.0, str(error))
+            return unscored(str(error), "output")
 
     def recall(self, asked: Iterable[Asked]) -> None:
         """Look up at once what was said of these in other runs. The first of a part meets its canaries before."""

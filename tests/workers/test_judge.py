@@ -114,6 +114,33 @@ def test_who_writes_more_than_a_judge_is_shown_has_failed_who_is_asked_more_has_
     assert asked.report["right"]["judged"] == 0
 
 
+@pytest.mark.parametrize(
+    ("attempt", "answer", "episode"),
+    [
+        ([Message("user", "x" * 2_000), Message("assistant", "x" * 199_000)], True, True),
+        ([Message("user", "x" * 150_000), Message("assistant", "x" * 60_000)], False, False),
+        (
+            [Message("user", "x" * 99_000), Message("tool", "x" * 50_000), Message("assistant", "x" * 60_000)],
+            False,
+            False,
+        ),
+        ([Message("user", "x" * 150_000), *[Message("assistant", "x" * 100_000)] * 2], False, True),
+    ],
+)
+def test_who_wrote_most_of_what_a_judge_is_shown_made_it_too_long(
+    attempt: list[Message], answer: bool, episode: bool
+) -> None:
+    """So that no length just below the limit keeps an attempt out of the mean."""
+    trace = told(Trace.from_messages("", attempt))
+    assert judge.rambles(part(rubric(sees="answer")), trace, None) is answer
+    assert judge.rambles(part(rubric(sees="episode")), trace, None) is episode
+
+
+def test_a_long_reference_is_not_the_attempts_fault() -> None:
+    messages = [Message("user", "Who?"), Message("assistant", "x" * 60_000)]
+    assert not judge.rambles(part(rubric()), told(Trace.from_messages("", messages)), "x" * 150_000)
+
+
 def test_it_sees_what_it_is_to_see() -> None:
     call = {"id": "c1", "name": "search", "arguments": {"q": "emma"}}
     messages = [

@@ -80,10 +80,11 @@ def messages_of(settings: Mapping[str, Any], trace: Mapping[str, Any], reference
     )
 
 
-def rambles(trace: Mapping[str, Any]) -> bool:
-    """Whether what the policy itself wrote in an attempt is longer than what a judge is shown."""
-    said = [_row(row) for row in trace["messages"] if row["role"] == "assistant"]
-    return len(json.dumps(said, ensure_ascii=False)) > LONGEST
+def rambles(settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any) -> bool:
+    """Whether the policy itself wrote most of what a judge is shown: then what is too long is so by its own words."""
+    data = _data(settings, trace, reference)
+    said = [row for row in data["attempt"] if row["role"] == "assistant"]
+    return 2 * len(json.dumps(said, ensure_ascii=False)) > len(json.dumps(data, ensure_ascii=False))
 
 
 def fence(data: str) -> str:
