@@ -8,9 +8,9 @@
 3. Judges behind an endpoint meet their canaries first, and again among the attempts. One that gives a canary a mark
    fails the run and makes its scores void.
 4. An attempt that was not answered, or whose verifier or environment raised, is unscored and says why. When not one of
-   a chunk was answered, the policy cannot be asked any more: that fails the run, which can be resumed, and stores
-   nothing of the chunk. One that talks until its context or the environment's tokens are spent is judged as it stands,
-   or rambling would leave failures out of the mean.
+   the first chunk was answered, or the server was away for all of a later one, the policy cannot be asked any more:
+   that fails the run, which can be resumed, and stores nothing of the chunk. One that talks until its context or the
+   environment's tokens are spent is judged as it stands, or rambling would leave failures out of the mean.
 5. Write the summary, and put the version forward if a training run made it.
 """
 
@@ -27,7 +27,7 @@ from flywheel.core import envs, verifiers
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
-from flywheel.core.verifiers import CAUSES, NOBODY_ANSWERED, Verdict, unscored
+from flywheel.core.verifiers import AWAY, CAUSES, NOT_ANSWERED, Verdict, unscored
 from flywheel.environments import ledger
 from flywheel.environments.make import core_task
 from flywheel.environments.models import MEASURED, Opening, Split, Task
@@ -52,7 +52,7 @@ CHUNK = 64
 
 
 SILENT = 8
-"""Requests of a chunk that must be without an answer for it to be the server's silence, and not their own fault."""
+"""Attempts of a later chunk that a server which is away must fail, all of them, for the run to end there."""
 
 
 class VerifierChanged(RuntimeError):
@@ -172,14 +172,13 @@ def _to_show(run: EvalRun, tasks: Sequence[Task]) -> list[envs.Task]:
 def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
     """Raise EngineError when not one of these attempts was answered: none will be for now, and there is one reason.
 
-    Those that the environment broke say nothing about the policy. A few of them, or requests that are too long, say
-    nothing about the server where it answered others.
+    Those that the environment broke say nothing about the policy. Where the server has answered others only its being
+    away does: requests that it refuses it would refuse in every go, and the run would never end.
     """
     asked = [rollout for rollout in rollouts if not rollout.broken]
     if not asked or not all(rollout.error for rollout in asked):
         return
-    sent = [rollout for rollout in asked if not rollout.responses[-1].is_too_long]
-    if is_first or len(sent) >= SILENT:
+    if is_first or (len(asked) >= SILENT and all(rollout.is_away for rollout in asked)):
         cause, times = Counter(rollout.error for rollout in asked).most_common(1)[0]
         which = "the first" if is_first else "the last"
         raise EngineError(f"not one of {which} {len(asked)} requests was answered; {times} times: {cause}")
@@ -210,11 +209,16 @@ def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
     answered = [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]
     judged = iter(judging.verdicts(env, answered))
     return [
-        unscored(f"not answered: {rollout.error}", "broken" if rollout.broken else NOBODY_ANSWERED)
+        unscored(f"not answered: {rollout.error}", _cause(rollout))
         if rollout.error
         else judging.with_end(rollout, next(judged))
         for rollout in rollouts
     ]
+
+
+def _cause(rollout: Rollout) -> str:
+    """Why it was not answered."""
+    return "broken" if rollout.broken else AWAY if rollout.is_away else NOT_ANSWERED
 
 
 def _store(

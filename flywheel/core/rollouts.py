@@ -49,6 +49,8 @@ class ChatResponse:
     error: str = ""
     is_too_long: bool = False
     """The error is that the conversation and the answer asked for do not fit into the model's context."""
+    is_away: bool = False
+    """The error is for certain not the request's: its server could not be reached, was lost, down or full."""
     model: str = ""
     """Who answered, by the server's own word; empty where it says nothing."""
 
@@ -93,6 +95,11 @@ class Rollout:
     def error(self) -> str:
         """Why it is not judged."""
         return self.broken or next((response.error for response in self.responses if response.error), "")
+
+    @property
+    def is_away(self) -> bool:
+        """Whether that is the infrastructure's for certain."""
+        return not self.broken and any(response.is_away for response in self.responses)
 
 
 def play(

@@ -150,7 +150,7 @@ class ResultOut(Schema):
     reason: str
     error: str
     cause: str
-    """Such as `timeout`, `memory`, `refused` or `not_answered`; all of them stand in `GET /verifier-parts`."""
+    """Such as `timeout`, `memory`, `refused`, `away` or `not_answered`; all of them stand in `GET /verifier-parts`."""
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
@@ -242,8 +242,9 @@ def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
 def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
-    """Go on with the attempts that have no result; under another budget where one is given. Those that nobody answered
-    (`cause` is `not_answered`) are asked again, also of a run that succeeded and that no candidate rests on."""
+    """Go on with the attempts that have no result; under another budget where one is given. Those for which
+    the server was away (`cause` is `away`) are asked again, also of a run that succeeded, on which nothing rests (a
+    candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
     asked, budget = keyed(request), body.budget if body else None
     try:
         verbs.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)

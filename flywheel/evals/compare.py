@@ -4,11 +4,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from django.db import transaction
+
 from flywheel.core.compare import compare
 from flywheel.environments import leaks
 from flywheel.environments.models import MEASURED, Split
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.run import bucket_of, rows_of
+from flywheel.evals.unanswered import hold
 from flywheel.jobs import State
 
 REVISION = 1
@@ -23,12 +26,16 @@ def comparison(candidate: EvalRun, baseline: EvalRun) -> dict[str, Any]:
     """`core.compare.Comparison` as a dict, from the store when it is there. Raises CannotCompare."""
     check(candidate, baseline)
     kept = Comparison.objects.filter(candidate=candidate, baseline=baseline, revision=REVISION).first()
-    if kept is None:
-        report = asdict(compare(rows_of(baseline), rows_of(candidate), slice_of=buckets(candidate, baseline)))
-        kept, _ = Comparison.objects.update_or_create(
+    if kept is not None:
+        return dict(kept.report)
+    report = asdict(compare(rows_of(baseline), rows_of(candidate), slice_of=buckets(candidate, baseline)))
+    with transaction.atomic():
+        if not hold(candidate, baseline):
+            raise CannotCompare(f"{candidate} or {baseline} is asked again just now; compare them when it is over")
+        Comparison.objects.update_or_create(
             candidate=candidate, baseline=baseline, defaults={"report": report, "revision": REVISION}
         )
-    return dict(kept.report)
+    return report
 
 
 def check(candidate: EvalRun, baseline: EvalRun) -> None:

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Project
 from flywheel.core.metrics import METRICS
-from flywheel.core.verifiers import NOBODY_ANSWERED
+from flywheel.core.verifiers import AWAY
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.run import GUARDS, NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
@@ -113,12 +113,12 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
 
 
 def so_far(run: EvalRun) -> dict[str, int]:
-    """How many attempts passed, failed and went unscored, and how many of these nobody answered."""
+    """How many attempts passed, failed and went unscored, and for how many of these the server was away."""
     counts = run.results.aggregate(
         passed=Count("pk", filter=Q(success=True)),
         failed=Count("pk", filter=Q(success=False)),
         unscored=Count("pk", filter=Q(success=None)),
-        unanswered=Count("pk", filter=Q(cause=NOBODY_ANSWERED)),
+        unanswered=Count("pk", filter=Q(cause=AWAY)),
     )
     return dict(counts)
 

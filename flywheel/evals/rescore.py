@@ -15,7 +15,7 @@ from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, W
 from flywheel.accounts.models import User, record
 from flywheel.core import envs, verifiers
 from flywheel.core.stats import Estimate, clustered_rate
-from flywheel.core.verifiers import NOBODY_ANSWERED, UNJUDGED, Verdict, unscored
+from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
@@ -116,8 +116,8 @@ def _is_unanswered(result: Result) -> bool:
 def unanswered(result: Result) -> Verdict:
     """The verdict of an attempt that cannot be judged again."""
     if result.trajectory_id is None:
-        return unscored("its rollout was deleted", NOBODY_ANSWERED)
-    return unscored(result.error, result.cause or NOBODY_ANSWERED)
+        return unscored("its rollout was deleted", NOT_ANSWERED)
+    return unscored(result.error, result.cause or NOT_ANSWERED)
 
 
 def keep(job: Rescore, results: Sequence[Result], verdicts: Sequence[Verdict]) -> None:

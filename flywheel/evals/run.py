@@ -145,19 +145,24 @@ def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
 def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
     """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
 
-    Those that nobody answered are asked again, also of a run that ended well (`unanswered.py`). With `budget`, under
-    that one from now on: what was spent of tokens and dollars stays spent, and one that is spent already raises
-    CannotEvaluate. A run whose judge passed a canary stays as it is: another go might hide it.
+    Those for which the server was away are asked again, also of a run that ended well (`unanswered.py`). With `budget`,
+    under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent already raises
+    CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as it is: another
+    go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
-    if run.state == State.SUCCEEDED and (problem := unanswered.refusal(run)):
-        raise StaleState(problem)
+    has_ended = run.state == State.SUCCEEDED
+    if has_ended and budget:
+        raise CannotEvaluate("budget", f"{run} ended well; what is asked again of it has no budget")
     with transaction.atomic():
-        run.requeue(*([State.SUCCEEDED] if run.state == State.SUCCEEDED else []))
-        again: dict[str, Any] = {"asked_again": count} if (count := unanswered.take_back(run)) else {}
-        if budget is not None:
+        run.requeue(*([State.SUCCEEDED] if has_ended else []))
+        # Now that the row is locked: nothing comes to rest on it meanwhile.
+        if has_ended and (problem := unanswered.refusal(run)):
+            raise StaleState(problem)
+        if budget is not None and not has_ended:
             _give_budget(run, budget)
+        again: dict[str, Any] = {"asked_again": count} if (count := unanswered.take_back(run)) else {}
         if spent := budgets.spent(run, timedelta(0)):
             raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
         record(

@@ -30,7 +30,7 @@ def find(like: EvalRun) -> EvalRun | None:
 
 
 def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
-    """The same; resumed where it did not end well or nobody answered some of it, and made where there is none.
+    """The same; resumed where it did not end well or its server was away for some, and made where there is none.
 
     Raises evals.run.CannotEvaluate.
     """

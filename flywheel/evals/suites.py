@@ -17,7 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.digests import digest
 from flywheel.core.suites import Tried
-from flywheel.core.verifiers import NOBODY_ANSWERED
+from flywheel.core.verifiers import AWAY
 from flywheel.environments.models import Split, Suite
 from flywheel.evals import run as evals
 from flywheel.evals import unanswered
@@ -58,7 +58,7 @@ class Attempts:
     unmeasured: int
     """Of which the verifier does not say whether they were unsafe."""
     unanswered: int = 0
-    """By anybody: these can be asked again."""
+    """For which its server was away: these can be asked again."""
 
     def tried(self, measure: str) -> Tried:
         """As a suite of this measure counts them."""
@@ -73,11 +73,9 @@ def find(
     """The eval of each (version, suite), by their keys, where there is one.
 
     It is the first that was asked and is not void, so that nobody asks again until it passes, nor stops one that looks
-    bad for another: what has an attempt goes on. One that was to end early (a budget) counts where it ended all the
-    same. Where all are void it is the newest.
+    bad for another, itself or by a budget: what has an attempt goes on. Where all are void it is the newest.
     """
     rows = EvalRun.objects.filter(
-        Q(budget={}) | Q(state=State.SUCCEEDED),
         version__in=versions,
         task_set__in=[suite.task_set_id for suite in suites],
         split=Split.HELD_OUT,
@@ -95,8 +93,8 @@ def find(
 
 
 def start(*, version: Version, suite: Suite, settings: Settings, actor: User, through: str = "") -> EvalRun:
-    """The suite's eval of the version: the one there is, resumed where it did not end well or nobody answered a part,
-    else a new one.
+    """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
+    where its server was away for a part; else a new one.
 
     Raises evals.run.CannotEvaluate.
     """
@@ -104,7 +102,8 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: User, th
     is_void = run is not None and bool(void_of(run.judges))
     if run is not None and not is_void:
         if unanswered.can_resume(run):
-            evals.resume(run=run, actor=actor, through=through)
+            is_short = bool(run.budget) and run.state != State.SUCCEEDED
+            evals.resume(run=run, actor=actor, budget={} if is_short else None, through=through)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
     named = [version.pk, suite.pk, settings.engine, settings.sampling, settings.seed, _digest(suite)]
@@ -138,9 +137,10 @@ def newest(versions: Collection[Version], suites: Collection[Suite], *states: St
 
 
 def tallies(runs: Iterable[EvalRun]) -> dict[int, dict[int, Attempts]]:
-    """Of each run, by task, what came of its attempts: one statement for all of them."""
+    """Of each run that ended well, by task, what came of its attempts: one statement for all of them, so that none
+    shows while it is asked again."""
     counts = (
-        Result.objects.filter(run__in=list(runs))
+        Result.objects.filter(run__in=list(runs), run__state=State.SUCCEEDED)
         .order_by()
         .values_list("run", "task")
         .annotate(
@@ -149,7 +149,7 @@ def tallies(runs: Iterable[EvalRun]) -> dict[int, dict[int, Attempts]]:
             unscored=Count("pk", filter=Q(success=None)),
             unsafe=Count("pk", filter=Q(parts__unsafe__gt=0)),
             unmeasured=Count("pk", filter=Q(parts__unsafe__isnull=True) | Q(parts__unsafe=None)),
-            unanswered=Count("pk", filter=Q(cause=NOBODY_ANSWERED)),
+            unanswered=Count("pk", filter=Q(cause=AWAY)),
         )
     )
     found: dict[int, dict[int, Attempts]] = {}

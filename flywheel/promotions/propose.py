@@ -14,6 +14,7 @@ from flywheel.core.metrics import Row
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run import bucket_of, rows_of
+from flywheel.evals.unanswered import hold
 from flywheel.jobs import State
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Policy
@@ -55,6 +56,8 @@ def propose(
     policy = current_policy(version_eval.project, actor)
     report = report_of(version_eval, baseline_eval, policy)
     with transaction.atomic():
+        if not hold(version_eval, baseline_eval):
+            raise CannotPropose("one of the evals is asked again just now; put it forward when it is over")
         candidate, made = Candidate.objects.get_or_create(
             version_eval=version_eval,
             baseline_eval=baseline_eval,

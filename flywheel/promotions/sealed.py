@@ -66,7 +66,7 @@ class Comparison:
     version_run: EvalRun | None = None
     baseline_run: EvalRun | None = None
     unanswered: int = 0
-    """Attempts that nobody answered, in both arms: these can be asked again."""
+    """Attempts for which the server was away, in the arms that can be asked again."""
 
     @property
     def is_passed(self) -> bool:
@@ -79,7 +79,7 @@ class Comparison:
     @property
     def can_ask(self) -> bool:
         """Whether asking, or asking again, may change it."""
-        is_silent = self.state in ("not_shown", "invalid") and self.unanswered > 0
+        is_silent = self.state in ("not_shown", "regressed", "invalid") and self.unanswered > 0
         return is_silent or self.state in ("unopened", "failed", "void")
 
     @property
@@ -118,7 +118,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
         gain=_gain(runs) if state in ("eligible", "not_shown", "regressed") else None,
         version_run=runs[0],
         baseline_run=runs[1],
-        unanswered=sum(unanswered.of_run(run).count() for run in runs if run),
+        unanswered=sum(unanswered.of_run(run).count() for run in runs if run and unanswered.can_resume(run)),
     )
 
 

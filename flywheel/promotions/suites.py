@@ -21,10 +21,11 @@ from flywheel.core.suites import Finding, judge_mean, judge_no_break, judge_no_f
 from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
 from flywheel.evals import suites as evals
-from flywheel.evals.compare import comparison
+from flywheel.evals.compare import CannotCompare, comparison
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import CannotEvaluate
 from flywheel.evals.suites import Attempts, Settings
+from flywheel.evals.unanswered import can_resume
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate
@@ -75,7 +76,7 @@ class Standing:
     failed: list[Result] = field(default_factory=list)
     """Rollouts of the tasks that count against it."""
     unanswered: int = 0
-    """Attempts that nobody answered, in both arms."""
+    """Attempts for which the server was away, in the arms that can be asked again."""
 
     @property
     def is_passed(self) -> bool:
@@ -280,7 +281,10 @@ def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Stand
     arms = [{task: attempts.tried(suite.measure) for task, attempts in arm.items()} for arm in (before, after)]
     difference = None
     if suite.margin is not None:
-        difference = comparison(new, old)["differences"]["success"]
+        try:
+            difference = comparison(new, old)["differences"]["success"]
+        except CannotCompare as error:
+            return Standing(suite, "unfinished", str(error), new, old)
         fill = min(_fill(before), _fill(after))
         finding = judge_mean(arms[0], arms[1], difference=difference, fill=fill, margin=suite.margin)
     else:
@@ -288,7 +292,8 @@ def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Stand
         finding = judge(*arms)
     shown = finding.failed or finding.broken
     failed = evals.failing(new, suite.measure, shown[:LISTED]) if shown else []
-    unanswered = sum(attempts.unanswered for arm in (before, after) for attempts in arm.values())
+    arms_away = ((run, sum(tried.unanswered for tried in arm.values())) for run, arm in ((old, before), (new, after)))
+    unanswered = sum(count for run, count in arms_away if count and can_resume(run))
     return Standing(suite, finding.state, finding.words, new, old, finding, difference, failed, unanswered)
 
 

@@ -160,16 +160,17 @@ def _told(rows: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, dict[st
     return steps, told
 
 
-def erase(project: Project, rows: Sequence[Trajectory]) -> None:
-    """Delete locked trajectories with their steps, values, raw requests, events and feedback, in a transaction."""
+def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = True) -> None:
+    """Delete locked trajectories with their steps, values, raw requests, events and feedback, in a transaction. Not
+    `is_judged`: no judge ever saw them."""
     keys, names = [row.pk for row in rows], [row.trace_id for row in rows]
     digests = _digests(keys)
     _bodies(rows).delete()
     Quarantined.objects.filter(project=project, trace_id__in=names).delete()
     Feedback.objects.filter(project=project, trace_id__in=names).delete()
     Event.objects.filter(project=project, trace_id__in=names).delete()
-    # A memory of what judges said of attempts may hold their words; whoever needs it asks again.
-    project.judge_memories.all().delete()
+    if is_judged:  # A memory of what judges said of attempts may hold their words; whoever needs it asks again.
+        project.judge_memories.all().delete()
     # The score of an eval stands without its rollout.
     _results().filter(trajectory__in=keys).update(trajectory=None)
     Step.objects.filter(trajectory__in=keys)._raw_delete(connection.alias)

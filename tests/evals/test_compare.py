@@ -14,6 +14,7 @@ from flywheel.evals import compare
 from flywheel.evals.compare import CannotCompare, comparison, doubts
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.show import comparison_context
+from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import finished, right, say, submit, wrong
 
@@ -39,6 +40,19 @@ def runs(build: Build, monkeypatch: pytest.MonkeyPatch) -> Pair:
         build, monkeypatch, answer(lambda i: i > 1), task_set=task_set, version=build.version(system_prompt="new")
     )
     return candidate, baseline, tasks
+
+
+def test_a_comparison_of_what_is_asked_again_meanwhile_is_not_kept(runs: Pair) -> None:
+    candidate, baseline, _ = runs
+    EvalRun.objects.filter(pk=baseline.pk).update(state=State.QUEUED)
+    with pytest.raises(CannotCompare, match=f"{candidate} or {baseline} is asked again just now"):
+        comparison(candidate, baseline)
+    EvalRun.objects.filter(pk=baseline.pk).update(state=State.SUCCEEDED, fence=baseline.fence + 1)
+    with pytest.raises(CannotCompare, match="asked again"):
+        comparison(candidate, baseline)
+    assert not Comparison.objects.exists()
+    baseline.refresh_from_db()
+    assert comparison(candidate, baseline)
 
 
 def test_broken_tasks_come_first_with_both_rollouts(runs: Pair, cast: Cast, sign_in: SignIn) -> None:

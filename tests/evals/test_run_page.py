@@ -1,6 +1,7 @@
 """The list of runs and the page of one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -216,11 +217,15 @@ def test_the_api_lists_follows_stops_and_reads_results(
     assert client.get(url).status_code == 401
 
 
-def test_a_finished_run_offers_to_ask_again_what_nobody_answered(
+def away(request: ChatRequest) -> ChatResponse:
+    return replace(half(request), is_away=request.seed % 3 == 0)
+
+
+def test_a_finished_run_offers_to_ask_again_what_its_server_was_away_for(
     build: Build, cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = finished(build, monkeypatch, half, task_set=build.task_set(held_out=12), samples=3)
-    silent = run.results.filter(cause="not_answered").count()
+    run = finished(build, monkeypatch, away, task_set=build.task_set(held_out=12), samples=3)
+    silent = run.results.filter(cause="away").count()
     text = sign_in(cast.builder).get(page(run)).content.decode()
     assert f"<b>{silent} attempts not answered.</b>" in text
     assert "Ask again</button>" in text

@@ -3,11 +3,12 @@ import pytest
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.evals.models import EvalRun, Result
+from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.policy import change_policy
 from flywheel.promotions.propose import CannotPropose, propose, report_of
 from tests.conftest import Build, Cast
-from tests.promotions.conftest import Evaluated
+from tests.promotions.conftest import Evaluated, pair_of
 
 
 def test_a_clear_gain_is_eligible_and_says_so_in_words(candidate: Candidate) -> None:
@@ -24,6 +25,16 @@ def test_the_report_is_a_pure_function_of_the_results(candidate: Candidate) -> N
 def test_the_same_evals_make_one_candidate(candidate: Candidate, cast: Cast) -> None:
     again = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
     assert again == candidate
+
+
+def test_no_candidate_rests_on_an_eval_that_is_asked_again_meanwhile(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    arms = pair_of(build, agent, evaluated)
+    EvalRun.objects.filter(pk=arms["baseline_eval"].pk).update(state=State.QUEUED)
+    with pytest.raises(CannotPropose, match="is asked again just now"):
+        propose(**arms, actor=cast.trainer)
+    assert not Candidate.objects.exists()
 
 
 def test_a_loss_is_regressed(build: Build, agent: Agent, evaluated: Evaluated, cast: Cast) -> None:

@@ -87,11 +87,14 @@ def test_what_nobody_answered_of_it_is_asked_again_as_the_same_opening(candidate
     conclude(candidate, failing=9)
     new, _ = sealed_runs(candidate)
     assert not final(candidate).can_ask
-    new.results.filter(success=False).update(score=None, success=None, cause="not_answered")
+    new.results.filter(success=False).update(score=None, success=None, cause="away")
     assert (final(candidate).state, final(candidate).can_ask) == ("invalid", True)
+    EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
+    assert not final(candidate).can_ask, "no button where nothing would be asked"
+    EvalRun.objects.filter(pk=new.pk).update(budget={})
     open_sealed(candidate=candidate, actor=cast.approver)
     assert (final(candidate).state, final(candidate).opening) == ("unfinished", 1)
-    assert not new.results.filter(cause="not_answered").exists()
+    assert not new.results.filter(cause="away").exists()
 
 
 def test_a_set_without_a_sealed_part_asks_for_none(

@@ -11,6 +11,7 @@ from flywheel.agents.models import Agent
 from flywheel.core.contamination import METHOD
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import put, retire
+from flywheel.evals import suites as evals
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import CannotEvaluate, resume
 from flywheel.jobs import StaleState, State
@@ -118,16 +119,20 @@ def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ev
     row = propose(**arms, actor=cast.trainer)
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version))
-    for cause, can_start in (("timeout", False), ("not_answered", True)):
+    for cause, can_start in (("timeout", False), ("away", True)):
         first = new.results.earliest("pk")
         Result.objects.filter(pk=first.pk).update(score=None, success=None, cause=cause)
         (stand,) = suites.standings_of(row)
         assert (stand.state, stand.can_start) == ("not_shown", can_start)
+        EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
+        assert not suites.standings_of(row)[0].can_start, "no button where nothing would be asked"
+        EvalRun.objects.filter(pk=new.pk).update(budget={})
         assert suites.start(**arms, actor=cast.trainer) == []
         new.refresh_from_db()
         assert (new.state == State.QUEUED) == can_start
     assert states(row) == ["unfinished"]
-    assert not new.results.filter(cause="not_answered").exists()
+    assert not new.results.filter(cause="away").exists()
+    assert not evals.tallies([new]), "nothing is made of the rest"
 
 
 def test_what_a_candidate_was_judged_by_is_not_asked_again(
@@ -135,11 +140,11 @@ def test_what_a_candidate_was_judged_by_is_not_asked_again(
 ) -> None:
     arms = pair_of(build, agent, evaluated)
     run = arms["version_eval"]
-    Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="not_answered")
+    Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
     row = propose(**arms, actor=cast.trainer)
     with pytest.raises(StaleState, match=f"candidate {row.pk} was judged by it"):
         resume(run=run, actor=cast.builder)
-    assert run.results.filter(cause="not_answered").exists()
+    assert run.results.filter(cause="away").exists()
 
 
 def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
@@ -165,22 +170,21 @@ def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
     assert states(row) == ["passed"]
 
 
-def test_what_a_budget_ended_is_asked_anew(
+def test_whoever_stops_what_looks_bad_gets_no_other(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
+    """Nor a budget that does: what has attempts goes on, and without one."""
     arms = pair_of(build, agent, evaluated)
     row = propose(**arms, actor=cast.trainer)
     ended(runs_of(golden, agent.live))
     short = EvalRun.objects.filter(pk=runs_of(golden, row.version).pk)
-    for state in (State.RUNNING, State.CANCELLED):
-        short.update(budget={"minutes": 1.0}, state=state, done=3, error_kind="budget", idempotency_key=uuid.uuid4())
-        assert states(row) == ["missing"], state
+    for state, shows in ((State.RUNNING, "unfinished"), (State.CANCELLED, "failed")):
+        short.update(budget={"minutes": 1.0}, state=state, done=3, error_kind="budget")
+        assert states(row) == [shows]
     suites.start(**arms, actor=cast.trainer)
     suites.start(**arms, actor=cast.trainer)
-    assert short.get().state == State.CANCELLED
-    whole = EvalRun.objects.filter(task_set=golden.task_set, version=row.version).exclude(pk=short.get().pk).get()
-    assert whole.budget == {}
-    ended(whole)
+    assert (short.get().state, short.get().budget) == (State.QUEUED, {})
+    ended(runs_of(golden, row.version))
     assert states(row) == ["passed"]
 
 

@@ -583,6 +583,38 @@ class TestOpenAI:
         assert "out of order" in responses[1].error
         assert len(server.seen) == 6
 
+    @pytest.mark.parametrize(
+        ("reply", "is_away"),
+        [
+            ((429, {}, b"full"), True),
+            ((502, {}, b"nobody behind it"), True),
+            ((503, {}, b"down"), True),
+            ((400, {}, b"no such role"), False),
+            ((500, {}, b"the template raised"), False),
+            ((504, {}, b"the proxy waited no longer"), False),
+            ((200, {}, b"[]"), False),
+            (None, False),
+        ],
+    )
+    def test_only_what_no_request_can_bring_about_is_the_servers(self, reply: Reply, is_away: bool) -> None:
+        with serving(always(reply)) as server:
+            (response,) = network(server.url, timeout_s=0.2, retries=0, patience_s=0.01).chat([ask("hi")])
+        assert response.error
+        assert response.is_away == is_away
+
+    def test_a_server_that_went_away_is_away(self) -> None:
+        def hang_up(body: dict[str, Any], count: int) -> Reply:
+            raise OSError
+
+        with serving(hang_up) as server:
+            (response,) = network(server.url, retries=0).chat([ask("hi")])
+        assert "the connection broke" in response.error
+        assert response.is_away
+        with serving(echo) as server:
+            engine = network(server.url, retries=0, patience_s=0.01)
+            assert not engine.chat([ask("hi")])[0].is_away
+        assert engine.chat([ask("hi")])[0].is_away
+
     def test_a_bad_request_is_not_repeated(self) -> None:
         with serving(always((400, {}, b"no such role"))) as server:
             (response,) = network(server.url).chat([ask("hi")])

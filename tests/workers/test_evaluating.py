@@ -22,11 +22,12 @@ from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.environments import ledger
 from flywheel.environments.leaks import trained_on
-from flywheel.environments.models import Split, TaskSetMember
+from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore
-from flywheel.evals.run import attempt_seed, resume
+from flywheel.evals.run import CannotEvaluate, attempt_seed, resume
+from flywheel.evals.unanswered import can_resume
 from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
@@ -203,7 +204,7 @@ def test_a_version_that_learnt_from_what_it_is_asked_is_found_out(
 
 
 def silent(request: ChatRequest) -> ChatResponse:
-    return ChatResponse(error="the server answered 503")
+    return ChatResponse(error="the server answered 503", is_away=True)
 
 
 def test_a_server_that_falls_silent_fails_the_run_which_goes_on_later(
@@ -224,6 +225,69 @@ def test_a_server_that_falls_silent_fails_the_run_which_goes_on_later(
     engine = carry_out(run, monkeypatch)
     assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 32, 26)
     assert run.summary["metrics"]["success"]["unscored"] == 0
+
+
+def test_requests_that_are_refused_in_every_go_hold_no_run_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluating, "CHUNK", 12)
+    run = submit(build, build.task_set(held_out=16), samples=2)
+    asked: list[ChatRequest] = []
+
+    def until(request: ChatRequest) -> ChatResponse:
+        asked.append(request)
+        return right(request) if len(asked) <= 12 else ChatResponse(error="the server answered 400")
+
+    carry_out(run, monkeypatch, until)
+    assert (run.state, run.done, run.results.filter(cause="not_answered").count()) == (State.SUCCEEDED, 32, 20)
+    with pytest.raises(StaleState, match="its server was there for every attempt"):
+        resume(run=run, actor=build.cast.builder)
+    run.results.filter(sample=1).update(score=None, success=None, cause="away")
+    resume(run=run, actor=build.cast.builder)
+    carry_out(run, monkeypatch, lambda _: ChatResponse(error="the server answered 400"))
+    assert (run.state, run.done) == (State.SUCCEEDED, 32), "what ended well ends well again"
+
+
+def test_nothing_is_asked_again_of_a_run_on_which_something_rests(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_again(**fields: Any) -> EvalRun:
+        run = finished(build, monkeypatch, task_set=task_set, samples=1, **fields)
+        run.results.filter(task__number=run.results.earliest("pk").task.number).update(score=None, cause="away")
+        return run
+
+    task_set = build.task_set(held_out=4)
+    baseline, rescored, counted = asked_again(), asked_again(), asked_again(budget={"tokens": 10**6})
+    _training_run(build, baseline, submit(build, task_set, build.version(system_prompt="trained")))
+    environment_version = task_set.environment_version
+    rescore.submit(run=rescored, version=environment_version, actor=build.cast.builder, key=uuid.uuid4())
+    for run, says in ((baseline, "is compared with it"), (rescored, "rescore"), (counted, "counts for its budget")):
+        assert not can_resume(run)
+        with pytest.raises(StaleState, match=says):
+            resume(run=run, actor=build.cast.builder)
+        run.refresh_from_db()
+        assert (run.state, run.results.count()) == (State.SUCCEEDED, 4)
+    EvalRun.objects.filter(pk=counted.pk).update(state=State.CANCELLED)
+    counted.refresh_from_db()
+    resume(run=counted, actor=build.cast.builder)
+    assert counted.results.count() == 4, "it goes on, and knows what it spent"
+
+
+def test_what_ended_well_is_given_no_budget(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(build, monkeypatch)
+    Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
+    with pytest.raises(CannotEvaluate, match="ended well; what is asked again"):
+        resume(run=run, actor=build.cast.builder, budget={"minutes": 0.01})
+    run.refresh_from_db()
+    assert (run.state, run.budget) == (State.SUCCEEDED, {})
+
+
+def test_what_is_asked_again_is_no_reason_to_forget_what_judges_said(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(build, monkeypatch)
+    Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
+    JudgeMemory.objects.create(project=run.project, key="k", score=1.0, reason="fine")
+    resume(run=run, actor=build.cast.builder)
+    assert JudgeMemory.objects.exists()
 
 
 def test_few_requests_that_nobody_answers_are_their_own_fault(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +324,7 @@ def test_what_nobody_answered_is_asked_again_and_nothing_else(build: Build, monk
     assert Trajectory.objects.filter(source=Source.ROLLOUT, outcome="success").count() == 16
     assert Trajectory.objects.filter(source=Source.ROLLOUT).count() == 16
     assert AuditEntry.objects.get(action="evals.resume").data["asked_again"] == len(gone)
-    with pytest.raises(StaleState, match="every attempt was answered"):
+    with pytest.raises(StaleState, match="its server was there for every attempt"):
         resume(run=run, actor=build.cast.builder)
 
 

@@ -35,13 +35,18 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """How servers say that a conversation does not fit: OpenAI, llama.cpp, vLLM in three ways, SGLang, Anthropic in two."""
+TOO_MANY, BROKEN = 429, 500
+_THE_REQUESTS = {500, 501, 504, 524}
+"""Of a server that broke, those that the request itself may bring about: a template that raises, an answer that takes
+longer than a proxy waits."""
 PAUSE_LIMIT_S = 10.0
 """Between two attempts at a server that is full."""
 
 
 class Failed(Exception):
     """One attempt at a request failed. `again`: another may do better. `unusable`: no other request would. `full`: the
-    server has too much to do. `away`: it cannot be reached. `is_too_long`: the conversation is, for the model."""
+    server has too much to do. `away`: it cannot be reached. `lost`: it was, and is gone. `is_too_long`: the
+    conversation is, for the model."""
 
     def __init__(
         self,
@@ -50,17 +55,25 @@ class Failed(Exception):
         again: bool = False,
         unusable: bool = False,
         away: bool = False,
+        lost: bool = False,
         after_s: float = 0.0,
         status: int = 0,
         is_too_long: bool = False,
     ) -> None:
         super().__init__(reason)
         self.again, self.unusable, self.away, self.after_s, self.status = again, unusable, away, after_s, status
-        self.is_too_long = is_too_long
+        self.lost, self.is_too_long = lost, is_too_long
 
     @property
     def full(self) -> bool:
-        return self.status in {429, 503}
+        return self.status in {TOO_MANY, 503}
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it would have befallen any other request too. A policy could otherwise be asked anew by what it says:
+        a call that the server cannot read, an answer without an end."""
+        is_down = self.status == TOO_MANY or (self.status >= BROKEN and self.status not in _THE_REQUESTS)
+        return self.away or self.lost or is_down
 
 
 class Flow:
@@ -164,7 +177,7 @@ class OpenAIEngine:
         except Failed as failure:
             if failure.unusable and not self._answered.is_set():
                 raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
-            return ChatResponse(error=str(failure), is_too_long=failure.is_too_long)
+            return ChatResponse(error=str(failure), is_too_long=failure.is_too_long, is_away=failure.is_certain)
 
     def _exchange(self, body: bytes) -> tuple[bytes, float]:
         """The server's answer, after as many attempts as make sense, and how long it took. Raises Failed."""
@@ -245,7 +258,8 @@ class OpenAIEngine:
             except TooLong as error:
                 raise Failed(str(error)) from error
             except (OSError, http.client.HTTPException) as error:
-                raise Failed(f"the connection broke: {error or type(error).__name__}", again=True) from error
+                problem = f"the connection broke: {error or type(error).__name__}"
+                raise Failed(problem, again=True, lost=True) from error
         finally:
             connection.close()
         if reply.status != 200:

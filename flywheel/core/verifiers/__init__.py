@@ -21,9 +21,12 @@ REVISION = 2
 PASS = 1.0
 """An attempt succeeds when its score reaches this."""
 
-NOBODY_ANSWERED = "not_answered"
-"""The cause of an attempt that the infrastructure failed; the only one that is asked again."""
-UNJUDGED = (NOBODY_ANSWERED, "broken")
+AWAY = "away"
+"""The cause of an attempt that the infrastructure failed for certain; the only one that is asked again."""
+NOT_ANSWERED = "not_answered"
+"""Of one that has no answer for another reason: the request was refused, the answer unreadable or too long in coming.
+The policy's own words may be at fault."""
+UNJUDGED = (AWAY, NOT_ANSWERED, "broken")
 """Causes of attempts that no verifier ever saw."""
 CAUSES = {
     "raised": "raised",
@@ -36,7 +39,8 @@ CAUSES = {
     "crashed": "crashed",
     "refused": "refused",
     "target": "the task's target has no such key",
-    NOBODY_ANSWERED: "not answered",
+    AWAY: "its server was away",
+    NOT_ANSWERED: "not answered",
     "broken": "its environment raised an error",
     "environment": "the environment's server did not answer",
     "judge": "its judge did not answer",
