@@ -27,7 +27,7 @@ from flywheel.core import envs, verifiers
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
-from flywheel.core.verifiers import AWAY, CAUSES, NOT_ANSWERED, Verdict, unscored
+from flywheel.core.verifiers import CAUSES, Verdict
 from flywheel.environments import ledger
 from flywheel.environments.make import core_task
 from flywheel.environments.models import MEASURED, Opening, Split, Task
@@ -205,26 +205,10 @@ def _conclude(lease: Lease, run: EvalRun) -> None:
     lease.finish(State.SUCCEEDED)
 
 
-def _judge(env: envs.Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
-    answered = [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]
-    judged = iter(judging.verdicts(env, answered))
-    return [
-        unscored(f"not answered: {rollout.error}", _cause(rollout))
-        if rollout.error
-        else judging.with_end(rollout, next(judged))
-        for rollout in rollouts
-    ]
-
-
-def _cause(rollout: Rollout) -> str:
-    """Why it was not answered."""
-    return "broken" if rollout.broken else AWAY if rollout.is_away else NOT_ANSWERED
-
-
 def _store(
     lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, tools: Sequence[dict[str, Any]], *, done: int
 ) -> None:
-    verdicts = judges.settled(env, _judge(env, [rollout for _, rollout in answered]))
+    verdicts = judges.settled(env, judging.of_rollouts(env, [rollout for _, rollout in answered]))
     traces: list[Trace] = []
     if run.split != Split.SEALED:  # what nobody may look at is not kept
         traces = [_trace(run, task, rollout, v, tools) for (task, rollout), v in zip(answered, verdicts, strict=True)]

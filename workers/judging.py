@@ -16,7 +16,7 @@ from flywheel.core.envs.judged import Judged
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.rollouts import Rollout
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import Runners, Verdict, one_by_one
+from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
 from flywheel.core.verifiers.parts import NoTarget, reference
 from flywheel.core.verifiers.places import told
 from workers import judge
@@ -60,8 +60,18 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     return found
 
 
-def with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
-    """The verdict says where the episode was broken off."""
+def of_rollouts(env: Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
+    """The same of rollouts. One that has an error is unscored, and one that was broken off says where."""
+    judged = iter(verdicts(env, [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]))
+    return [_unanswered(rollout) if rollout.error else _with_end(rollout, next(judged)) for rollout in rollouts]
+
+
+def _unanswered(rollout: Rollout) -> Verdict:
+    cause = "broken" if rollout.broken else AWAY if rollout.is_away else NOT_ANSWERED
+    return unscored(f"not answered: {rollout.error}", cause)
+
+
+def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
     return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
 
 

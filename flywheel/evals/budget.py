@@ -64,7 +64,7 @@ class Taken:
 
 def of_policy(run: EvalRun) -> Taken:
     """What the attempts took."""
-    answered = ~Q(cause__in=UNJUDGED)
+    answered = ~Q(cause__in=UNJUDGED) | Q(cause="broken", latency_ms__isnull=False)
     found = run.results.aggregate(
         tokens=Sum(Coalesce("tokens_in", 0) + Coalesce("tokens_out", 0), default=0),
         usd=Sum("cost_usd", default=0.0),

@@ -168,12 +168,25 @@ def test_an_environment_that_always_raises_leaves_everything_unscored(
         raise KeyError("world")
 
     monkeypatch.setattr(ToolCallEnvironment, "reset", reset)
-    run = submit(build, build.task_set(held_out=2), samples=1)
+    run = submit(build, build.task_set(held_out=2), samples=1, budget={"tokens": 100})  # nothing was asked of it
     engine = carry_out(run, monkeypatch)
     assert (run.state, engine.asked) == (State.SUCCEEDED, [])
     assert set(run.results.values_list("score", "error")) == {
         (None, "not answered: the environment raised KeyError: 'world'")
     }
+
+
+def test_what_an_attempt_took_that_its_environment_broke_is_not_taken_for_nothing(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def respond(*_: Any) -> list[Any]:
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(ToolCallEnvironment, "respond", respond)
+    run = submit(build, build.task_set(held_out=20), samples=1, budget={"tokens": 100})
+    carry_out(run, monkeypatch, lambda request: replace(right(request), tokens_out=None, latency_ms=9.0))
+    assert (run.state, run.results.count()) == (State.CANCELLED, 16)
+    assert "the server does not say how many tokens an answer takes" in run.error
 
 
 def test_a_policy_that_answers_nothing_fails_the_run_and_stores_nothing(

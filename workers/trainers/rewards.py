@@ -14,7 +14,7 @@ from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.mixed import grouped
 from flywheel.core.rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.verifiers import Verdict, unscored
+from flywheel.core.verifiers import Verdict
 from workers import judging
 from workers.engines.tool_calls import read_tool_calls
 from workers.trainers.errors import TrainingError
@@ -173,12 +173,7 @@ class HeldOut:
         tools = env.tools if spec.settings["tools_in_prompt"] else []
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
         rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling, tools)
-        answered = [rollout for rollout in rollouts if not rollout.error]
-        judged = iter(judging.verdicts(env, [(rollout.task, rollout.messages) for rollout in answered]))
-        return rollouts, [
-            unscored(rollout.error, "not_answered") if rollout.error else judging.with_end(rollout, next(judged))
-            for rollout in rollouts
-        ]
+        return rollouts, judging.of_rollouts(env, rollouts)
 
 
 def _figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:

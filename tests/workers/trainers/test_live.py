@@ -91,4 +91,4 @@ def test_an_episode_that_outgrows_the_context_is_judged_as_it_stands_and_says_so
     assert (evaluated["n"], evaluated["unscored"]) == (1, 1)
     reasons = {sample["task_id"]: sample["reason"] for sample in samples["samples"]}
     assert reasons["Ada"].startswith("broken off: the model takes 512 in all; ")
-    assert reasons["Emma"] == "the model takes 512 in all"
+    assert reasons["Emma"] == "not answered: the model takes 512 in all"
