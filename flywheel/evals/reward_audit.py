@@ -26,6 +26,7 @@ from flywheel.core.verifiers import UNJUDGED
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.standing import Judged, audits_of
+from flywheel.evals.unanswered import hold
 from flywheel.jobs import State
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
@@ -62,7 +63,8 @@ def begin(*, run: EvalRun, actor: User, size: int = SIZE, seed: int = 1, through
     if not 0 <= seed <= MAX_SEED:
         raise CannotAudit("seed", f"{seed} is not from 0 to {MAX_SEED}")
     with transaction.atomic():
-        EvalRun.objects.select_for_update(no_key=True).get(pk=run.pk)
+        if not hold(run):
+            raise CannotAudit("run", f"{run} is asked again just now; it can be audited when that is over")
         if begun := run.reward_audits.filter(finished_at=None).first():
             return begun, False
         chosen = _draw(run, size, seed)

@@ -123,6 +123,12 @@ def test_only_finished_evals_of_train_tasks_under_todays_verifier_are_audited(
         verbs.begin(run=run, actor=cast.builder)
 
 
+def test_an_eval_that_is_asked_again_meanwhile_is_not_audited(run: EvalRun, cast: Cast) -> None:
+    EvalRun.objects.filter(pk=run.pk).update(state=State.QUEUED)
+    with pytest.raises(verbs.CannotAudit, match="is asked again just now"):
+        verbs.begin(run=run, actor=cast.builder)
+
+
 def test_an_answer_is_ones_own_until_the_audit_is_finished(run: EvalRun, cast: Cast) -> None:
     audit, _ = verbs.begin(run=run, actor=cast.builder, size=50)
     first, second = audit.items.order_by("place")[:2]

@@ -13,7 +13,7 @@ from flywheel.agents.models import Agent
 from flywheel.core.gate import spending
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
-from flywheel.evals.models import EvalRun
+from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run import CannotEvaluate, Sealed, note_look, submit
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
@@ -95,6 +95,16 @@ def test_what_nobody_answered_of_it_is_asked_again_as_the_same_opening(candidate
     open_sealed(candidate=candidate, actor=cast.approver)
     assert (final(candidate).state, final(candidate).opening) == ("unfinished", 1)
     assert not new.results.filter(cause="away").exists()
+
+
+def test_what_seems_lost_is_asked_again_too_where_the_server_was_away(candidate: Candidate, cast: Cast) -> None:
+    open_sealed(candidate=candidate, actor=cast.approver)
+    conclude(candidate, failing=12, before=0)
+    assert (final(candidate).state, final(candidate).can_ask) == ("regressed", False)
+    candidate.policy.rules["min_fill"] = 0.9
+    new, _ = sealed_runs(candidate)
+    Result.objects.filter(pk=new.results.earliest("pk").pk).update(score=None, success=None, cause="away")
+    assert (final(candidate).state, final(candidate).can_ask) == ("regressed", True)
 
 
 def test_a_set_without_a_sealed_part_asks_for_none(
