@@ -28,13 +28,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
 SIZES = {
-    "calls": (128, 8),
+    "calls": (128, 24),
     "games": (16, 4),
     "served-calls": (128, 4),
     "served-games": (32, 4),
-    "hurried-calls": (128, 16),
+    "hurried-calls": (128, 48),
 }
-"""Tasks and samples: about eight seconds of work each, since a run has a beginning and an end that no model hides."""
+"""Tasks and samples: eight seconds of work and more, since a run has a beginning and an end that no model hides; a
+quarter of a second of it is a hundred attempts of an engine that is quick."""
 SLOW_MS, FAST_MS = 250, 50
 """How long the server thinks, however many ask at once: a model that writes thirty tokens, and one that hardly does."""
 NUMBERS = itertools.count(1)
