@@ -326,7 +326,8 @@ def _placed(environment: Environment, tasks: Sequence[Task]) -> tuple[dict[Task,
     Task.objects.filter(pk__in=[task.pk for task in known]).update(split=Split.HELD_OUT)
     sealed = [task for task in tasks if task.split == Split.SEALED]
     waiting = sealed if len({task.cluster for task in sealed}) < SEALED_SOURCES else []
-    return {task: Split(task.split) for task in tasks if task not in waiting}, waiting
+    left_out = set(waiting)
+    return {task: Split(task.split) for task in tasks if task not in left_out}, waiting
 
 
 def _item(task: Task) -> Item:

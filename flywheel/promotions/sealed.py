@@ -105,17 +105,16 @@ def final_of(candidate: Candidate) -> Comparison | None:
     opening, is_open = _opening(candidate)
     arms = (candidate.version_eval, candidate.baseline_eval)
     runs = [evals.find(run) if is_open else None for run in arms]
-    alpha = spending(Rules.from_dict(candidate.policy.rules).alpha, opening)
-    state, words = _state(candidate, runs, tasks, opening, alpha)
+    state, words, gain = _state(candidate, runs, tasks, opening)
     return Comparison(
         state=state,
         words=words,
         tasks=tasks,
         sources=members.values("task__cluster").distinct().count(),
         opening=opening,
-        alpha=alpha,
+        alpha=spending(_rules(candidate).alpha, opening),
         held_out=candidate.report["comparison"]["differences"]["success"],
-        gain=_gain(runs) if state in ("eligible", "not_shown", "regressed") else None,
+        gain=gain,
         version_run=runs[0],
         baseline_run=runs[1],
         unanswered=sum(unanswered.of_run(run).count() for run in runs if run and unanswered.can_resume(run)),
@@ -155,11 +154,11 @@ def _problem(candidate: Candidate) -> str:
     """Why the sealed part may not be asked for it now; empty when it may."""
     version_eval = candidate.version_eval
     environment = version_eval.task_set.environment_version
-    sealed = version_eval.task_set.members.filter(split=Split.SEALED).values("task")
-    if not sealed.exists():
+    sealed = version_eval.task_set.members.filter(split=Split.SEALED)
+    sources = sealed.values("task__cluster").distinct().count()
+    if not sources:
         return f"{version_eval.task_set} has no sealed part"
-    sources = version_eval.task_set.members.filter(split=Split.SEALED).values("task__cluster").distinct().count()
-    if sources < (least := Rules.from_dict(candidate.policy.rules).min_clusters):
+    if sources < (least := _rules(candidate).min_clusters):
         return f"its sealed part is of {sources} sources, and {candidate.policy} shows nothing by fewer than {least}"
     if candidate.state != Candidate.State.WAITING:
         return f"this candidate is {candidate.state} already"
@@ -171,42 +170,49 @@ def _problem(candidate: Candidate) -> str:
     if verifiers.digest(environment.verifier) != version_eval.verifier_digest:
         return "the verifier's code changed since the held-out tasks were judged; evaluate both versions again"
     # Opened ones go into later sets as held-out tasks, where everybody sees them.
-    shown = TaskSetMember.objects.filter(task__in=sealed, split=Split.HELD_OUT).select_related("task_set").first()
+    shown = (
+        TaskSetMember.objects.filter(task__in=sealed.values("task"), split=Split.HELD_OUT)
+        .select_related("task_set")
+        .first()
+    )
     if shown and not _opening(candidate)[1]:
         return f"its sealed tasks are held-out tasks of {shown.task_set} by now; compare the versions on that set"
     return ""
 
 
 def _state(
-    candidate: Candidate, runs: Sequence[EvalRun | None], tasks: int, opening: int, alpha: float
-) -> tuple[str, str]:
+    candidate: Candidate, runs: Sequence[EvalRun | None], tasks: int, opening: int
+) -> tuple[str, str, dict[str, Any] | None]:
+    """The state, why, and the difference of success where there is one to tell."""
     present = [run for run in runs if run is not None]
     if len(present) < 2:
-        return "unopened", _problem(candidate) or _reach(candidate, tasks, alpha, opening)
+        return "unopened", _problem(candidate) or _reach(candidate, tasks, opening), None
     if void := next((run for run in present if void_of(run.judges)), None):
-        return "void", f"{void} is void: its judge gave a canary a mark"
+        return "void", f"{void} is void: its judge gave a canary a mark", None
     if failed := next((run for run in present if run.state in (State.FAILED, State.CANCELLED)), None):
-        return "failed", f"{failed} is {failed.state}{f' ({failed.error})' if failed.error else ''}"
+        return "failed", f"{failed} is {failed.state}{f' ({failed.error})' if failed.error else ''}", None
     if any(run.state != State.SUCCEEDED for run in present):
         done, total = (sum(getattr(run, name) or 0 for run in present) for name in ("done", "total"))
-        return "unfinished", f"{done} of {total} attempts are made"
-    decision = confirm(Rules.from_dict(candidate.policy.rules), evidence_of(*present), opening)
-    return decision.verdict, decision.words
+        return "unfinished", f"{done} of {total} attempts are made", None
+    evidence = evidence_of(*present)
+    decision = confirm(_rules(candidate), evidence, opening)
+    if decision.verdict == "invalid":
+        return decision.verdict, decision.words, None
+    return decision.verdict, decision.words, asdict(difference("success", evidence.baseline, evidence.candidate))
 
 
-def _reach(candidate: Candidate, tasks: int, alpha: float, opening: int) -> str:
+def _reach(candidate: Candidate, tasks: int, opening: int) -> str:
     """What can be shown, as the held-out tasks vary: told before they are asked, for they can be asked only once."""
-    before, after = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval)
-    least = detectable(Rules.from_dict(candidate.policy.rules), before, after, tasks, alpha)
+    before, after, rules = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval), _rules(candidate)
+    least = detectable(rules, before, after, tasks, spending(rules.alpha, opening))
     known = "nobody has seen what any version does here" if opening == 1 else "other candidates were asked them before"
     if least is None:
         return known
     return f"{known}; a true gain of {100 * least:.0f} points would show in four of five cases"
 
 
-def _gain(runs: Sequence[EvalRun | None]) -> dict[str, Any]:
-    version, baseline = (rows_of(run) if run else [] for run in runs)
-    return asdict(difference("success", baseline, version))
+def _rules(candidate: Candidate) -> Rules:
+    return Rules.from_dict(candidate.policy.rules)
 
 
 def _opening(candidate: Candidate) -> tuple[int, bool]:

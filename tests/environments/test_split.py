@@ -119,6 +119,13 @@ def test_the_sealed_share_comes_out() -> None:
     assert abs(drawn.count(Split.HELD_OUT) / len(drawn) - 0.3) < 0.015
 
 
+def begun(build: Build) -> Environment:
+    """An environment with a task to train on and one that is held out."""
+    for split in (Split.TRAIN, Split.HELD_OUT):
+        build.task(split, prompt=f"One {split}", cluster=str(split))
+    return build.environment()
+
+
 def sealed_tasks(build: Build, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         build.task(Split.SEALED, prompt=f"Sealed {number}", cluster=f"sealed-{number}", digest=f"s{number}")
@@ -131,9 +138,7 @@ def members(task_set: TaskSet, split: str) -> int:
 def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(
     build: Build, cast: Cast, sign_in: Callable[[User], Client]
 ) -> None:
-    environment = build.environment()
-    for split in (Split.TRAIN, Split.HELD_OUT):
-        build.task(split, prompt=f"One {split}", cluster=str(split))
+    environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES - 1)
     first = freeze(environment=environment, name="mail", actor=cast.builder)
     assert [members(first, split) for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)] == [1, 1, 0]
@@ -147,9 +152,7 @@ def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(
 
 
 def test_what_was_opened_is_held_out_in_every_later_set_with_its_siblings(build: Build, cast: Cast) -> None:
-    environment = build.environment()
-    for split in (Split.TRAIN, Split.HELD_OUT):
-        build.task(split, prompt=f"One {split}", cluster=str(split))
+    environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES)
     first = freeze(environment=environment, name="mail", actor=cast.builder)
     ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="eval 5", actor=cast.approver)
@@ -196,9 +199,7 @@ def test_chosen_tasks_that_would_wait_are_refused(build: Build, cast: Cast) -> N
 
 
 def test_what_was_opened_can_be_frozen_while_the_others_wait(build: Build, cast: Cast) -> None:
-    environment = build.environment()
-    for split in (Split.TRAIN, Split.HELD_OUT):
-        build.task(split, prompt=f"One {split}", cluster=str(split))
+    environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES)
     first = freeze(environment=environment, name="mail", actor=cast.builder)
     ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="candidate 5", actor=cast.approver)
