@@ -23,8 +23,7 @@ from flywheel.core.contamination import METHOD, Item, Report, check, item_of_row
 from flywheel.environments.leaks import line_of
 from flywheel.environments.make import core_task
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
-from flywheel.training.check_models import ContaminationCheck
-from flywheel.training.models import Dataset, TrainingRun
+from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 
 AT_ONCE = 3_000
 """Rows and held-out tasks together that a page compares while somebody waits."""

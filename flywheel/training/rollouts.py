@@ -27,7 +27,7 @@ from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.void import void_of
 from flywheel.training.choice import Choice, Condition
-from flywheel.training.rollout_models import Dropped
+from flywheel.training.models import Dropped
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Step, Trajectory
 

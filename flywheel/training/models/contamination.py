@@ -1,9 +1,12 @@
+"""What datasets have of held-out sets."""
+
 from typing import ClassVar
 
 from django.db import models
 from django.utils import timezone
 
 from flywheel.environments.models import TaskSet
+from flywheel.training.models.datasets import Dataset
 
 
 class ContaminationCheck(models.Model):
@@ -17,7 +20,7 @@ class ContaminationCheck(models.Model):
         WARNED = "warned"
         CONTAMINATED = "contaminated"
 
-    dataset = models.ForeignKey("training.Dataset", on_delete=models.CASCADE, related_name="contamination_checks")
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="contamination_checks")
     task_set = models.ForeignKey(TaskSet, on_delete=models.CASCADE, related_name="contamination_checks")
     method = models.PositiveSmallIntegerField()
     """`core.contamination.METHOD` when it was made."""

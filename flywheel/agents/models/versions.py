@@ -1,50 +1,14 @@
-"""What can act: agents, their immutable versions, and the artifacts (weights) that versions are made of."""
+"""Versions of an agent, immutable and named by their content."""
 
 from typing import Any, ClassVar
 
 from django.db import models, transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User
+from flywheel.accounts.models import User
+from flywheel.agents.models.agents import Agent
+from flywheel.agents.models.artifacts import Artifact
 from flywheel.core.digests import digest
-
-
-class Artifact(models.Model):
-    """An immutable, content-addressed set of files (weights, tokenizer, adapter); `artifacts.py` reads and writes."""
-
-    digest = models.CharField(max_length=64, unique=True)
-    """SHA-256 of the manifest."""
-    manifest = models.JSONField()
-    """`{file name: {"sha256": hex, "size": bytes}}`"""
-    kind = models.CharField(max_length=16)
-    """`model` or `adapter`."""
-    size = models.PositiveBigIntegerField()
-    created_at = models.DateTimeField(default=timezone.now)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.digest[:12]}"
-
-
-class Agent(models.Model):
-    """Something that acts in production, and the pointer to the version that is live."""
-
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="agents")
-    name = models.SlugField(max_length=100)
-    description = models.TextField(blank=True)
-    live = models.ForeignKey("Version", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
-    """Only `promotions.promote` moves it, by compare-and-set on `generation`."""
-    generation = models.PositiveIntegerField(default=0)
-    served = models.CharField(max_length=200, blank=True, default="")
-    """The name under which the vLLM server of this installation answers for the live version; empty where none does."""
-    created_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "name"], name="agent_name_once")
-        ]
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class Version(models.Model):

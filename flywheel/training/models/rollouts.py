@@ -1,3 +1,5 @@
+"""Rollouts that nobody may train on."""
+
 from typing import ClassVar
 
 from django.db import models

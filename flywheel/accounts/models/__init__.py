@@ -1,0 +1,26 @@
+"""Who may do what: users, projects, memberships, API keys, and the audit log of every change."""
+
+from flywheel.accounts.models.audit import AuditEntry, record
+from flywheel.accounts.models.keys import ApiKey
+from flywheel.accounts.models.logins import LoginAttempt
+from flywheel.accounts.models.people import Membership, Project, User
+from flywheel.accounts.models.permissions import GRANTS, Permission, Role, Scope, granted
+from flywheel.accounts.models.pulses import Pulse
+from flywheel.accounts.models.redaction import RedactionPolicy
+
+__all__ = [
+    "GRANTS",
+    "ApiKey",
+    "AuditEntry",
+    "LoginAttempt",
+    "Membership",
+    "Permission",
+    "Project",
+    "Pulse",
+    "RedactionPolicy",
+    "Role",
+    "Scope",
+    "User",
+    "granted",
+    "record",
+]

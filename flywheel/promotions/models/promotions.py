@@ -1,0 +1,57 @@
+"""The append-only log of promotions."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Agent, Version
+from flywheel.promotions.models.candidates import Candidate
+
+
+class Promotion(models.Model):
+    """One move of `Agent.live`, append-only: a trigger refuses every update and delete."""
+
+    class Kind(models.TextChoices):
+        FIRST = "first", "first version"
+        PROMOTE = "promote"
+        ROLLBACK = "rollback"
+
+    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="promotions")
+    kind = models.CharField(max_length=16, choices=Kind)
+    generation = models.PositiveIntegerField()
+    """`Agent.generation` after the move."""
+    before = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    after = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="promotions")
+    candidate = models.OneToOneField(
+        Candidate, on_delete=models.PROTECT, null=True, blank=True, related_name="promotion"
+    )
+    proposed_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    approved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    against_the_gate = models.BooleanField(default=False)
+    suites = models.JSONField(default=list, blank=True)
+    """What the agent's regression suites said when it was approved, `suites.told`."""
+    sealed = models.JSONField(default=dict, blank=True)
+    """How it stood at the sealed part of its set then, `sealed.Comparison.told`; empty where that has none."""
+    reason = models.TextField()
+    created_at = models.DateTimeField(default=timezone.now)
+    unserved = ""
+    """Why no server answers with it, told to whoever just made the move; the audit log keeps it."""
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-id"]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["agent", "generation"], name="promotion_one_per_generation"),
+            models.CheckConstraint(
+                condition=~Q(kind="promote") | (Q(proposed_by__isnull=False) & ~Q(proposed_by=F("approved_by"))),
+                name="promotion_needs_four_eyes",
+            ),
+            models.CheckConstraint(
+                condition=~Q(kind="promote") | Q(candidate__isnull=False), name="promotion_needs_evidence"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"promotion {self.pk}"

@@ -1,0 +1,9 @@
+"""How it changes: datasets, recommendations, training runs and what they measured on the way."""
+
+from flywheel.training.models.contamination import ContaminationCheck
+from flywheel.training.models.datasets import Dataset
+from flywheel.training.models.recommendations import Recommendation
+from flywheel.training.models.rollouts import Dropped
+from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
+
+__all__ = ["ContaminationCheck", "Dataset", "Dropped", "Point", "Recommendation", "TrainingEvent", "TrainingRun"]
