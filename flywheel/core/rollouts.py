@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.traces import Message, ToolCall
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flywheel.core.envs import Environment, Say, Table, Task
+from flywheel.core.envs.environment import Environment, Say, Table, Task
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, Verify, guarded
 from flywheel.core.verifiers.parts import Case

@@ -1,16 +1,19 @@
-"""The kinds of environment there are, and how tasks of those that need no recorded failure are generated."""
+"""The kinds of environment there are: how one is built, and how tasks are generated that need no recorded failure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.core.envs import Environment, Task, nemo_gym, tictactoe, tool_call, workplace
+from flywheel.core.envs import nemo_gym, tictactoe, tool_call, workplace
+from flywheel.core.envs.environment import Environment, Task
+from flywheel.core.envs.judged import Judged
+from flywheel.core.envs.mixed import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace
 from flywheel.core.envs.workplace.templates import HELD_OUT
-from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, rubric
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,26 @@ KINDS: dict[str, Kind] = {
         settings=nemo_gym.SETTINGS,
     ),
 }
+
+
+def build(
+    kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any], runners: Runners = NO_RUNNERS
+) -> Environment:
+    """The environment of a kind. Raises VerifierError for settings that are wrong, KeyError for an unknown kind.
+
+    `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. The kind `mixed`
+    is several environments as one (`mixed.Mixed`).
+    """
+    if kind == "mixed":
+        parts = sorted(config["environments"].items(), key=lambda pair: (pair[0] != config.get("first"), pair[0]))
+        return Mixed({name: build(part["kind"], part["config"], part["verifier"], runners) for name, part in parts})
+    if KINDS[kind].is_external:
+        if rubric.is_rubric(verifier):
+            raise VerifierError("kind: the verdict is its server's; no rubric can judge here")
+        return NemoGym(config, verifier, runners.gym)
+    if rubric.is_rubric(verifier):
+        return Judged(KINDS[kind].build(config, {"kind": kind}), rubric.read(verifier), runners)
+    return KINDS[kind].build(config, verifier)
 
 
 def check_new(kind: str, config: Mapping[str, Any]) -> None:

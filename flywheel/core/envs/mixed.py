@@ -10,7 +10,7 @@ task names its own in `environment`.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from flywheel.core.envs import Environment, Say, Table, Task
+from flywheel.core.envs.environment import Environment, Say, Table, Task
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verify
 

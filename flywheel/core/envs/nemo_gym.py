@@ -22,7 +22,7 @@ from typing import Any
 
 from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical, read_json
-from flywheel.core.envs import Say, Table, Task, always, token_limit_of
+from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
 from flywheel.core.interop import responses
 from flywheel.core.traces import Message, Role, ToolCall, Trace
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored

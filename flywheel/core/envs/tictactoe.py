@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from flywheel.core.envs import Say, Table, Task, always, token_limit_of
+from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from flywheel.core import tools as tooling
 from flywheel.core.digests import DEEPEST, is_deep
-from flywheel.core.envs import Say, Table, Task, always
+from flywheel.core.envs.environment import Say, Table, Task, always
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded, unscored
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical
-from flywheel.core.envs import Say, Table, Task, always, token_limit_of
+from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
 from flywheel.core.envs.workplace import templates
 from flywheel.core.envs.workplace.tools import DEFINITIONS, TOOLS, call
 from flywheel.core.envs.workplace.world import FIELDS, NOW, TIME, Change, World, changes

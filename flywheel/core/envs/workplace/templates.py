@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from flywheel.core.envs import Task
+from flywheel.core.envs.environment import Task
 from flywheel.core.envs.workplace.tools import call
 from flywheel.core.envs.workplace.world import BOARDS, DAY, NOW, TIME, Row, World
 from flywheel.core.envs.workplace.worlds import FIRST, LAST, TEAMS, TOPICS, WORK, world_of
