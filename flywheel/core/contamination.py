@@ -9,8 +9,6 @@ request with another answer, a shared run of 13 words, and a near-duplicate (Jac
 by MinHash). Why this line and no other: docs/design/contamination.md.
 """
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,9 +16,10 @@ from typing import Any, Final, Literal
 
 from flywheel.core import near
 from flywheel.core.digests import canonical
-from flywheel.core.envs import Task
+from flywheel.core.envs.environment import Task
 from flywheel.core.near import SHINGLE
 from flywheel.core.ngrams import WORDS, shared
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
 from flywheel.core.words import percent
@@ -137,18 +136,6 @@ class Report:
 
 
 # Texts
-
-
-_SPACE = re.compile(r"\s+")
-_CLOSING = " .!?…。！？"
-
-
-def normalise(text: str) -> str:
-    """A text as it is compared: NFKC, without case, invisible characters and closing punctuation, every run of spaces
-    as one. Digits, signs and accents stay: they tell one request from another."""
-    text = unicodedata.normalize("NFKC", text).casefold()
-    visible = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
-    return _SPACE.sub(" ", visible).strip(_CLOSING)
 
 
 def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) -> Item:

@@ -21,10 +21,10 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import Any, Final
 
-from flywheel.core.contamination import normalise
 from flywheel.core.digests import canonical
-from flywheel.core.envs import Task
+from flywheel.core.envs.environment import Task
 from flywheel.core.errors import FieldError
+from flywheel.core.text.normal_form import normalise
 
 KINDS: Final = ("date", "time", "email", "id", "number", "name")
 TRIES: Final = 20

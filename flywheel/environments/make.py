@@ -14,10 +14,11 @@ from flywheel.accounts import upstream
 from flywheel.accounts.models import Permission, Project, User, record
 from flywheel.agents.models import Agent
 from flywheel.core import envs, tools, verifiers
-from flywheel.core.contamination import Item, duplicates, item_of_task, normalise
+from flywheel.core.contamination import Item, duplicates, item_of_task
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
 from flywheel.core.stats import PERMUTE_BELOW
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Conversation, Message, Trace, speaking
 from flywheel.core.verifiers.rubric import KIND as RUBRIC
 from flywheel.environments import judges, ledger

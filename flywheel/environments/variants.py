@@ -15,8 +15,8 @@ from django.db import transaction
 
 from flywheel.accounts.models import User, record
 from flywheel.core import envs, variants
-from flywheel.core.contamination import normalise
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.variants import CannotVary, Entity, Spec
 from flywheel.environments.make import CannotMake, core_task, latest
 from flywheel.environments.models import MEASURED, Generation, Split, Task

@@ -19,8 +19,8 @@ from django.db.models import Count, F
 
 from flywheel.accounts.models import User, record
 from flywheel.core import near
-from flywheel.core.contamination import normalise
 from flywheel.core.digests import canonical
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.traces import Message
 from flywheel.core.words import percent
 from flywheel.environments.models import Split

@@ -22,11 +22,11 @@ from flywheel.core.contamination import (
     duplicates,
     item_of_row,
     item_of_task,
-    normalise,
     wanted_of,
 )
 from flywheel.core.envs import Task, tictactoe, workplace
 from flywheel.core.ngrams import COMMON
+from flywheel.core.text.normal_form import normalise
 from flywheel.core.tools import call_text
 
 WORDS = [
@@ -168,18 +168,6 @@ def test_what_blocks_is_what_comparing_each_with_each_finds(train: list[Item], h
     assert report.blocked == sorted({b.id for b in held_out if any(same(a, b) for a in train)})
     told = {finding.held_out for finding in report.findings if finding.level not in BLOCKING}
     assert told.isdisjoint(report.blocked)
-
-
-@given(texts)
-@settings(deadline=None)
-def test_normalising_again_changes_nothing(text: str) -> None:
-    assert normalise(normalise(text)) == normalise(text)
-
-
-def test_digits_signs_and_accents_tell_requests_apart() -> None:
-    for one, other in (("at 13", "at 14"), ("-5", "5"), ("résumé", "resume"), ("x|.|o", ".|x|o")):
-        assert normalise(one) != normalise(other)
-    assert normalise("Caf\u0065\u0301 \u200b\u00a0 now…") == normalise("CAFÉ now")
 
 
 def changed(rng: random.Random, text: str, words: int) -> str:
