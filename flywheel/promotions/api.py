@@ -18,8 +18,7 @@ from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.propose import CannotPropose, propose
-from flywheel.promotions.sealed import CannotOpen, open_sealed
-from flywheel.promotions.show import final
+from flywheel.promotions.sealed import CannotOpen, final, open_sealed
 from flywheel.promotions.suite_api import ToldOut
 from flywheel.trajectories.models import Trajectory
 

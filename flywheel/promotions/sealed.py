@@ -27,7 +27,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.run import CannotEvaluate, rows_of
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState, State
-from flywheel.promotions.models import Candidate
+from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.propose import evidence_of
 
 STATES: Final = {
@@ -119,6 +119,15 @@ def final_of(candidate: Candidate) -> Comparison | None:
         baseline_run=runs[1],
         unanswered=sum(unanswered.of_run(run).count() for run in runs if run and unanswered.can_resume(run)),
     )
+
+
+def final(row: Candidate) -> dict[str, Any] | None:
+    """How it stands at the sealed part: now while it is open, as it was decided where it was promoted."""
+    promotion = Promotion.objects.filter(candidate=row).first()
+    if promotion is not None:
+        return promotion.sealed or None
+    found = final_of(row)
+    return {**found.told(), "can_ask": found.can_ask} if found else None
 
 
 def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None:

@@ -68,7 +68,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "rewards": row.report.get("rewards", []),
         "openings": openings(row.version_eval.task_set),
         **_standings(row),
-        "final": final(row),
+        "final": sealed.final(row),
         "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
     }
 
@@ -84,15 +84,6 @@ def _standings(row: Candidate) -> dict[str, Any]:
         ),
         "kept": kept,
     }
-
-
-def final(row: Candidate) -> dict[str, Any] | None:
-    """How it stands at the sealed part: now while it is open, as it was decided where it was promoted."""
-    promotion = Promotion.objects.filter(candidate=row).first()
-    if promotion is not None:
-        return promotion.sealed or None
-    found = sealed.final_of(row)
-    return {**found.told(), "can_ask": found.can_ask} if found else None
 
 
 def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:

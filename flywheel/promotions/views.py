@@ -60,7 +60,7 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
 def final(request: PageRequest, pk: int) -> HttpResponse:
     """How it stands at the sealed part, asked for again while that is being attempted."""
     row = _candidate(request, pk)
-    context = {"candidate": row, "final": show.final(row)}
+    context = {"candidate": row, "final": sealed.final(row)}
     return render(request, "promotions/_final.html", context) if context["final"] else HttpResponse()
 
 
