@@ -27,7 +27,10 @@ from flywheel.failures.queue_api import router as queues
 from flywheel.failures.similar_api import router as similar
 from flywheel.promotions.api import router as promotions
 from flywheel.promotions.suite_api import router as suites
-from flywheel.training.api import router as training
+from flywheel.training.api.contamination import router as contamination
+from flywheel.training.api.datasets import router as datasets
+from flywheel.training.api.recommendations import router as recommendations
+from flywheel.training.api.runs import router as training_runs
 from flywheel.training.mix_api import router as mixes
 from flywheel.training.rollout_api import router as rollouts
 from flywheel.trajectories.api import router as trajectories
@@ -64,7 +67,10 @@ for router in (
     grids,
     rescores,
     reward_audits,
-    training,
+    recommendations,
+    datasets,
+    contamination,
+    training_runs,
     mixes,
     rollouts,
     promotions,

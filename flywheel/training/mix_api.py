@@ -6,7 +6,8 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.training.api import DatasetOut, _dataset_ref
+from flywheel.training.api.datasets import DatasetOut
+from flywheel.training.api.references import dataset_by_ref
 from flywheel.training.dataset import CannotBuild
 from flywheel.training.mix import mix
 from flywheel.training.models import Dataset
@@ -31,7 +32,7 @@ def mix_datasets(request: HttpRequest, asked: MixIn) -> Status[Dataset]:
     """One dataset of several environments, by weight; the same parts and weights are the same dataset."""
     parts: list[tuple[Dataset, float]] = []
     for number, part in enumerate(asked.parts):
-        found = _dataset_ref(request, part.dataset)
+        found = dataset_by_ref(request, part.dataset)
         if found is None:
             raise HttpError(422, f"parts.{number}.dataset: name one, name@version")
         parts.append((found, part.weight))

@@ -20,7 +20,7 @@ from flywheel.evals.refs import find_task_set
 from flywheel.evals.run import CannotEvaluate
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
-from flywheel.training.api import DatasetOut
+from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.collect import collect, teacher
 from flywheel.training.dataset import CannotBuild
 from flywheel.training.from_rollouts import write

@@ -1,0 +1,1 @@
+"""Training for programs: ask the ladder, build data, launch, follow, stop, go on."""

@@ -1,0 +1,236 @@
+"""Training runs for programs: launch, follow, stop, go on."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.jobs import StaleState
+from flywheel.training import launch as verbs
+from flywheel.training import reward
+from flywheel.training.api.references import ListQuery, dataset_by_ref, eval_of, page_of, task_set_of, version_of
+from flywheel.training.dataset import CannotBuild
+from flywheel.training.models import Point, TrainingRun
+
+router = Router(tags=["training"])
+
+POINTS_MAX = 1000
+
+
+class RunsQuery(ListQuery):
+    state: str = ""
+    algorithm: str = ""
+
+
+class PointsQuery(Schema):
+    kind: Point.Kind = Point.Kind.STEP
+    after: int = Field(-1, ge=-1)
+    """Steps up to this one are left out; give the last one that you have."""
+    limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
+
+
+class EventsQuery(Schema):
+    after: int = Field(0, ge=0)
+    """Events up to this id are left out."""
+    limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
+
+
+class RunIn(Schema):
+    key: uuid.UUID | None = None
+    """Yours, so that a call which is repeated launches one run."""
+    base: str
+    task_set: str
+    algorithm: str
+    dataset: str = ""
+    """`name@version`; without one it is built."""
+    rollouts: int | None = None
+    settings: dict[str, Any] = {}
+    tuning: dict[str, Any] = {"mode": "full"}
+    seed: int = 1
+    override_reason: str = ""
+    """Why not the fix that is recommended; wanted then."""
+    leave_out: list[int] = []
+    """Numbers of train tasks that are not learnt from; for a dataset that is built."""
+
+
+class RunOut(Schema):
+    id: int
+    base: str
+    task_set: str
+    dataset: str
+    algorithm: str
+    tuning: dict[str, Any]
+    settings: dict[str, Any]
+    seed: int
+    spec_digest: str
+    override_reason: str
+    reward: dict[str, Any]
+    """Whether it learns from a reward, the audit of that, and who overrode it and why."""
+    state: str
+    cancelling: bool = Field(alias="is_cancelling")
+    step: int = Field(alias="done")
+    steps: int | None = Field(alias="total")
+    checkpoint_step: int | None
+    attempt: int
+    error_kind: str
+    error: str
+    baseline: int | None = Field(alias="baseline_id")
+    evaluation: int | None = Field(alias="evaluation_id")
+    produced: str | None
+    created_by: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @staticmethod
+    def resolve_base(row: TrainingRun) -> str:
+        return str(row.base)
+
+    @staticmethod
+    def resolve_task_set(row: TrainingRun) -> str:
+        return str(row.task_set)
+
+    @staticmethod
+    def resolve_dataset(row: TrainingRun) -> str:
+        return str(row.dataset)
+
+    @staticmethod
+    def resolve_reward(row: TrainingRun) -> dict[str, Any]:
+        return reward.kept(row)
+
+    @staticmethod
+    def resolve_produced(row: TrainingRun) -> str | None:
+        return str(row.produced) if row.produced else None
+
+    @staticmethod
+    def resolve_created_by(row: TrainingRun) -> str:
+        return row.created_by.username
+
+
+class PointOut(Schema):
+    step: int
+    at: datetime
+    values: Any
+
+
+class EventOut(Schema):
+    id: int
+    at: datetime
+    level: str
+    text: str
+
+
+class Runs(Schema):
+    items: list[RunOut]
+    next: str | None
+
+
+class Points(Schema):
+    items: list[PointOut]
+    next: int | None
+    """`after` of the next page, or null when these were the last so far."""
+
+
+class Events(Schema):
+    items: list[EventOut]
+    next: int | None
+
+
+@router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN), operation_id="launch_run")
+def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
+    """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
+    base, task_set = version_of(request, asked.base, "base"), task_set_of(request, asked.task_set)
+    try:
+        run, made = verbs.launch(
+            key=asked.key or uuid.uuid4(),
+            base=base,
+            algorithm=asked.algorithm,
+            task_set=task_set,
+            actor=keyed(request).actor,
+            dataset=dataset_by_ref(request, asked.dataset),
+            rollouts=eval_of(request, asked.rollouts),
+            settings=asked.settings,
+            tuning=asked.tuning,
+            seed=asked.seed,
+            leave_out=asked.leave_out,
+            override_reason=asked.override_reason,
+            through=keyed(request).through,
+        )
+    except (verbs.CannotLaunch, CannotBuild) as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201 if made else 200, run)
+
+
+@router.get("/training-runs", response=Runs, auth=Key(Scope.READ), operation_id="list_runs")
+def list_runs(request: HttpRequest, asked: Query[RunsQuery]) -> dict[str, Any]:
+    """Newest first, of a state and an algorithm when they are given."""
+    wanted = {name: value for name in ("state", "algorithm") if (value := getattr(asked, name))}
+    return page_of(_runs(request).filter(**wanted), asked)
+
+
+@router.get("/training-runs/{run_id}", response=RunOut, auth=Key(Scope.READ), operation_id="get_run")
+def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
+    return _run(request, run_id)
+
+
+@router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN), operation_id="cancel_run")
+def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
+    """Ask for an end; a checkpoint is saved first, so it takes a moment."""
+    run = _run(request, run_id)
+    try:
+        verbs.cancel(run=run, actor=keyed(request).actor, through=keyed(request).through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    return _run(request, run_id)
+
+
+@router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN), operation_id="resume_run")
+def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
+    """Let a failed or cancelled run go on from its newest checkpoint."""
+    run = _run(request, run_id)
+    try:
+        verbs.resume(run=run, actor=keyed(request).actor, through=keyed(request).through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    return _run(request, run_id)
+
+
+@router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ), operation_id="list_run_points")
+def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
+    """What was measured: metrics of steps, held-out evaluations, or sample rollouts, by step."""
+    points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
+    items = list(points[: asked.limit + 1])
+    more, items = len(items) > asked.limit, items[: asked.limit]
+    return {"items": items, "next": items[-1].step if more else None}
+
+
+@router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ), operation_id="list_run_events")
+def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]) -> dict[str, Any]:
+    """The run's log, oldest first."""
+    items = list(_run(request, run_id).events.filter(id__gt=asked.after).order_by("id")[: asked.limit + 1])
+    more, items = len(items) > asked.limit, items[: asked.limit]
+    return {"items": items, "next": items[-1].pk if more else None}
+
+
+def _runs(request: HttpRequest) -> Any:
+    return TrainingRun.objects.filter(project=keyed(request).project).select_related(
+        "base__agent",
+        "task_set",
+        "dataset",
+        "produced__agent",
+        "created_by",
+        "reward_audit",
+        "audit_override__created_by",
+    )
+
+
+def _run(request: HttpRequest, run_id: int) -> TrainingRun:
+    found: TrainingRun | None = _runs(request).filter(pk=run_id).first()
+    if found is None:
+        raise HttpError(404, f"there is no training run {run_id}")
+    return found
