@@ -1,4 +1,4 @@
-"""The JSON API at `/api/v1/`, one router a room, described by `/api/v1/openapi.json`.
+"""The JSON API at `/api/v1/`, a router for each thing of a room, described by `/api/v1/openapi.json`.
 
 Errors are `{"detail": text}`, or a list of `{"loc", "msg"}` for a body that does not fit.
 """
@@ -8,8 +8,11 @@ from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 
-from flywheel.accounts.api import router as accounts
-from flywheel.agents.api import router as agents
+from flywheel.accounts.api.audit import router as audit
+from flywheel.accounts.api.keys import router as keys
+from flywheel.accounts.api.members import router as members
+from flywheel.agents.api.agents import router as agents
+from flywheel.agents.api.versions import router as versions
 from flywheel.environments.api import router as environments
 from flywheel.environments.export_api import router as exports
 from flywheel.environments.play_api import router as plays
@@ -43,8 +46,11 @@ from flywheel.trajectories.metrics_api import router as metrics
 
 api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
 for router in (
-    accounts,
+    members,
+    keys,
+    audit,
     agents,
+    versions,
     trajectories,
     details,
     lists,

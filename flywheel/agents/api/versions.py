@@ -1,4 +1,4 @@
-"""Agents and their versions for programs."""
+"""Versions of an agent, for programs."""
 
 from datetime import datetime
 from typing import Any
@@ -10,41 +10,13 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.api.agents import Paged, agent_of, page_of
 from flywheel.agents.content import BadContent
-from flywheel.agents.make import artifacts_of, make_agent, make_version
-from flywheel.agents.models import Agent, Artifact, Version
-from flywheel.agents.refs import UnknownReference, find_agent, find_version
-from flywheel.paging import BadCursor, keyset
+from flywheel.agents.make import artifacts_of, make_version
+from flywheel.agents.models import Artifact, Version
+from flywheel.agents.refs import UnknownReference, find_version
 
 router = Router(tags=["agents"])
-
-
-class Paged(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
-
-
-class AgentOut(Schema):
-    name: str
-    description: str
-    live: int | None
-    """Number of the live version."""
-    generation: int
-    created_at: datetime
-
-    @staticmethod
-    def resolve_live(row: Agent) -> int | None:
-        return row.live.number if row.live else None
-
-
-class AgentPage(Schema):
-    items: list[AgentOut]
-    next: str | None
-
-
-class AgentIn(Schema):
-    name: str
-    description: str = ""
 
 
 class ArtifactOut(Schema):
@@ -105,39 +77,11 @@ class VersionIn(Schema):
     note: str = ""
 
 
-@router.get("/agents", response=AgentPage, auth=Key(Scope.READ), operation_id="list_agents")
-def list_agents(request: HttpRequest, page: Query[Paged]) -> dict[str, Any]:
-    """Newest first."""
-    rows = Agent.objects.filter(project=keyed(request).project).select_related("live")
-    return _page(rows, page, "id")
-
-
-@router.post("/agents", response={201: AgentOut}, auth=Key(Scope.BUILD), operation_id="create_agent")
-def create_agent(request: HttpRequest, body: AgentIn) -> Status[Agent]:
-    asked = keyed(request)
-    try:
-        made = make_agent(
-            project=asked.project,
-            actor=asked.actor,
-            name=body.name,
-            description=body.description,
-            through=asked.through,
-        )
-    except BadContent as error:
-        raise HttpError(422, str(error)) from error
-    return Status(201, made)
-
-
-@router.get("/agents/{name}", response=AgentOut, auth=Key(Scope.READ), operation_id="get_agent")
-def get_agent(request: HttpRequest, name: str) -> Agent:
-    return _agent(request, name)
-
-
 @router.get("/agents/{name}/versions", response=VersionPage, auth=Key(Scope.READ), operation_id="list_versions")
 def list_versions(request: HttpRequest, name: str, page: Query[Paged]) -> dict[str, Any]:
     """Newest first, without prompts and tools."""
-    rows = _agent(request, name).versions.select_related("agent", "parent", "created_by")
-    return _page(rows.defer("system_prompt", "tools"), page, "number")
+    rows = agent_of(request, name).versions.select_related("agent", "parent", "created_by")
+    return page_of(rows.defer("system_prompt", "tools"), page, "number")
 
 
 @router.post(
@@ -148,7 +92,7 @@ def list_versions(request: HttpRequest, name: str, page: Query[Paged]) -> dict[s
 )
 def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
     """201 for a new version, 200 for the existing one with exactly this content."""
-    asked, agent = keyed(request), _agent(request, name)
+    asked, agent = keyed(request), agent_of(request, name)
     try:
         like = find_version(asked.project, f"{agent.name}@{body.like}") if body.like is not None else None
         made, is_new = make_version(
@@ -169,7 +113,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
 @router.get("/agents/{name}/versions/{number}", response=VersionOut, auth=Key(Scope.READ), operation_id="get_version")
 def get_version(request: HttpRequest, name: str, number: int) -> Version:
     rows = Version.objects.select_related("agent", "weights", "adapter", "parent", "created_by")
-    return get_object_or_404(rows, agent=_agent(request, name), number=number)
+    return get_object_or_404(rows, agent=agent_of(request, name), number=number)
 
 
 def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[str, Any]:
@@ -194,18 +138,3 @@ def _artifact(asked: KeyRequest, field: str, digest: str) -> Artifact:
     if found is None:
         raise BadContent(field, f"no version of this project is made of an artifact {digest[:16]!r}")
     return found
-
-
-def _agent(request: HttpRequest, name: str) -> Agent:
-    try:
-        return find_agent(keyed(request).project, name)
-    except UnknownReference as error:
-        raise HttpError(404, str(error)) from error
-
-
-def _page(rows: Any, asked: Paged, key: str) -> dict[str, Any]:
-    try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=(key,))
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from error
-    return {"items": page.items, "next": page.next_cursor or None}

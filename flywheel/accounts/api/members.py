@@ -1,0 +1,53 @@
+"""Members and their roles, for programs."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from ninja import Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts import members
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Role, Scope, User
+
+router = Router(tags=["accounts"])
+admin = Key(Scope.ADMIN)
+
+
+class MemberOut(Schema):
+    username: str
+    roles: list[str]
+
+
+class MembersOut(Schema):
+    items: list[MemberOut]
+
+
+class RolesIn(Schema):
+    roles: list[Role]
+    """All of them; none removes the member."""
+
+
+@router.get("/members", auth=admin, response=MembersOut, operation_id="list_members", summary="Members and their roles")
+def list_members(request: HttpRequest) -> dict[str, Any]:
+    roles: dict[str, list[str]] = {}
+    for username, role in (
+        keyed(request).project.memberships.order_by("user__username", "role").values_list("user__username", "role")
+    ):
+        roles.setdefault(username, []).append(role)
+    return {"items": [{"username": username, "roles": found} for username, found in roles.items()]}
+
+
+@router.put(
+    "/members/{username}", auth=admin, response=MemberOut, operation_id="set_member_roles", summary="Change the roles"
+)
+def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict[str, Any]:
+    """Gives a member exactly these roles. New people are added on the page, which shows their password once."""
+    asked = keyed(request)
+    user = get_object_or_404(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
+    try:
+        members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles, through=asked.through)
+    except members.BadMembership as error:
+        raise HttpError(409, str(error)) from error
+    return {"username": username, "roles": sorted(set(body.roles))}
