@@ -1,31 +1,43 @@
-"""The rows of this room, one file a family."""
+"""What agents did: trajectories and their steps, what was said of them, and the ledger of what arrived."""
 
-from flywheel.trajectories.models.comments import Comment as Comment
-from flywheel.trajectories.models.comments import Mention as Mention
-from flywheel.trajectories.models.feedback import Feedback as Feedback
-from flywheel.trajectories.models.jobs import Bulk as Bulk
-from flywheel.trajectories.models.jobs import BulkEvent as BulkEvent
-from flywheel.trajectories.models.jobs import BulkKeys as BulkKeys
-from flywheel.trajectories.models.jobs import Import as Import
-from flywheel.trajectories.models.jobs import ImportEvent as ImportEvent
-from flywheel.trajectories.models.jobs import Reread as Reread
-from flywheel.trajectories.models.jobs import RereadEvent as RereadEvent
-from flywheel.trajectories.models.ledger import Attempt as Attempt
-from flywheel.trajectories.models.ledger import Batch as Batch
-from flywheel.trajectories.models.ledger import Body as Body
-from flywheel.trajectories.models.ledger import Quarantined as Quarantined
-from flywheel.trajectories.models.ledger import Retention as Retention
-from flywheel.trajectories.models.lists import Item as Item
-from flywheel.trajectories.models.lists import Taste as Taste
-from flywheel.trajectories.models.lists import View as View
-from flywheel.trajectories.models.metrics import MetricsDay as MetricsDay
-from flywheel.trajectories.models.metrics import MetricsStale as MetricsStale
-from flywheel.trajectories.models.steps import Blob as Blob
-from flywheel.trajectories.models.steps import Event as Event
-from flywheel.trajectories.models.steps import Json as Json
-from flywheel.trajectories.models.steps import Step as Step
-from flywheel.trajectories.models.trajectory import Label as Label
-from flywheel.trajectories.models.trajectory import Outcome as Outcome
-from flywheel.trajectories.models.trajectory import Source as Source
-from flywheel.trajectories.models.trajectory import Trajectory as Trajectory
-from flywheel.trajectories.models.words import Words as Words
+from flywheel.trajectories.models.comments import Comment, Mention
+from flywheel.trajectories.models.feedback import Feedback
+from flywheel.trajectories.models.jobs import Bulk, BulkEvent, BulkKeys, Import, ImportEvent, Reread, RereadEvent
+from flywheel.trajectories.models.ledger import Attempt, Batch, Body, Quarantined, Retention
+from flywheel.trajectories.models.lists import Item, Taste, View
+from flywheel.trajectories.models.metrics import MetricsDay, MetricsStale
+from flywheel.trajectories.models.steps import Blob, Event, Json, Step
+from flywheel.trajectories.models.trajectory import Label, Outcome, Source, Trajectory
+from flywheel.trajectories.models.words import Words
+
+__all__ = [
+    "Attempt",
+    "Batch",
+    "Blob",
+    "Body",
+    "Bulk",
+    "BulkEvent",
+    "BulkKeys",
+    "Comment",
+    "Event",
+    "Feedback",
+    "Import",
+    "ImportEvent",
+    "Item",
+    "Json",
+    "Label",
+    "Mention",
+    "MetricsDay",
+    "MetricsStale",
+    "Outcome",
+    "Quarantined",
+    "Reread",
+    "RereadEvent",
+    "Retention",
+    "Source",
+    "Step",
+    "Taste",
+    "Trajectory",
+    "View",
+    "Words",
+]
