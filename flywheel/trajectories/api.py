@@ -15,7 +15,7 @@ from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import export, query, show
 from flywheel.trajectories.api_schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.delete import delete
-from flywheel.trajectories.formats import FormatError
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.importing import TooLarge, import_file, kept_aside
 from flywheel.trajectories.load import complete, step_of
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
