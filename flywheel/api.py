@@ -40,9 +40,10 @@ from flywheel.trajectories.api import router as trajectories
 from flywheel.trajectories.comment_api import router as comments
 from flywheel.trajectories.detail_api import router as details
 from flywheel.trajectories.feedback_api import router as feedback
-from flywheel.trajectories.kept_api import router as kept
 from flywheel.trajectories.list_api import router as lists
 from flywheel.trajectories.metrics_api import router as metrics
+from flywheel.trajectories.quarantine_api import router as quarantine
+from flywheel.trajectories.retention_api import router as retention
 
 api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
 for router in (
@@ -55,7 +56,8 @@ for router in (
     details,
     lists,
     metrics,
-    kept,
+    quarantine,
+    retention,
     feedback,
     comments,
     failures,

@@ -7,13 +7,13 @@ from flywheel.accounts import settings_urls
 from flywheel.accounts import views as accounts
 from flywheel.api import api
 from flywheel.promotions import overview
-from flywheel.trajectories import ingest, kept_views
+from flywheel.trajectories import ingest, retention_views
 from flywheel.trajectories.gateway import views as gateway
 
 # /p/<project>/settings/: what rooms add to it
-kept_urls: list[URLPattern | URLResolver] = [
-    path("retention/", kept_views.retention_page, name="retention"),
-    path("retention/preview/", kept_views.retention_preview, name="retention_preview"),
+retention_urls: list[URLPattern | URLResolver] = [
+    path("retention/", retention_views.retention_page, name="retention"),
+    path("retention/preview/", retention_views.retention_preview, name="retention_preview"),
 ]
 
 # /p/<project>/
@@ -26,7 +26,7 @@ project_urls: list[URLPattern | URLResolver] = [
     path("evals/", include("flywheel.evals.urls")),
     path("training/", include("flywheel.training.urls")),
     path("promotions/", include("flywheel.promotions.urls")),
-    path("settings/", include(([*settings_urls.urlpatterns, *kept_urls], settings_urls.app_name))),
+    path("settings/", include(([*settings_urls.urlpatterns, *retention_urls], settings_urls.app_name))),
 ]
 
 # /v1/: OpenTelemetry's own paths

@@ -14,9 +14,8 @@ from flywheel.sql import planned
 from flywheel.trajectories import search
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.load import traces_of
-from flywheel.trajectories.models import Feedback, Step, Trajectory
+from flywheel.trajectories.models import Feedback, Step, Trajectory, Words
 from flywheel.trajectories.reread import read_again
-from flywheel.trajectories.search import Words
 from flywheel.trajectories.store import store
 from tests import bench_lists
 from tests.bench_lists import Plan

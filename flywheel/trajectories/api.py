@@ -13,21 +13,16 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import export, query, show
+from flywheel.trajectories.api_schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.delete import delete
-from flywheel.trajectories.formats import FormatError
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.importing import TooLarge, import_file, kept_aside
 from flywheel.trajectories.load import complete, step_of
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 
 router = Router(tags=["trajectories"])
 
-LIST_MAX = 200
 STEPS_MAX = 1000
-
-
-class ListQuery(Schema):
-    limit: int = Field(50, ge=1, le=LIST_MAX)
-    cursor: str = ""
 
 
 class SearchQuery(ListQuery):
@@ -86,22 +81,6 @@ class TrajectoryOut(Schema):
     @staticmethod
     def resolve_version(row: Trajectory) -> int | None:
         return row.version.number if row.version else None
-
-
-class FeedbackOut(Schema):
-    span_id: str
-    """Of the step that it is about; empty for the whole trajectory."""
-    key: str
-    value: bool | int | float | str | None
-    score: float | None
-    """The number, also where the value is a label."""
-    comment: str
-    source: str
-    by: str
-    at: datetime
-    received_at: datetime
-    current: bool
-    """Whether it holds: the newest of its giver about this."""
 
 
 class TrajectoryPage(Schema):

@@ -21,8 +21,11 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Max, ProtectedError, QuerySet
 from django.db.utils import DataError, IntegrityError
+from django.http import FileResponse, Http404, HttpResponseBase
 
+from flywheel.accounts.access import audit
 from flywheel.accounts.models import Permission, Project, Scope, User, record
+from flywheel.jobs import State
 from flywheel.trajectories import delete as deleting
 from flywheel.trajectories import export as exporting
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
@@ -288,6 +291,20 @@ def _check_export(_: Project, options: dict[str, Any]) -> dict[str, Any]:
 def file_of(job: Bulk, name: str = "") -> Path:
     """Where the file of an export is; it may be gone for its age."""
     return _root() / str(job.project_id) / (name or str(job.report.get("file", "none")))
+
+
+def answer(request: Any, job: Bulk) -> HttpResponseBase:
+    """The file of an export that is over. Raises Http404 when it has none, or has it no longer."""
+    path = file_of(job)
+    if job.action != "export" or job.state != State.SUCCEEDED or not path.is_file():
+        raise Http404("this export has no file, or has it no longer")
+    audit(request, "trajectories.export", job, q=job.q, format=job.options["format"], job=job.pk)
+    entry = exporting.EXPORTS[job.options["format"]]
+    name = entry.filename(f"{request.project.slug}-{job.created_at:%Y%m%d-%H%M}")
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    response = FileResponse(path.open("rb"), as_attachment=True, filename=name, headers=headers)
+    response["Content-Type"] = entry.media_type
+    return response
 
 
 def sweep() -> int:

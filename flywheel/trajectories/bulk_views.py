@@ -4,11 +4,11 @@ import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.http import FileResponse, Http404, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from flywheel.accounts.access import Forbidden, PageRequest, audit, requires
+from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.jobs import StaleState, State
 from flywheel.paging import BadCursor, about, keyset
@@ -127,21 +127,7 @@ def resume(request: PageRequest, number: int) -> HttpResponse:
 @requires(Permission.VIEW)
 def file(request: PageRequest, number: int) -> HttpResponseBase:
     """What an export has written."""
-    return answer(request, _find(request, number))
-
-
-def answer(request: Any, job: Bulk) -> HttpResponseBase:
-    """The file of an export that is over. Raises Http404 when it has none, or has it no longer."""
-    path = bulk.file_of(job)
-    if job.action != "export" or job.state != State.SUCCEEDED or not path.is_file():
-        raise Http404("this export has no file, or has it no longer")
-    audit(request, "trajectories.export", job, q=job.q, format=job.options["format"], job=job.pk)
-    entry = export.EXPORTS[job.options["format"]]
-    name = entry.filename(f"{request.project.slug}-{job.created_at:%Y%m%d-%H%M}")
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-    response = FileResponse(path.open("rb"), as_attachment=True, filename=name, headers=headers)
-    response["Content-Type"] = entry.media_type
-    return response
+    return bulk.answer(request, _find(request, number))
 
 
 def _find(request: PageRequest, pk: int, *, to_change: bool = False) -> Bulk:

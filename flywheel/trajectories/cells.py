@@ -7,7 +7,7 @@ that is written here is ours, or a number.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from flywheel.sql import planned
 from flywheel.templatetags.flywheel import NOTHING, count, duration, mark_outcome, money, number, relative, tokens
 from flywheel.trajectories import buckets
 from flywheel.trajectories.columns import COLUMNS
-from flywheel.trajectories.markup import said
+from flywheel.trajectories.markup import html, joined, said
 
 TAGS_SHOWN = 3
 _NONE = f'<span class="none">{NOTHING}</span>'
@@ -258,3 +258,27 @@ _CELLS: dict[str, Cell] = {
     "source": _source,
 }
 """By the key of the column."""
+
+
+# The head of the table, and the menu of its columns
+
+
+@lru_cache(maxsize=256)
+def heads(shown: tuple[str, ...]) -> SafeString:
+    """The head of the table with these columns."""
+    return joined(
+        [
+            html('<th class="num">{}</th>' if c.is_number else "<th>{}</th>", c.label)
+            for c in map(COLUMNS.__getitem__, shown)
+        ]
+    )
+
+
+@lru_cache(maxsize=256)
+def boxes(shown: tuple[str, ...]) -> SafeString:
+    """Every column, those that are shown with a tick."""
+    form = '<label><input type="checkbox" name="column" value="{}"{}> {}</label>'
+    return joined([html(form, c.key, _TICKED if c.key in shown else "", c.label) for c in COLUMNS.values()])
+
+
+_TICKED = SafeString(" checked")

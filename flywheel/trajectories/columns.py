@@ -2,11 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-
-from django.utils.safestring import SafeString
-
-from flywheel.trajectories.markup import html, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +44,3 @@ def known(keys: Iterable[str]) -> list[str]:
     """Those that there are, in the order of the list; what is no column any more is ignored."""
     wanted = set(keys)
     return [key for key in COLUMNS if key in wanted]
-
-
-@lru_cache(maxsize=256)
-def heads(shown: tuple[str, ...]) -> SafeString:
-    """The head of the table with these columns."""
-    return joined(
-        [
-            html('<th class="num">{}</th>' if c.is_number else "<th>{}</th>", c.label)
-            for c in map(COLUMNS.__getitem__, shown)
-        ]
-    )
-
-
-@lru_cache(maxsize=256)
-def boxes(shown: tuple[str, ...]) -> SafeString:
-    """Every column, those that are shown with a tick."""
-    form = '<label><input type="checkbox" name="column" value="{}"{}> {}</label>'
-    return joined([html(form, c.key, _TICKED if c.key in shown else "", c.label) for c in COLUMNS.values()])
-
-
-_TICKED = SafeString(" checked")

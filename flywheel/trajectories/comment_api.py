@@ -12,7 +12,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import comments
-from flywheel.trajectories.api import ListQuery
+from flywheel.trajectories.api_schemas import ListQuery
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
 router = Router(tags=["trajectories"])

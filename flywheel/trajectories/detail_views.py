@@ -1,10 +1,12 @@
 """One trajectory: the page, and the fragments that it is made of as one reads on."""
 
+import json
 from typing import Any
 
 from django.http import Http404, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
+from django.utils.text import slugify
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
@@ -15,7 +17,8 @@ from flywheel.trajectories import export as exporting
 from flywheel.trajectories import inside, oddities, outline, show, tree
 from flywheel.trajectories.buckets import name_of
 from flywheel.trajectories.chosen import chosen_of
-from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.load import complete
+from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.totals import AT_ONCE, totals_of
 
 VIEWS = ("tree", "waterfall", "conversation")
@@ -128,6 +131,28 @@ def totals(request: PageRequest, trace_id: str) -> HttpResponse:
     """Fragment: what reads all the steps of a long trajectory."""
     row = _find(request, trace_id)
     return render(request, "trajectories/_totals.html", {"trajectory": row, **_totals(row)})
+
+
+@require_GET
+@requires(Permission.VIEW)
+def download(request: PageRequest, trace_id: str) -> HttpResponse:
+    """A whole step as JSON, or one large value of it."""
+    row = _find(request, trace_id)
+    step = get_object_or_404(Step, trajectory=row, span_id=request.GET.get("step", ""))
+    digest = request.GET.get("value", "")
+    name = f"{trace_id[:12]}-{slugify(step.span_id)[:24] or step.position}"
+    if digest:
+        if digest not in (step.blobs or ()):
+            raise Http404
+        value = get_object_or_404(Blob, project=request.project, sha256=digest)
+        return _file(value.content, f"{name}-{digest[:8]}.txt")
+    complete([step], [row])
+    return _file(json.dumps(step.raw, indent=2, ensure_ascii=False), f"{name}.json")
+
+
+def _file(content: str, name: str) -> HttpResponse:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return HttpResponse(content.encode(errors="replace"), content_type="text/plain; charset=utf-8", headers=headers)
 
 
 def _find(request: PageRequest, trace_id: str) -> Trajectory:

@@ -12,7 +12,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories import rows
-from flywheel.trajectories.api import FeedbackOut, ListQuery
+from flywheel.trajectories.api_schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.feedback import MOST, Given, Problem, give
 from flywheel.trajectories.formats.reading import FormatError, load
 from flywheel.trajectories.models import Feedback, Trajectory

@@ -1,28 +1,14 @@
 """What a reader need not read again: calls of the same tool one after the other, folded into one line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flywheel.trajectories.show import Turn
+from flywheel.trajectories.conversation_turns import Run, Turn
 
 FEWEST = 4
 """Calls that make a run."""
 
 
-@dataclass(slots=True)
-class Run:
-    """Calls of one tool with their results, and nothing said between them."""
-
-    name: str
-    calls: int = 0
-    errors: int = 0
-    took_ms: float | None = None
-    spans: frozenset[str] = frozenset()
-
-
-def fold(turns: Sequence["Turn"]) -> None:
+def fold(turns: Sequence[Turn]) -> None:
     """Mark where runs begin and end: `Turn.opens` and `Turn.closes`."""
     begun: list[Turn] = []
     for turn in turns:
@@ -34,12 +20,12 @@ def fold(turns: Sequence["Turn"]) -> None:
     _close(begun)
 
 
-def _goes_on(first: "Turn", turn: "Turn") -> bool:
+def _goes_on(first: Turn, turn: Turn) -> bool:
     silent = not turn.reasoning and not (turn.kind == "error" and turn.name != first.name)
     return turn.kind in ("call", "observation", "error") and turn.name == first.name and silent
 
 
-def _close(turns: Sequence["Turn"]) -> None:
+def _close(turns: Sequence[Turn]) -> None:
     calls = sum(turn.kind == "call" for turn in turns)
     if calls < FEWEST:
         return

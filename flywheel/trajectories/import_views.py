@@ -17,12 +17,13 @@ from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.traces import Trace
 from flywheel.trajectories import import_jobs, uploads
-from flywheel.trajectories.formats import FORMATS, TABLE, FormatError, files, tabular
+from flywheel.trajectories.conversation_turns import Turn
+from flywheel.trajectories.formats import FORMATS, TABLE, files, tabular
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.formats.tabular import FIELDS, Mapped
 from flywheel.trajectories.forms import ImportForm
 from flywheel.trajectories.importing import MAX_BYTES, Report, TooLarge, import_file, label_of
 from flywheel.trajectories.models import Batch, Import
-from flywheel.trajectories.show import Turn
 from flywheel.trajectories.uploads import Upload
 
 BATCHES_SHOWN = 20

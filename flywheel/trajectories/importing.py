@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, Protocol
 
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.trajectories.feedback import Told, tell
-from flywheel.trajectories.formats import FORMATS, Note, Parsed, parse_file, tensorzero
+from flywheel.trajectories.formats import FORMATS, Parsed, parse_file, tensorzero
+from flywheel.trajectories.formats.notes import Note
 from flywheel.trajectories.ledger import Problem
 from flywheel.trajectories.models import Batch, Source, Step
 from flywheel.trajectories.store import Part, patiently, store

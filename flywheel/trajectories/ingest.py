@@ -34,9 +34,10 @@ from flywheel.accounts.models import ApiKey, Project, Scope
 from flywheel.sql import give_back
 from flywheel.trajectories import attempts
 from flywheel.trajectories.events import store_logs
-from flywheel.trajectories.formats import FormatError, otlp
 from flywheel.trajectories.formats import logs as otlp_logs
 from flywheel.trajectories.formats import metrics as otlp_metrics
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.ledger import Problem, Sent
 from flywheel.trajectories.models import Batch, Source
 from flywheel.trajectories.pressure import Busy, Room, door, let_go, retry_after, watch

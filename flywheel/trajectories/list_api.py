@@ -14,7 +14,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
-from flywheel.trajectories import bulk, bulk_views, saved
+from flywheel.trajectories import bulk, saved
 from flywheel.trajectories.facets import facets_of
 from flywheel.trajectories.models import Bulk, Trajectory, View
 from flywheel.trajectories.query import parse
@@ -257,7 +257,7 @@ def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
 def get_bulk_file(request: HttpRequest, pk: int) -> Any:
     """JSON Lines that an export has written; 404 until it is over, and after a week."""
     try:
-        return bulk_views.answer(request, _find(request, pk))
+        return bulk.answer(request, _find(request, pk))
     except Http404 as error:
         raise HttpError(404, str(error)) from None
 

@@ -12,8 +12,8 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.trajectories import saved, show
+from flywheel.trajectories.conversation_turns import Turn
 from flywheel.trajectories.models import Trajectory, View
-from flywheel.trajectories.show import Turn
 
 PEEK = 8
 """Steps at either end in which a preview looks for the request and the answer."""

@@ -25,8 +25,9 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from flywheel.accounts.models import Project, User, record
 from flywheel.trajectories import events
 from flywheel.trajectories.arrivals import fit
-from flywheel.trajectories.formats import FormatError, otlp, parse_file
 from flywheel.trajectories.formats import logs as otlp_logs
+from flywheel.trajectories.formats import otlp, parse_file
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.models import Batch, Quarantined, Source
 from flywheel.trajectories.store import Part, store
 

@@ -10,7 +10,8 @@ from datetime import datetime
 from django.conf import settings
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.formats import FormatError, otlp
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.ingest import Refused, decompress
 from flywheel.trajectories.ledger import Problem
 from flywheel.trajectories.models import Body, Source

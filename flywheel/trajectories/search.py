@@ -12,17 +12,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any
 
-from django.contrib.postgres.indexes import GinIndex
-from django.contrib.postgres.search import SearchVectorField
-from django.db import DatabaseError, models, transaction
+from django.db import DatabaseError, transaction
 from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, Value
 from psycopg.errors import DataError, ProgramLimitExceeded
 
 from flywheel.core import traces
 from flywheel.sql import bound
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models import Words
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +34,6 @@ LONGEST = 100
 """Characters of a word; longer runs are encoded data, which nobody looks for."""
 PHRASE = 50
 """Words that one search may ask for."""
-
-
-class Words(models.Model):
-    """The words of a trajectory, of which a long one has several rows."""
-
-    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="words", db_index=False)
-    part = models.PositiveIntegerField()
-    words = SearchVectorField()
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["trajectory", "part"], name="words_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [GinIndex(fields=["words"], name="words_found", fastupdate=True)]
-
-    def __str__(self) -> str:
-        return f"words {self.part} of trajectory {self.trajectory_id}"
 
 
 def says(text: str) -> Q | None:

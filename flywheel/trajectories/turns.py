@@ -13,9 +13,9 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
 
 from flywheel.templatetags.flywheel import count, duration, money, pretty, tokens
+from flywheel.trajectories.conversation_turns import TEXT_SHOWN, Turn
 from flywheel.trajectories.markup import said
 from flywheel.trajectories.models import Step
-from flywheel.trajectories.show import TEXT_SHOWN, Turn
 
 _CLASSES = {"call": "tool", "error": "observation failing"}
 _WHO = {"system": "System prompt", "user": "User", "assistant": "Agent"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, Step, ToolCall, Trace
 from flywheel.trajectories import search
-from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.models import Source, Trajectory, Words
 from flywheel.trajectories.query import parse
 from flywheel.trajectories.store import store_rollouts
 from tests.conftest import Build, Cast
@@ -117,7 +117,7 @@ def test_growth_is_found_and_what_is_gone_is_not(build: Build) -> None:
     search.index({row.pk: Trace(row.trace_id, [said("pears")])})
     assert (found("apples"), found("pears")) == (set(), {"row"})
     row.delete()
-    assert not search.Words.objects.exists()
+    assert not Words.objects.exists()
 
 
 def test_a_long_trajectory_is_found_by_its_last_words_and_bounded(

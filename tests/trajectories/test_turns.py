@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from flywheel.trajectories.folds import Run
+from flywheel.trajectories.conversation_turns import Run, Turn
 from flywheel.trajectories.models import Step
-from flywheel.trajectories.show import Turn
 from flywheel.trajectories.turns import Turns
 from tests import hostile
 

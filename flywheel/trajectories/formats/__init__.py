@@ -34,8 +34,6 @@ from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.formats.spans import Span
 from flywheel.trajectories.formats.tabular import Mapped
 
-__all__ = ["FORMATS", "Format", "FormatError", "Note", "Parsed", "Read", "parse_file", "parse_jsonl"]
-
 
 @dataclass(frozen=True, slots=True)
 class Read:

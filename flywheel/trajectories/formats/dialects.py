@@ -2,7 +2,7 @@
 
 `facts` is read of every span that arrives, so it only looks attributes up, by the span's plan. `content` reads
 messages, arguments and results, when somebody looks. Where dialects overlap in one span, the more specific one counts:
-OpenInference before the GenAI conventions before what single vendors write.
+OpenInference before the GenAI conventions before what single libraries write.
 """
 
 import functools
@@ -17,7 +17,7 @@ from flywheel.trajectories.formats import genai, openinference, plans, shapes, v
 from flywheel.trajectories.formats.plans import Plan
 from flywheel.trajectories.formats.reading import cost, count, structured
 from flywheel.trajectories.formats.spans import Content, Facts, Span, first, word
-from flywheel.trajectories.formats.vendors import payloads
+from flywheel.trajectories.formats.vendors import mlflow, payloads
 
 
 def facts(span: Span, plan: Plan | None = None) -> Facts:
@@ -27,8 +27,8 @@ def facts(span: Span, plan: Plan | None = None) -> Facts:
     attributes = span.attributes
     if plan is None:
         plan = plans.of(attributes)
-    vendor = _vendor(span, plan)
-    facts = Facts(_kind(span, vendor, plan))
+    dialect = _dialect(span, plan)
+    facts = Facts(_kind(span, dialect, plan))
     for name, key, others in plan.words:
         value = attributes[key]
         if others and (value is None or value == ""):
@@ -53,8 +53,8 @@ def facts(span: Span, plan: Plan | None = None) -> Facts:
         facts.metadata = dict(said)
     for key, name in plan.metadata:
         facts.metadata[name] = payloads.decoded(attributes[key])
-    if vendor is not None:
-        vendor.facts(span, facts)
+    if dialect is not None:
+        dialect.facts(span, facts)
     facts.environment = _environment(span.resource) or facts.environment
     return facts
 
@@ -67,8 +67,8 @@ def content(span: Span, kind: Kind | None) -> Content:
         preferred = openinference.content(span, kind)
         preferred.fill(read)
         read = preferred
-    if (vendor := _vendor(span, plans.of(span.attributes))) is not None:
-        vendor.content(span, kind, read)
+    if (dialect := _dialect(span, plans.of(span.attributes))) is not None:
+        dialect.content(span, kind, read)
     return read
 
 
@@ -84,12 +84,12 @@ def output(span: Span, kind: Kind | None) -> list[Message]:
     said: list[Message] = []
     if "openinference.span.kind" in attributes:
         said = openinference.output(attributes, kind)
-    vendor = _vendor(span, plans.of(attributes))
-    if vendor is None:
+    dialect = _dialect(span, plans.of(attributes))
+    if dialect is None:
         return said or genai.answers(span)
     outputs = {key: value for key, value in attributes.items() if not key.startswith(_INPUTS)}
     read = Content(output=said or genai.answers(span))
-    vendor.content(Span("", "", span.parent_id, attributes=outputs, events=span.events, scope=span.scope), kind, read)
+    dialect.content(Span("", "", span.parent_id, attributes=outputs, events=span.events, scope=span.scope), kind, read)
     return read.output
 
 
@@ -161,7 +161,7 @@ WRITTEN_CALL = '{"tool"'
 
 def _is_current(span: Span, plan: Plan) -> bool:
     """Whether messages can stand nowhere but in the attributes of the current GenAI conventions."""
-    return plan.is_current and not span.events and span.scope.get("name") != vendors.mlflow.SCOPE
+    return plan.is_current and not span.events and span.scope.get("name") != mlflow.SCOPE
 
 
 def tools(span: Span, plan: Plan | None = None) -> list[dict[str, Any]]:
@@ -178,8 +178,8 @@ def tools(span: Span, plan: Plan | None = None) -> list[dict[str, Any]]:
         return content(span, None).tools
     if (flat := openinference.schemas(attributes) or genai.functions(attributes)) is not None:
         return _flat(flat)
-    vendor = _vendor(span, plan)
-    return vendor.tools(span) if vendor is not None else []
+    dialect = _dialect(span, plan)
+    return dialect.tools(span) if dialect is not None else []
 
 
 @functools.lru_cache(maxsize=256)
@@ -206,19 +206,19 @@ def _whole(span: Span) -> Span:
     return span
 
 
-def _vendor(span: Span, plan: Plan) -> vendors.Vendor | None:
-    return plan.vendor or vendors.of_scope(span.scope)
+def _dialect(span: Span, plan: Plan) -> vendors.Dialect | None:
+    return plan.dialect or vendors.of_scope(span.scope)
 
 
-def _kind(span: Span, vendor: vendors.Vendor | None, plan: Plan) -> Kind | None:
+def _kind(span: Span, dialect: vendors.Dialect | None, plan: Plan) -> Kind | None:
     """What the span is; None for one that is not an agent's, such as an HTTP request."""
     if plan.is_openinference and (named := span.attributes["openinference.span.kind"]) is not None:
         return openinference.KINDS.get(str(named).upper())
-    if vendor is None:
+    if dialect is None:
         return genai.kind(span)
     if vendors.is_placeholder(span):
         return None
-    return genai.kind(span) or vendor.kind(span)
+    return genai.kind(span) or dialect.kind(span)
 
 
 def _finish(value: Any) -> str:

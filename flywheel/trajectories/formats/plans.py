@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.trajectories.formats import judgments, vendors
+from flywheel.trajectories.formats.vendors import mlflow
 
 META = "flywheel.meta."
 OUTCOME = "flywheel.outcome"
@@ -65,7 +66,7 @@ _TOOLS = (
     "gen_ai.request.tools",
     "llm.request.functions.",
     "llm.tools.",
-    *vendors.mlflow.INPUTS,  # also known by its scope alone
+    *mlflow.INPUTS,  # also known by its scope alone
 )
 _ERRORS = ("error.type", "error.message", "exception.message")
 
@@ -90,7 +91,7 @@ class Plan:
     """Attributes that are metadata, each with its name there."""
     speaks: bool
     """Whether some attribute may hold messages."""
-    vendor: vendors.Vendor | None
+    dialect: vendors.Dialect | None
     is_openinference: bool
     has_operation: bool
     is_current: bool
@@ -121,7 +122,7 @@ _PLANS: dict[Keys, Plan] = {}
 def _made(keys: Keys) -> Plan:
     names = frozenset(keys)
     said = {name: there for name, every in _ALL_KEYS.items() if (there := tuple(key for key in every if key in names))}
-    vendor = vendors.of(names)
+    dialect = vendors.of(names)
     rest = [key for key in keys if key not in _KNOWN]
     metadata = [(key, _named(key)) for key in rest if key.startswith(_PREFIXES)]
     is_openinference = "openinference.span.kind" in names
@@ -134,13 +135,13 @@ def _made(keys: Keys) -> Plan:
         said=said.get("metadata", ()),
         metadata=tuple((key, name) for key, name in metadata if name),
         speaks=any(not key.startswith((*_PREFIXES, *_SILENT)) for key in rest),
-        vendor=vendor,
+        dialect=dialect,
         is_openinference=is_openinference,
         has_operation="gen_ai.operation.name" in names,
-        is_current=vendor is None
+        is_current=dialect is None
         and not is_openinference
         and not any(key.startswith(("gen_ai.completion.", "gen_ai.prompt.")) for key in keys),
-        has_tools=vendor is not None or any(key.startswith(_TOOLS) for key in keys),
+        has_tools=dialect is not None or any(key.startswith(_TOOLS) for key in keys),
         has_error=not names.isdisjoint(_ERRORS),
         has_outcome=OUTCOME in names,
         has_judgments=not names.isdisjoint(judgments.FLAT),

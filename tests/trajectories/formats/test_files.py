@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Trace
-from flywheel.trajectories.formats import FORMATS, FormatError, parse_jsonl
+from flywheel.trajectories.formats import FORMATS, parse_jsonl
+from flywheel.trajectories.formats.reading import FormatError
 from tests.trajectories.formats.sending import envelope, span
 
 WORKBENCH = Path(__file__).parents[4] / "shared/data/workbench"

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Trace
-from flywheel.trajectories.formats import FORMATS, Note, Parsed, parse_file, parse_jsonl
+from flywheel.trajectories.formats import FORMATS, Parsed, parse_file, parse_jsonl
+from flywheel.trajectories.formats.notes import Note
 
 FILES = Path(__file__).parent / "files"
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.trajectories.formats import FormatError, Parsed, files, parse_file
+from flywheel.trajectories.formats import Parsed, files, parse_file
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.formats.tabular import guess, read_mapping
 
 pyarrow = pytest.importorskip("pyarrow")

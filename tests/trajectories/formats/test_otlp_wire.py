@@ -12,7 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.trace import Link, Status, StatusCode, Tracer
 
 from flywheel.core.digests import canonical
-from flywheel.trajectories.formats import FormatError, otlp
+from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.reading import FormatError
 from tests.trajectories.formats.sending import as_json, both, envelope, record, span
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.trajectories.arrivals import Reader, called, title
-from flywheel.trajectories.formats import dialects, plans, vendors
+from flywheel.trajectories.formats import dialects, plans
 from flywheel.trajectories.formats.spans import Span
+from flywheel.trajectories.formats.vendors import mlflow
 from tests.trajectories.formats.test_golden import junk, mangled
 
 SPEAKING = {"gen_ai.operation.name": "chat"}
@@ -48,7 +49,7 @@ def spoken(draw: st.DrawFn) -> Span:
     written = listed.flatmap(lambda value: st.sampled_from([value, json.dumps(value), json.dumps(value)[:-1]]))
     given = {"gen_ai.input.messages": draw(written), "gen_ai.output.messages": draw(written)}
     extra = draw(st.sampled_from([{}, {}, {"gen_ai.prompt.0.content": "Old"}, {"mlflow.chat.tools": "[]"}]))
-    scope = draw(st.sampled_from([{}, {}, {"name": vendors.mlflow.SCOPE}]))
+    scope = draw(st.sampled_from([{}, {}, {"name": mlflow.SCOPE}]))
     return Span("1" * 32, "2" * 16, attributes=SPEAKING | given | extra, scope=scope)
 
 

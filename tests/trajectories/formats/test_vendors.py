@@ -1,4 +1,4 @@
-"""Shapes of vendors that no fixture holds: older versions, other frameworks, other settings."""
+"""Shapes of dialects that no fixture holds: older versions, other frameworks, other settings."""
 
 import json
 from typing import Any

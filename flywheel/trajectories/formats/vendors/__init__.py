@@ -1,6 +1,6 @@
-"""What single vendors write beside or instead of the conventions, one module each.
+"""The dialects of single libraries, which they write beside or instead of the conventions, one module each.
 
-A vendor is known by one of its `MARKS` among a span's attributes. `KEYS` are attributes that say a fact as they are;
+A dialect is known by one of its `MARKS` among a span's attributes. `KEYS` are attributes that say a fact as they are;
 they stand behind all conventions' names. `facts` and `content` add what takes more, and only what is not known yet.
 """
 
@@ -12,7 +12,7 @@ from flywheel.trajectories.formats.spans import Content, Facts, Span
 from flywheel.trajectories.formats.vendors import langfuse, langsmith, logfire, mlflow, traceloop, vercel
 
 
-class Vendor(Protocol):
+class Dialect(Protocol):
     MARKS: tuple[str, ...]
     KEYS: dict[str, tuple[str, ...]]
     METADATA: tuple[str, ...]
@@ -26,29 +26,29 @@ class Vendor(Protocol):
     def content(self, span: Span, kind: Kind | None, read: Content) -> None: ...
 
 
-VENDORS: tuple[Vendor, ...] = (langfuse, langsmith, vercel, mlflow, traceloop, logfire)
+DIALECTS: tuple[Dialect, ...] = (langfuse, langsmith, vercel, mlflow, traceloop, logfire)
 
-_BY_MARK = {mark: vendor for vendor in VENDORS for mark in vendor.MARKS}
+_BY_MARK = {mark: dialect for dialect in DIALECTS for mark in dialect.MARKS}
 _NOISE = ("langsmith.metadata.ls_", "langsmith.metadata.LANGSMITH_", "langsmith.metadata.usage_metadata")
 
-PREFIXES = tuple(prefix for vendor in VENDORS for prefix in vendor.METADATA)
-INPUTS = tuple(prefix for vendor in VENDORS for prefix in vendor.INPUTS)
+PREFIXES = tuple(prefix for dialect in DIALECTS for prefix in dialect.METADATA)
+INPUTS = tuple(prefix for dialect in DIALECTS for prefix in dialect.INPUTS)
 
 
 def keys(fact: str) -> tuple[str, ...]:
-    """The attributes in which vendors say this fact."""
-    return tuple(key for vendor in VENDORS for key in vendor.KEYS.get(fact, ()))
+    """The attributes in which dialects say this fact."""
+    return tuple(key for dialect in DIALECTS for key in dialect.KEYS.get(fact, ()))
 
 
-def of(names: Container[str]) -> Vendor | None:
+def of(names: Container[str]) -> Dialect | None:
     """Whose instrumentation wrote a span with attributes of these names, where it left its marks."""
-    for mark, vendor in _BY_MARK.items():
+    for mark, dialect in _BY_MARK.items():
         if mark in names:
-            return vendor
+            return dialect
     return None
 
 
-def of_scope(scope: Mapping[str, Any]) -> Vendor | None:
+def of_scope(scope: Mapping[str, Any]) -> Dialect | None:
     """Whose instrumentation wrote a span without marks, where its scope says so."""
     return mlflow if scope.get("name") == mlflow.SCOPE else None
 

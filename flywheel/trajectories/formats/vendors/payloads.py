@@ -1,6 +1,6 @@
 """What applications log of a model call or a function call, in whatever shape. Total: never raises.
 
-Vendors keep a request and an answer as one JSON text: OpenAI's chat or Responses, LangChain's messages, a list of
+Libraries keep a request and an answer as one JSON text: OpenAI's chat or Responses, LangChain's messages, a list of
 messages, or what an application made up itself.
 """
 
@@ -21,7 +21,7 @@ _NESTED = ("messages", "choices", "generations", "message", "data")
 
 
 def decoded(value: Any) -> Any:
-    """The value of a JSON text, also of a mere string or number: vendors write every attribute so."""
+    """The value of a JSON text, also of a mere string or number: some libraries write every attribute so."""
     if isinstance(value, str) and value[:1] == '"' and value[-1:] == '"':
         try:
             return plain(load(value))

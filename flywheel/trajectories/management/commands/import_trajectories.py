@@ -8,7 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.formats import FORMATS, TABLE, FormatError
+from flywheel.trajectories.formats import FORMATS, TABLE
+from flywheel.trajectories.formats.reading import FormatError
 from flywheel.trajectories.importing import Report, import_file, kept_aside
 
 PROBLEMS_TOLD = 20

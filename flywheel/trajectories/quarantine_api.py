@@ -1,4 +1,4 @@
-"""For programs: what was rejected, and what is kept for how long."""
+"""The quarantine for programs: what was rejected, replayed or dismissed."""
 
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.paging import BadCursor, keyset
-from flywheel.trajectories import quarantine, retention
+from flywheel.trajectories import quarantine
 from flywheel.trajectories.models import Quarantined
 
 router = Router(tags=["trajectories"])
@@ -50,19 +50,6 @@ class QuarantinedWithContent(QuarantinedOut):
 class ReplayIn(Schema):
     content: str | None = None
     """JSON to be stored in its place; what came is replayed without it."""
-
-
-class RetentionDays(Schema):
-    """Days; null is for ever."""
-
-    bodies_days: int = Field(7, ge=0, le=3650)
-    quarantine_days: int = Field(30, ge=1, le=3650)
-    ledger_days: int | None = Field(None, ge=1, le=3650)
-    production_days: int | None = Field(None, ge=1, le=3650)
-    import_days: int | None = Field(None, ge=1, le=3650)
-    rollout_days: int | None = Field(None, ge=1, le=3650)
-    takes_used: bool = False
-    """Whether age also takes what people have decided about, made tasks of, or measured with."""
 
 
 @router.get("/quarantine", response=QuarantinePage, auth=Key(Scope.BUILD), operation_id="list_quarantined")
@@ -108,19 +95,6 @@ def dismiss_quarantined(request: HttpRequest, pk: int) -> Quarantined:
         return quarantine.dismiss(item=_find(request, pk), actor=asked.actor, through=asked.through)
     except quarantine.Decided as error:
         raise HttpError(409, str(error)) from None
-
-
-@router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="get_retention")
-def get_retention(request: HttpRequest) -> Any:
-    """For how many days the project keeps what."""
-    return retention.of(keyed(request).project)
-
-
-@router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="set_retention")
-def set_retention(request: HttpRequest, wanted: RetentionDays) -> Any:
-    """Keep things for so many days from now on; what is older is deleted within minutes."""
-    asked = keyed(request)
-    return retention.set_retention(project=asked.project, actor=asked.actor, through=asked.through, **wanted.dict())
 
 
 def _find(request: HttpRequest, pk: int) -> Quarantined:

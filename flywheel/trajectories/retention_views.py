@@ -1,22 +1,17 @@
-"""What is kept: the project's retention, the deletion of one trajectory, and a step's values as files."""
+"""How long a project keeps what arrives: the settings page, and what it would delete now."""
 
-import json
 from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.utils.text import slugify
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.templatetags.flywheel import count as counted
 from flywheel.trajectories import retention
-from flywheel.trajectories.delete import delete, held_by
-from flywheel.trajectories.load import complete
-from flywheel.trajectories.models import Blob, Retention, Step, Trajectory
+from flywheel.trajectories.models import Retention
 
 
 def _days(label: str, help: str = "", least: int = 1, required: bool = False) -> forms.IntegerField:
@@ -86,44 +81,3 @@ def _preview(row: Retention) -> dict[str, Any]:
 
 def _initial(row: Retention) -> dict[str, Any]:
     return {name: getattr(row, name) for name in (*retention.DAYS, "takes_used")}
-
-
-@require_http_methods(["GET", "POST"])
-@requires(Permission.ADMIN)
-def delete_page(request: PageRequest, trace_id: str) -> HttpResponse:
-    """What holds its content, what of that goes and what stays; and the button."""
-    row = _find(request, trace_id)
-    if request.method == "POST":
-        steps = delete(trajectory=row, actor=request.actor, reason=request.POST.get("reason", "")[:1000].strip())
-        messages.success(request, f"Trajectory {trace_id[:12]} was deleted with its {counted(steps)} steps.")
-        return redirect("trajectories:index", request.project.slug)
-    return render(request, "trajectories/delete.html", {"trajectory": row, "held": held_by(row)})
-
-
-# A step's values as files
-
-
-@require_GET
-@requires(Permission.VIEW)
-def download(request: PageRequest, trace_id: str) -> HttpResponse:
-    """A whole step as JSON, or one large value of it."""
-    row = _find(request, trace_id)
-    step = get_object_or_404(Step, trajectory=row, span_id=request.GET.get("step", ""))
-    digest = request.GET.get("value", "")
-    name = f"{trace_id[:12]}-{slugify(step.span_id)[:24] or step.position}"
-    if digest:
-        if digest not in (step.blobs or ()):
-            raise Http404
-        value = get_object_or_404(Blob, project=request.project, sha256=digest)
-        return _file(value.content, f"{name}-{digest[:8]}.txt")
-    complete([step], [row])
-    return _file(json.dumps(step.raw, indent=2, ensure_ascii=False), f"{name}.json")
-
-
-def _file(content: str, name: str) -> HttpResponse:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
-    return HttpResponse(content.encode(errors="replace"), content_type="text/plain; charset=utf-8", headers=headers)
-
-
-def _find(request: PageRequest, trace_id: str) -> Trajectory:
-    return get_object_or_404(Trajectory.objects.select_related("agent"), project=request.project, trace_id=trace_id)

@@ -1,4 +1,4 @@
-"""What people keep of the list of trajectories, and what they do with many of them at once."""
+"""What people keep of the list of trajectories, and the names that its filters know."""
 
 from typing import ClassVar
 
@@ -7,7 +7,6 @@ from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
-from flywheel.jobs import Job, JobEvent
 
 
 class View(models.Model):
@@ -51,50 +50,6 @@ class Taste(models.Model):
 
     def __str__(self) -> str:
         return f"list of {self.user} in {self.project}"
-
-
-class Bulk(Job):
-    """One thing done with many trajectories (`bulk.py`): those that a filter found when it was asked for."""
-
-    action = models.CharField(max_length=16)
-    options = models.JSONField(default=dict, blank=True)
-    """What the action needs: `{"tags": […]}`, `{"format": "atif"}`, `{"reason": "…"}`."""
-    q = models.TextField(blank=True)
-    """The filter, in which times that are counted from now are written out."""
-    ids = ArrayField(models.CharField(max_length=64), default=list, blank=True)
-    """Trace ids, instead of the filter."""
-    up_to = models.PositiveBigIntegerField()
-    """Key of the newest trajectory that there was: what arrives later is left alone."""
-    at = models.PositiveBigIntegerField(default=0)
-    """Key of the last trajectory that is done, written with what was done to it."""
-    report = models.JSONField(default=dict, blank=True)
-    """`{"changed", "skipped": {reason: count}, "failed": {reason: count}, "examples": [{"trace_id", "reason"}]}`;
-    of an export also the `file` and its `size`."""
-    through = models.CharField(max_length=120, blank=True)
-    """The API key that asked."""
-
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"bulk action {self.pk}"
-
-
-class BulkKeys(models.Model):
-    """Keys of all that a bulk action is about, in order, as they matched when it was asked for."""
-
-    job = models.OneToOneField(Bulk, on_delete=models.CASCADE, related_name="+", primary_key=True)
-    keys = ArrayField(models.BigIntegerField())
-
-    def __str__(self) -> str:
-        return f"keys of {self.job}"
-
-
-class BulkEvent(JobEvent):
-    job = models.ForeignKey(Bulk, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Item(models.Model):

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
-from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.models.trajectory import Trajectory
 
 
 class Comment(models.Model):

@@ -1,0 +1,28 @@
+"""Shapes that several routers of this room take or answer."""
+
+from datetime import datetime
+
+from ninja import Field, Schema
+
+LIST_MAX = 200
+
+
+class ListQuery(Schema):
+    limit: int = Field(50, ge=1, le=LIST_MAX)
+    cursor: str = ""
+
+
+class FeedbackOut(Schema):
+    span_id: str
+    """Of the step that it is about; empty for the whole trajectory."""
+    key: str
+    value: bool | int | float | str | None
+    score: float | None
+    """The number, also where the value is a label."""
+    comment: str
+    source: str
+    by: str
+    at: datetime
+    received_at: datetime
+    current: bool
+    """Whether it holds: the newest of its giver about this."""

@@ -1,0 +1,226 @@
+"""What agents did: trajectories.
+
+A trajectory is identified by (project, trace id), a step by (trajectory, span id); both arrive again by design (OTLP
+clients resend) and out of order. Columns on `Trajectory` that other rooms fill (`proposed_bucket`, `label`) are
+here so that the list never joins.
+"""
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import BrinIndex, GinIndex
+from django.db import models
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Agent, Version
+
+
+class Source(models.TextChoices):
+    PRODUCTION = "production", "production"
+    IMPORT = "import", "import"
+    ROLLOUT = "rollout", "rollout"
+
+
+class Outcome(models.TextChoices):
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+class Label(models.TextChoices):
+    """What a person said of the whole trajectory."""
+
+    FAILURE = "failure"
+    PASS = "pass"  # noqa: S105
+
+
+class Trajectory(models.Model):
+    """A complete agent episode."""
+
+    # Foreign keys on the path of ingest have no index of their own where another one begins with them.
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
+    trace_id = models.CharField(max_length=64)
+    source = models.CharField(max_length=16, choices=Source, default=Source.PRODUCTION)
+    agent = models.ForeignKey(Agent, on_delete=models.SET_NULL, null=True, blank=True, related_name="trajectories")
+    version = models.ForeignKey(
+        Version, on_delete=models.SET_NULL, null=True, blank=True, related_name="trajectories", db_index=False
+    )
+    agent_name = models.CharField(max_length=200, blank=True)
+    version_label = models.CharField(max_length=100, blank=True)
+    """As the agent reported it, whether we know that version or not."""
+    session_id = models.CharField(max_length=200, blank=True)
+    """The source cluster: everything of one session is split together."""
+    user_id = models.CharField(max_length=200, blank=True)
+    environment = models.CharField(max_length=100, blank=True)
+    title = models.CharField(max_length=300, blank=True)
+    """The first line of the first request."""
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    received_at = models.DateTimeField(default=timezone.now)
+    changed_at = models.DateTimeField(default=timezone.now)
+    """When the last step arrived."""
+    detected_at = models.DateTimeField(null=True, blank=True)
+    """When detectors last read it, or a rollout was made searchable; older than `changed_at` or empty means that they
+    still have to."""
+    latency_ms = models.FloatField(null=True, blank=True)
+    step_count = models.PositiveIntegerField(default=0)
+    tool_names = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    error_count = models.PositiveIntegerField(default=0)
+    tokens_in = models.PositiveBigIntegerField(null=True, blank=True)
+    tokens_out = models.PositiveBigIntegerField(null=True, blank=True)
+    cost_usd = models.FloatField(null=True, blank=True)
+    outcome = models.CharField(max_length=16, choices=Outcome, null=True, blank=True)  # noqa: DJ001 unknown is not ""
+    interventions = models.JSONField(default=list, blank=True)
+    """As `core.traces.Intervention.to_json`, oldest first."""
+    tools = models.JSONField(default=list, blank=True)
+    """Tool definitions that the agent had."""
+    tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+    said = models.JSONField(default=dict, blank=True)
+    """Which step said what about the whole, and when: `facts.py` merges late parts with it, in any order."""
+    event_count = models.PositiveIntegerField(default=0)
+    """Rows of `Event` about it."""
+    feedback_count = models.PositiveIntegerField(default=0)
+    """Rows of `Feedback` about it that hold now."""
+    proposed_bucket = models.CharField(max_length=64, blank=True)
+    """The strongest open proposal; `failures` keeps it."""
+    proposed_score = models.FloatField(null=True, blank=True)
+    label = models.CharField(max_length=16, choices=Label, blank=True)
+    """What a person decided; `failures` keeps it."""
+    label_bucket = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        verbose_name_plural = "trajectories"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["project", "trace_id"], name="trajectory_once")
+        ]
+        indexes: ClassVar[list[models.Index]] = [
+            # What lists filter by lies in the index of their order: a filter that few rows pass walks it, never the
+            # rows, which are twenty times as wide. The words in it are bounded so that it holds them in any script.
+            models.Index(
+                fields=["project", "-started_at", "-id"],
+                name="trajectory_listed",
+                include=[
+                    "source",
+                    "outcome",
+                    "version",
+                    "agent",
+                    "agent_name",
+                    "version_label",
+                    "environment",
+                    "proposed_bucket",
+                    "proposed_score",
+                    "label",
+                    "label_bucket",
+                    "latency_ms",
+                    "cost_usd",
+                    "tokens_in",
+                    "tokens_out",
+                    "step_count",
+                    "error_count",
+                    "feedback_count",
+                ],
+            ),
+            # What next to nothing passes is found by an index of its own, else that whole index would be walked for it.
+            # None of them serves who knows the project alone: while there are few rows, ingest's look-up by trace id
+            # would be planned through the smallest that does.
+            # Names of which there are few: equal ones share an entry, so this one is small, and PostgreSQL 18 skips
+            # from one value of a leading column to the next where it is asked for a later one. It begins with what lies
+            # in no order among the rows, or the planner would take all it leads to for neighbours.
+            models.Index(
+                fields=[
+                    "outcome",
+                    "project",
+                    "source",
+                    "environment",
+                    "version",
+                    "agent",
+                    "version_label",
+                    "agent_name",
+                ],
+                name="trajectory_kinds",
+            ),
+            models.Index(
+                fields=["project", "latency_ms"],
+                name="trajectory_by_latency",
+                condition=models.Q(latency_ms__isnull=False),
+            ),
+            models.Index(
+                fields=["project", "cost_usd"], name="trajectory_by_cost", condition=models.Q(cost_usd__isnull=False)
+            ),
+            # Of all: what is known of the values of a partial index, the planner does not use.
+            models.Index(
+                Coalesce(models.F("tokens_in"), 0) + Coalesce(models.F("tokens_out"), 0),
+                models.F("project"),
+                name="trajectory_by_tokens",
+            ),
+            models.Index(
+                fields=["project", "proposed_score"],
+                name="trajectory_by_score",
+                condition=models.Q(proposed_score__isnull=False),
+            ),
+            models.Index(fields=["step_count", "error_count", "project"], name="trajectory_by_steps"),
+            models.Index(fields=["user_id", "project", "-started_at"], name="trajectory_by_user"),
+            models.Index(fields=["session_id", "project"], name="trajectory_by_session"),
+            # What most rows lack is indexed only where it is there: an index costs every row its write.
+            models.Index(
+                fields=["project", "source", "-started_at", "-id"],
+                name="trajectory_by_source",
+                condition=~models.Q(source=Source.PRODUCTION),
+            ),
+            # Of a bucket, what waits and what people filed there: counting either by day reads the index alone.
+            models.Index(
+                fields=["project", "proposed_bucket", "-started_at"],
+                name="trajectory_waiting",
+                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source=Source.ROLLOUT),
+            ),
+            models.Index(
+                fields=["project", "-proposed_score", "-id"],
+                name="trajectory_surest",
+                condition=models.Q(label="") & ~models.Q(proposed_bucket="") & ~models.Q(source=Source.ROLLOUT),
+            ),
+            models.Index(
+                fields=["project", "label_bucket", "-started_at"],
+                name="trajectory_failed",
+                condition=models.Q(label=Label.FAILURE) & ~models.Q(source=Source.ROLLOUT),
+            ),
+            models.Index(
+                fields=["version", "-started_at"], name="trajectory_by_version", condition=~models.Q(version=None)
+            ),
+            models.Index(
+                fields=["project", "label", "-started_at"], name="trajectory_labelled", condition=~models.Q(label="")
+            ),
+            models.Index(
+                fields=["project", "id"],
+                name="trajectory_undetected",
+                condition=models.Q(detected_at=None) | models.Q(detected_at__lt=models.F("changed_at")),
+            ),
+            models.Index(
+                fields=["project", "-started_at", "-id"],
+                name="trajectory_intervened",
+                condition=~models.Q(interventions=[]),
+            ),
+            GinIndex(fields=["tool_names"], name="trajectory_tools"),
+            GinIndex(fields=["tags"], name="trajectory_tags"),
+            BrinIndex(fields=["received_at"], name="trajectory_oldest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"trajectory {self.trace_id[:12]}"
+
+    @property
+    def bucket(self) -> str:
+        """The one that a person chose, or else the one that is proposed."""
+        return self.label_bucket if self.label else self.proposed_bucket
+
+    @property
+    def tokens(self) -> int | None:
+        """In and out together; None when neither is known."""
+        known = [count for count in (self.tokens_in, self.tokens_out) if count is not None]
+        return sum(known) if known else None
+
+    @property
+    def cluster(self) -> str:
+        """The unit that is split and resampled: the session, or the trajectory alone when it names none."""
+        return self.session_id or self.trace_id
