@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from flywheel.core.envs import Table
 from flywheel.environments.make import core_task
+from flywheel.environments.models import Play
 from flywheel.environments.play import conversation, environment_of
-from flywheel.environments.play_models import Play
 
 log = logging.getLogger(__name__)
 

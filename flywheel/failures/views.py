@@ -12,11 +12,10 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.buckets import DETECTORS
 from flywheel.failures import correction, counts, desk, forms, life, queue, queue_desk, review
-from flywheel.failures.bucket_models import Priority
 from flywheel.failures.bucket_views import days_of
 from flywheel.failures.buckets import offered
 from flywheel.failures.label import Superseded, describe, tools_of, undo
-from flywheel.failures.models import Decision, Failure, Queue
+from flywheel.failures.models import Decision, Failure, Priority, Queue
 from flywheel.trajectories import actions
 from flywheel.trajectories.models import Trajectory
 

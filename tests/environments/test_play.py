@@ -18,9 +18,8 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.environments import generate, make, play_state, trials
 from flywheel.environments import play as verbs
 from flywheel.environments.make import CannotMake, core_task, environment, environment_version
-from flywheel.environments.models import Environment, Generation, Opening, Split, Task
+from flywheel.environments.models import Environment, Generation, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.play_forms import MoveForm
-from flywheel.environments.play_models import Play, PlayTurn
 from flywheel.jobs import Lease, State
 from tests.conftest import Build, Cast
 from workers import playing
