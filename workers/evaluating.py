@@ -29,8 +29,8 @@ from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampli
 from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, Verdict
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import MEASURED, Opening, Split, Task
+from flywheel.environments.task_rows import core_task
 from flywheel.evals import budget, results
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun

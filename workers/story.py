@@ -24,8 +24,10 @@ from flywheel.core.gate import Policy as Rules
 from flywheel.core.reward_audit import LEAST
 from flywheel.core.traces import Trace
 from flywheel.environments import suites
-from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
+from flywheel.environments.environment_versions import CannotMake, environment_version
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
+from flywheel.environments.recorded_tasks import task_from
 from flywheel.evals import reward_audit
 from flywheel.evals import run as evals
 from flywheel.evals.models import EvalRun, RewardAudit

@@ -29,8 +29,8 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import Opening, Split
+from flywheel.environments.task_rows import core_task
 from flywheel.evals import run as evals
 from flywheel.jobs import Lease, LeaseLost, State
 from flywheel.training import dataset as datasets

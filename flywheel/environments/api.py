@@ -16,9 +16,9 @@ from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import bulk, figures, generate, ledger, make
+from flywheel.environments import bulk, environment_versions, figures, frozen_sets, generate, ledger, recorded_tasks
 from flywheel.environments.choice import fresh
-from flywheel.environments.make import CannotMake
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, EnvironmentVersion, Generation, Opening, Split, Task, TaskSet
 from flywheel.environments.retire import retire
 from flywheel.failures.models import Failure
@@ -307,7 +307,7 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
         elif wanted.weights is not None:
             verifier |= {"weights": wanted.weights}
         verifier = wanted.verifier or verifier
-        made = make.environment(
+        made = environment_versions.environment(
             project=project,
             name=wanted.name,
             actor=keyed(request).actor,
@@ -364,7 +364,7 @@ def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn)
     elif wanted.weights is not None:
         verifier["weights"] = wanted.weights
     try:
-        made = make.environment_version(
+        made = environment_versions.environment_version(
             environment=row,
             actor=keyed(request).actor,
             config=config,
@@ -456,7 +456,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     if failure is None:
         raise HttpError(404, f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
     try:
-        task, is_new = make.task_from(
+        task, is_new = recorded_tasks.task_from(
             failure=failure,
             environment=_environment(request, name),
             actor=keyed(request).actor,
@@ -523,7 +523,7 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
         if missing := sorted(set(wanted.tasks) - {task.number for task in tasks}):
             raise HttpError(422, f"tasks: {row} has no task {missing[0]}")
     try:
-        made = make.freeze(
+        made = frozen_sets.freeze(
             environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks, through=keyed(request).through
         )
     except CannotMake as error:
@@ -563,7 +563,7 @@ def _refuse_attaching(request: HttpRequest, kind: str) -> None:
     asked = keyed(request)
     if kind not in KINDS or not KINDS[kind].is_external:
         return
-    if Scope.ADMIN not in asked.key.scopes or not make.may_attach(asked.project, asked.actor):
+    if Scope.ADMIN not in asked.key.scopes or not environment_versions.may_attach(asked.project, asked.actor):
         raise HttpError(403, "only an admin attaches a server: a key with the scope 'admin' too is wanted")
 
 

@@ -18,8 +18,8 @@ from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.writing import FORMATS, CannotExport, Export, File, uncarried
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion, Opening, Split, TaskSet
+from flywheel.environments.task_rows import core_task
 
 TASKS_MAX = 2_000
 """Of a download by page or API; `manage.py export_environment` takes any number."""

@@ -9,7 +9,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.variants import Entity, Spec
-from flywheel.environments import make, variants
+from flywheel.environments import environment_versions, variants
 from flywheel.environments.api import GenerationOut, _task
 from flywheel.environments.models import Generation
 
@@ -63,6 +63,6 @@ def make_variants(request: HttpRequest, name: str, number: int, wanted: Variants
             key=wanted.key or uuid.uuid4(),
             through=keyed(request).through,
         )
-    except make.CannotMake as error:
+    except environment_versions.CannotMake as error:
         raise HttpError(422, str(error)) from None
     return Status(202, job)

@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.environments.make import CannotMake, latest
+from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore, Rescored

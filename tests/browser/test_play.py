@@ -11,7 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.core.envs.kinds import KINDS
 from flywheel.environments import play as verbs
-from flywheel.environments.make import environment
+from flywheel.environments.environment_versions import environment
 from flywheel.environments.models import Play, Split, Task
 from tests.browser.browse import NARROW, Tab
 

@@ -14,7 +14,7 @@ from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
 from flywheel.core.stats import cohen_kappa
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import make, proving, trials
+from flywheel.environments import environment_versions, proving, trials
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
 from flywheel.evals import compare, rescore
 from flywheel.evals import run as verbs
@@ -55,7 +55,7 @@ def server(build: Build) -> Iterator[JudgeServer]:
 
 
 def judged(build: Build, *more: dict[str, Any], **fields: Any) -> EnvironmentVersion:
-    return make.environment_version(
+    return environment_versions.environment_version(
         environment=build.environment(),
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},
