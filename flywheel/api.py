@@ -10,10 +10,13 @@ from ninja import NinjaAPI
 
 from flywheel.accounts.api import router as accounts
 from flywheel.agents.api import router as agents
-from flywheel.environments.api import router as environments
+from flywheel.environments.environment_api import router as environments
 from flywheel.environments.export_api import router as exports
+from flywheel.environments.generation_api import router as generations
 from flywheel.environments.play_api import router as plays
 from flywheel.environments.sandbox_api import router as sandboxes
+from flywheel.environments.task_api import router as tasks
+from flywheel.environments.task_set_api import router as task_sets
 from flywheel.environments.variant_api import router as variations
 from flywheel.environments.verifier_api import router as verifier_trials
 from flywheel.evals.api import router as evals
@@ -55,6 +58,9 @@ for router in (
     similar,
     measures,
     environments,
+    generations,
+    tasks,
+    task_sets,
     exports,
     plays,
     sandboxes,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from django.http import HttpResponseBase, StreamingHttpResponse
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.core import envs
@@ -29,6 +30,7 @@ _REF = re.compile(r"([\w-]+)@v?(\d{1,9})", re.ASCII)
 __all__ = [
     "FORMATS",
     "CannotExport",
+    "as_download",
     "chosen",
     "exported",
     "find",
@@ -190,6 +192,15 @@ def zipped(files: Iterable[File], root: str) -> Iterator[bytes]:
             archive.writestr(about, content)
             yield sink.taken()
     yield sink.taken()
+
+
+def as_download(folder: str, content: Iterator[bytes]) -> HttpResponseBase:
+    """The answer to a browser or a program that takes an archive."""
+    response = StreamingHttpResponse(content, content_type="application/zip")
+    response["Content-Disposition"] = f'attachment; filename="{folder}.zip"'
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 class _Sink(io.RawIOBase):
