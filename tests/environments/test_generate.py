@@ -26,7 +26,7 @@ from flywheel.environments.prove import COMMON, SEVERAL_TURNS
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import submit
+from flywheel.evals.submission import submit
 from flywheel.failures.label import decide, tools_of
 from flywheel.jobs import Lease, State
 from flywheel.training.dataset import build as build_dataset

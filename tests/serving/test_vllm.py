@@ -23,7 +23,7 @@ from flywheel.core.traces import Message
 from flywheel.environments import environment_versions
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import State
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
