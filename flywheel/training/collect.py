@@ -35,7 +35,7 @@ def collect(
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at the train split. Returns the run and whether it is new.
 
-    Raises evals.run.CannotEvaluate.
+    Raises CannotEvaluate.
     """
     return submission.submit(
         key=key,
