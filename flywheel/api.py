@@ -13,10 +13,13 @@ from flywheel.accounts.api.keys import router as keys
 from flywheel.accounts.api.members import router as members
 from flywheel.agents.api.agents import router as agents
 from flywheel.agents.api.versions import router as versions
-from flywheel.environments.api import router as environments
+from flywheel.environments.environment_api import router as environments
 from flywheel.environments.export_api import router as exports
+from flywheel.environments.generation_api import router as generations
 from flywheel.environments.play_api import router as plays
 from flywheel.environments.sandbox_api import router as sandboxes
+from flywheel.environments.task_api import router as tasks
+from flywheel.environments.task_set_api import router as task_sets
 from flywheel.environments.variant_api import router as variations
 from flywheel.environments.verifier_api import router as verifier_trials
 from flywheel.evals.api import router as evals
@@ -66,6 +69,9 @@ for router in (
     similar,
     measures,
     environments,
+    generations,
+    tasks,
+    task_sets,
     exports,
     plays,
     sandboxes,

@@ -102,10 +102,10 @@ def _calls(build: Any) -> Make:
 
 def _games(build: Any, project: Any, actor: Any) -> Make:
     from flywheel.core.envs import tictactoe
-    from flywheel.environments import make as makes
+    from flywheel.environments import environment_versions
     from flywheel.environments.models import Split, TaskSet, TaskSetMember
 
-    made = makes.environment(
+    made = environment_versions.environment(
         project=project, name="bench-games", kind="tictactoe", actor=actor, verifier={"kind": "tictactoe"},
         config={"system_prompt": "Play X.", "max_turns": 5},
     )  # fmt: skip
@@ -131,7 +131,7 @@ def _games(build: Any, project: Any, actor: Any) -> Make:
 def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **sampling: Any) -> dict[str, Any]:
     from flywheel.environments.models import Split
     from flywheel.evals.models import EvalRun
-    from flywheel.evals.run import submit
+    from flywheel.evals.submission import submit
     from workers import evaluating
 
     task_set, samples = made
@@ -178,8 +178,8 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     from flywheel.core import envs
     from flywheel.core.envs.kinds import KINDS
     from flywheel.core.rollouts import Sampling, play
-    from flywheel.environments.make import core_task
-    from flywheel.evals.run import attempt_seed
+    from flywheel.environments.task_rows import core_task
+    from flywheel.evals.submission import attempt_seed
     from workers import evaluating, judging
 
     made = run.task_set.environment_version

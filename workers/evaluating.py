@@ -29,12 +29,13 @@ from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampli
 from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, Verdict
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import MEASURED, Opening, Split, Task
+from flywheel.environments.task_rows import core_task
 from flywheel.evals import budget, results
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import attempt_seed, summary_of
+from flywheel.evals.run_summaries import summary_of
+from flywheel.evals.submission import attempt_seed
 from flywheel.evals.void import unscore
 from flywheel.jobs import Lease, State
 from flywheel.promotions.propose import propose_for

@@ -24,10 +24,11 @@ from flywheel.core.gate import Policy as Rules
 from flywheel.core.reward_audit import LEAST
 from flywheel.core.traces import Trace
 from flywheel.environments import suites
-from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
+from flywheel.environments.environment_versions import CannotMake, environment_version
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
-from flywheel.evals import reward_audit
-from flywheel.evals import run as evals
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.evals import reward_audit, submission
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.failures.label import decide
 from flywheel.failures.models import Decision, Failure
@@ -283,7 +284,7 @@ def confirm(candidate: Candidate) -> Comparison | None:
 
 def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
     """The version's finished eval on the held-out split."""
-    run, _ = evals.submit(
+    run, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"{version.pk} {task_set.pk} {samples}"),
         version=version,
         task_set=task_set,
@@ -297,7 +298,7 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
 def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> RewardAudit:
     """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
     and has not seen a verdict. Recorded as the oracle's."""
-    run, _ = evals.submit(
+    run, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"audit {version.pk} {task_set.pk} {samples}"),
         version=version,
         task_set=task_set,

@@ -29,9 +29,9 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import Opening, Split
-from flywheel.evals import run as evals
+from flywheel.environments.task_rows import core_task
+from flywheel.evals import submission
 from flywheel.jobs import Lease, LeaseLost, State
 from flywheel.training import dataset as datasets
 from flywheel.training import reward
@@ -412,7 +412,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
         assert run.baseline is not None
         evaluation, why = None, ""
         try:
-            evaluation, _ = evals.submit(
+            evaluation, _ = submission.submit(
                 key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
                 version=version,
                 task_set=run.task_set,
@@ -422,8 +422,8 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
                 sampling=run.baseline.sampling,
                 engine=run.baseline.engine,
             )
-        except evals.CannotEvaluate as error:  # such as an adapter that vLLM does not take: what was trained is kept
-            why = str(error)
+        except submission.CannotEvaluate as error:
+            why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
         lease.update(produced=version, evaluation=evaluation)
     if evaluation is None:
         lease.log(f"made {version}; it cannot be evaluated as its baseline was: {why}", "warning")
@@ -440,7 +440,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
     for task_set in run.dataset.task_sets[1:]:
         with lease.guard():
             try:
-                found, _ = evals.submit(
+                found, _ = submission.submit(
                     key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk} on {task_set.pk}"),
                     version=version,
                     task_set=task_set,
@@ -450,7 +450,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
                     sampling=run.baseline.sampling,
                     engine=run.baseline.engine,
                 )
-            except evals.CannotEvaluate as error:
+            except submission.CannotEvaluate as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
             else:
                 run.note(f"{found} shows what it does to {task_set}")

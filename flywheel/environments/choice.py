@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from flywheel.environments import ledger
-from flywheel.environments.make import SEALED_SOURCES
+from flywheel.environments.frozen_sets import SEALED_SOURCES
 from flywheel.environments.models import Environment, Split, Task, TaskSetMember
 
 FILTERS = ("split", "bucket", "synthetic", "proved", "fresh", "retired")

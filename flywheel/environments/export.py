@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from django.http import HttpResponseBase, StreamingHttpResponse
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.writing import FORMATS, CannotExport, Export, File, uncarried
 from flywheel.environments import ledger
-from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion, Opening, Split, TaskSet
+from flywheel.environments.task_rows import core_task
 
 TASKS_MAX = 2_000
 """Of a download by page or API; `manage.py export_environment` takes any number."""
@@ -29,6 +30,7 @@ _REF = re.compile(r"([\w-]+)@v?(\d{1,9})", re.ASCII)
 __all__ = [
     "FORMATS",
     "CannotExport",
+    "as_download",
     "chosen",
     "exported",
     "find",
@@ -190,6 +192,15 @@ def zipped(files: Iterable[File], root: str) -> Iterator[bytes]:
             archive.writestr(about, content)
             yield sink.taken()
     yield sink.taken()
+
+
+def as_download(folder: str, content: Iterator[bytes]) -> HttpResponseBase:
+    """The answer to a browser or a program that takes an archive."""
+    response = StreamingHttpResponse(content, content_type="application/zip")
+    response["Content-Disposition"] = f'attachment; filename="{folder}.zip"'
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 class _Sink(io.RawIOBase):

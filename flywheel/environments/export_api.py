@@ -7,10 +7,9 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.environments.export import CannotExport, take, zipped
-from flywheel.environments.export_views import as_download
+from flywheel.environments.environment_versions import CannotMake
+from flywheel.environments.export import CannotExport, as_download, take, zipped
 from flywheel.environments.import_tasks import MAX_BYTES, Taken, import_tasks, look
-from flywheel.environments.make import CannotMake
 from flywheel.environments.models import TaskSet
 from flywheel.trajectories.importing import TooLarge, kept_aside
 

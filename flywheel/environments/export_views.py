@@ -1,15 +1,13 @@
 """Downloading an environment for other people's tools, from its page."""
 
-from collections.abc import Iterator
-
 from django.contrib import messages
-from django.http import HttpResponseBase, StreamingHttpResponse
+from django.http import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments.export import CannotExport, take, zipped
+from flywheel.environments.export import CannotExport, as_download, take, zipped
 from flywheel.environments.models import TaskSet
 
 
@@ -30,11 +28,3 @@ def download(request: PageRequest, name: str, version: int) -> HttpResponseBase:
         messages.error(request, f"Nothing was exported. {error}.")
         return redirect("environments:task_set", request.project.slug, name, version)
     return as_download(folder, zipped(files, folder))
-
-
-def as_download(folder: str, content: Iterator[bytes]) -> HttpResponseBase:
-    response = StreamingHttpResponse(content, content_type="application/zip")
-    response["Content-Disposition"] = f'attachment; filename="{folder}.zip"'
-    response["X-Content-Type-Options"] = "nosniff"
-    response["Cache-Control"] = "no-store"
-    return response

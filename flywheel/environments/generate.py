@@ -17,10 +17,11 @@ from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.verifiers import Runners
 from flywheel.environments import variants
-from flywheel.environments.make import CannotMake, latest, next_number
+from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, Generation, Task
 from flywheel.environments.prove import common_wrong, prove
 from flywheel.environments.split import split_in
+from flywheel.environments.task_rows import next_number
 
 AT_MOST = 2000
 """Tasks of one generation."""

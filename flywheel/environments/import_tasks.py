@@ -10,11 +10,12 @@ from flywheel.accounts.models import User, record
 from flywheel.core.digests import digest
 from flywheel.core.envs import build
 from flywheel.core.interop.taking import CannotTake, source_of, task_of
-from flywheel.environments.make import CannotMake, latest, next_number
+from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, EnvironmentVersion, Task
 from flywheel.environments.prove import begun, common_wrong, prove
 from flywheel.environments.proving import ask, is_for_a_worker
 from flywheel.environments.split import split_in
+from flywheel.environments.task_rows import next_number
 from flywheel.trajectories.formats.reading import plain
 
 AT_ONCE = 2_000

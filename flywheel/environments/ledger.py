@@ -15,8 +15,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.environments.ledger_models import Opening
-from flywheel.environments.models import Environment, Split, Task, TaskSet, TaskSetMember
+from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet, TaskSetMember
 
 BUDGET = 20
 """Measurements of one held-out part after which its numbers are worth less, and fresh tasks more: with an error of 5 %

@@ -22,10 +22,9 @@ from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
 from flywheel.environments import ledger
-from flywheel.environments.ledger_models import Opening
-from flywheel.environments.make import CannotMake, core_task, latest
-from flywheel.environments.models import Split, Task
-from flywheel.environments.play_models import Move, Play, PlayTurn
+from flywheel.environments.environment_versions import CannotMake, latest
+from flywheel.environments.models import Move, Opening, Play, PlayTurn, Split, Task
+from flywheel.environments.task_rows import core_task
 from flywheel.jobs import FINISHED
 
 LONGEST_MOVE = 20_000

@@ -14,9 +14,8 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.traces import Message, ToolCall
 from flywheel.environments import play as verbs
-from flywheel.environments.make import CannotMake
-from flywheel.environments.models import Task
-from flywheel.environments.play_models import Play
+from flywheel.environments.environment_versions import CannotMake
+from flywheel.environments.models import Play, Task
 from flywheel.environments.play_state import as_json, state
 from flywheel.jobs import StaleState
 

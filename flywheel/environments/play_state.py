@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from flywheel.core.envs import Table
-from flywheel.environments.make import core_task
+from flywheel.environments.models import Play
 from flywheel.environments.play import conversation, environment_of
-from flywheel.environments.play_models import Play
+from flywheel.environments.task_rows import core_task
 
 log = logging.getLogger(__name__)
 

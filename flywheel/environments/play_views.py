@@ -15,10 +15,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.environments import play as verbs
-from flywheel.environments.make import CannotMake
-from flywheel.environments.models import Environment, Split, Task
+from flywheel.environments.environment_versions import CannotMake
+from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.play_forms import AskForm, MoveForm, find_tool
-from flywheel.environments.play_models import Play
 from flywheel.environments.play_state import state
 from flywheel.jobs import StaleState
 from flywheel.polling import loaded_anew

@@ -4,7 +4,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import User, record
-from flywheel.environments.make import CannotMake
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Task
 
 

@@ -20,7 +20,7 @@ from flywheel.agents.models import Agent
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.errors import FieldError
 from flywheel.core.stats import MIN_CLUSTERS
-from flywheel.environments.make import CannotMake, check_name
+from flywheel.environments.environment_versions import CannotMake, check_name
 from flywheel.environments.models import Split, Suite, TaskSet
 
 MOST = 20

@@ -4,8 +4,11 @@ from flywheel.environments import (
     export_views,
     generate_views,
     import_views,
+    offer_views,
     play_views,
     sandbox_views,
+    task_set_views,
+    task_views,
     variant_views,
     verifier_views,
     views,
@@ -16,11 +19,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", views.index, name="index"),
     path("new/", views.create, name="create"),
     path("sandbox/", sandbox_views.sandbox, name="sandbox"),
-    path("sets/<slug:name>/<int:version>/", views.task_set, name="task_set"),
+    path("sets/<slug:name>/<int:version>/", task_set_views.task_set, name="task_set"),
     path("sets/<slug:name>/<int:version>/export/", export_views.download, name="export"),
     # /of/<trace_id>/
-    path("of/<str:trace_id>/", views.offer, name="make"),
-    path("of/<str:trace_id>/make/", views.make_task, name="make_task"),
+    path("of/<str:trace_id>/", offer_views.offer, name="make"),
+    path("of/<str:trace_id>/make/", offer_views.make_task, name="make_task"),
     # /e/<name>/
     path("e/<slug:name>/", views.environment, name="environment"),
     path("e/<slug:name>/versions/", views.make_version, name="make_version"),
@@ -40,7 +43,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("generations/<int:pk>/cancel/", generate_views.cancel, name="cancel_generation"),
     path("generations/<int:pk>/resume/", generate_views.resume, name="resume_generation"),
     path("e/<slug:name>/freeze/", views.freeze, name="freeze"),
-    path("e/<slug:name>/tasks/<int:number>/", views.task, name="task"),
+    path("e/<slug:name>/tasks/<int:number>/", task_views.task, name="task"),
     path("e/<slug:name>/play/", play_views.start_any, name="play_any"),
     path("e/<slug:name>/tasks/<int:number>/play/", play_views.start, name="start_play"),
     # /plays/<play>/
@@ -52,5 +55,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plays/<int:play>/judge/", play_views.judge, name="judge_play"),
     path("plays/<int:play>/stop/", play_views.stop, name="stop_play"),
     path("e/<slug:name>/tasks/<int:number>/vary/", variant_views.vary, name="vary"),
-    path("e/<slug:name>/tasks/<int:number>/retire/", views.retire_task, name="retire"),
+    path("e/<slug:name>/tasks/<int:number>/retire/", task_views.retire_task, name="retire"),
 ]

@@ -9,9 +9,10 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.variants import Entity, Spec
-from flywheel.environments import make, variants
-from flywheel.environments.api import GenerationOut, _task
+from flywheel.environments import environment_versions, variants
+from flywheel.environments.generation_api import GenerationOut
 from flywheel.environments.models import Generation
+from flywheel.environments.task_api import find_task
 
 router = Router(tags=["environments"])
 
@@ -39,7 +40,7 @@ class VariantsIn(Schema):
 def list_entities(request: HttpRequest, name: str, number: int) -> list[Entity]:
     """What variants of the task can have swapped: what its request and its target both say. At most 60 are found, in
     the first 8,000 characters of the request."""
-    return variants.offered(_task(request, name, number))
+    return variants.offered(find_task(request, name, number))
 
 
 @router.post(
@@ -55,7 +56,7 @@ def make_variants(request: HttpRequest, name: str, number: int, wanted: Variants
     )
     try:
         job = variants.submit(
-            task=_task(request, name, number),
+            task=find_task(request, name, number),
             actor=keyed(request).actor,
             count=wanted.count,
             seed=wanted.seed,
@@ -63,6 +64,6 @@ def make_variants(request: HttpRequest, name: str, number: int, wanted: Variants
             key=wanted.key or uuid.uuid4(),
             through=keyed(request).through,
         )
-    except make.CannotMake as error:
+    except environment_versions.CannotMake as error:
         raise HttpError(422, str(error)) from None
     return Status(202, job)

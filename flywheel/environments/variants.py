@@ -18,8 +18,9 @@ from flywheel.core import envs, variants
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.variants import CannotVary, Entity, Spec
-from flywheel.environments.make import CannotMake, core_task, latest
+from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import MEASURED, Generation, Split, Task
+from flywheel.environments.task_rows import core_task
 
 AT_MOST = 200
 """Variants of one task at once."""

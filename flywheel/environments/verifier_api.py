@@ -13,7 +13,7 @@ from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
 from flywheel.core.verifiers.parts import TYPES
 from flywheel.environments import proving, trials
-from flywheel.environments.make import CannotMake, latest
+from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, Proving, Trial
 from flywheel.environments.stop import stop
 from flywheel.jobs import StaleState

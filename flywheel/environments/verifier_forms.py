@@ -13,7 +13,7 @@ from typing import Any
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.parts import TYPES, Setting, Type
 from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
-from flywheel.environments.make import CannotMake
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import EnvironmentVersion
 
 SOURCE = '''def verify(trace, target):

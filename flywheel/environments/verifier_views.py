@@ -13,8 +13,8 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.parts import TYPES
-from flywheel.environments import make, proving, trials
-from flywheel.environments.make import CannotMake
+from flywheel.environments import proving, trials
+from flywheel.environments.environment_versions import CannotMake, environment_version, latest
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.stop import stop
 from flywheel.environments.verifier_forms import Draft
@@ -27,7 +27,7 @@ from flywheel.polling import loaded_anew
 def verifier(request: PageRequest, name: str) -> HttpResponse:
     """A form of parts. Every button sends the whole draft; `do` says what it wants."""
     row = _environment(request, name)
-    version = make.latest(row)
+    version = latest(row)
     if request.method == "GET":
         trajectory = request.GET.get("trajectory", "")
         tasks = [] if trajectory else trials.suggested(row)
@@ -57,7 +57,7 @@ def verifier(request: PageRequest, name: str) -> HttpResponse:
 
 
 def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, draft: Draft) -> HttpResponse:
-    made = make.environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
+    made = environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
     if made == version:
         messages.info(request, f"Nothing changed: {made} has this verifier already.")
     else:
@@ -112,7 +112,7 @@ def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
 def prove(request: PageRequest, name: str) -> HttpResponse:
     """Ask for the proofs that wait."""
     row = _environment(request, name)
-    version = make.latest(row)
+    version = latest(row)
     proving.forget_spoiled(row)
     if proving.waiting(row, version).exists():
         proving.ask(row, request.actor)

@@ -1,4 +1,4 @@
-"""The environments room: environments, their tasks with the proof, frozen task sets, and a failure's way to a task."""
+"""The environments room: its environments, and one of them with its versions, its tasks and what is frozen of them."""
 
 import io
 import json
@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import Q
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -20,12 +19,10 @@ from flywheel.core import verifiers
 from flywheel.core.buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.interop import taking
-from flywheel.core.tools import parse_call
-from flywheel.core.traces import Message
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import choice, figures, leaks, ledger, make, proving, variant_views
-from flywheel.environments.bulk import count_without_task, taking_failures, tasks_from_all, without_task
-from flywheel.environments.export import FORMATS, why_not
+from flywheel.environments import choice, environment_versions, figures, frozen_sets, ledger, proving
+from flywheel.environments.bulk import count_without_task, tasks_from_all, without_task
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.forms import (
     AttachForm,
     EnvironmentForm,
@@ -34,23 +31,13 @@ from flywheel.environments.forms import (
     SettingsForm,
     VersionForm,
 )
-from flywheel.environments.make import CannotMake
-from flywheel.environments.models import MEASURED, Environment, Split, Task, TaskSet
-from flywheel.environments.prove import failed_checks
-from flywheel.environments.retire import retire
-from flywheel.failures import forms as decisions
-from flywheel.failures import queue
-from flywheel.failures.views import refused
+from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
 from flywheel.jobs import FINISHED
 from flywheel.paging import BadCursor, about, keyset
-from flywheel.trajectories.actions import aligned
-from flywheel.trajectories.buckets import every, name_of
+from flywheel.trajectories.buckets import every
 
 TASKS_AT_ONCE = 50
-MEMBERS_AT_ONCE = 100
 SETS_AT_ONCE = 20
-OPENINGS_SHOWN = 50
-DATASETS_SHOWN = 20
 
 
 @require_GET
@@ -107,7 +94,7 @@ def create(request: PageRequest) -> HttpResponse:
         else:
             content |= {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
         try:
-            made = make.environment(
+            made = environment_versions.environment(
                 project=request.project,
                 name=data["name"],
                 kind=name,
@@ -160,7 +147,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
     form = _version_form(row)(request.POST, request.FILES, version=newest)
     if form.is_valid():
         try:
-            made = make.environment_version(
+            made = environment_versions.environment_version(
                 environment=row, actor=request.actor, config=form.content, verifier=form.cleaned_data["verifier"]
             )
         except VerifierError as error:
@@ -192,7 +179,7 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
     chosen = choice.chosen_of(request.POST.dict())
     tasks = list(choice.to_freeze(row, choice.chosen_tasks(row, chosen))) if any(chosen.values()) else None
     try:
-        task_set = make.freeze(
+        task_set = frozen_sets.freeze(
             environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
         )
     except CannotMake as error:
@@ -201,157 +188,6 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
         kept = {key: value for key, value in chosen.items() if value}
         return redirect(f"{address}?{urlencode(kept)}" if kept else address)
     return redirect("environments:task_set", request.project.slug, task_set.name, task_set.version)
-
-
-@require_GET
-@requires(Permission.VIEW)
-def task(request: PageRequest, name: str, number: int) -> HttpResponse:
-    row = _task(request, name, number)
-    ledger.looked([row], request.actor)
-    version = row.environment.versions.order_by("-number").first()
-    results = (
-        row.results.exclude(run__split=Split.SEALED)
-        .select_related("run__version__agent", "trajectory")
-        .order_by("-pk")[:20]
-    )
-    sets = row.task_sets.order_by("-pk")
-    return render(
-        request,
-        "environments/task.html",
-        {
-            "task": row,
-            "environment": row.environment,
-            "version": version,
-            "bucket": every(request.project).get(row.bucket),
-            "recorded": row.proof.get("recorded"),
-            "is_recorded": row.proof.get("is_failure") is not None,
-            "target": _as_recorded(row),
-            "also": row.also.filter(current=True).select_related("trajectory")[:12],
-            "failed": failed_checks(row),
-            "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
-            "rates": figures.solved_by_version(row, version),
-            "results": results,
-            "task_sets": sets,
-            "plays": row.plays.select_related("created_by")[:5],
-            "lineage": _lineage(request, row, list(sets)),
-            **variant_views.context(request, row),
-        },
-    )
-
-
-@require_POST
-@requires(Permission.BUILD)
-def retire_task(request: PageRequest, name: str, number: int) -> HttpResponse:
-    row = _task(request, name, number)
-    try:
-        retire(task=row, actor=request.actor, reason=request.POST.get("reason", ""))
-    except CannotMake as error:
-        messages.error(request, f"Not retired. {error}.")
-    else:
-        messages.success(request, f"{row} enters no task set any more. Frozen sets keep it.")
-    return redirect("environments:task", request.project.slug, name, number)
-
-
-@require_GET
-@requires(Permission.VIEW)
-def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
-    rows = TaskSet.objects.filter(project=request.project).select_related(
-        "environment_version__environment", "created_by"
-    )
-    row = get_object_or_404(rows, name=name, version=version)
-    members = row.members.exclude(split=Split.SEALED).select_related("task__environment")
-    if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
-        members = members.filter(split=split)
-    runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
-    try:
-        page = keyset(members, cursor=request.GET.get("cursor", ""), limit=MEMBERS_AT_ONCE, query=request.GET)
-    except BadCursor:
-        return redirect(request.path)
-    page.total = members.count()
-    if split == Split.HELD_OUT:
-        ledger.looked([member.task for member in page.items], request.actor)
-    return render(
-        request,
-        "environments/task_set.html",
-        {
-            "task_set": row,
-            "environment": row.environment_version.environment,
-            "shape": figures.shape(row),
-            "openings": ledger.openings(row),
-            "sealed_openings": len(ledger.sealed_openings(row)),
-            "suites": row.suites.filter(retired_at=None).select_related("agent"),
-            "ledger": row.openings.select_related("actor")[:OPENINGS_SHOWN],
-            "beside": leaks.of_task_set(row, DATASETS_SHOWN),
-            "inside": leaks.inside(row),
-            "versions": TaskSet.objects.filter(project=request.project, name=name).order_by("-version")[:20],
-            "page": page,
-            "split": split,
-            "hides_held_out": split != Split.HELD_OUT,
-            "runs": [(run, run.summary.get("metrics", {}).get("success")) for run in runs],
-            "export_formats": FORMATS.items(),
-            "export_refusal": why_not(row.environment_version),
-        },
-    )
-
-
-# A failure's way to a task: a fragment on the review page and on the trajectory's own
-
-
-@require_GET
-@requires(Permission.VIEW)
-def offer(request: PageRequest, trace_id: str) -> HttpResponse:
-    """Tasks that came of a trajectory, and the button that makes one."""
-    return render(request, "environments/_make.html", _offer(request, _trajectory(request, trace_id)))
-
-
-@require_POST
-@requires(Permission.BUILD)
-def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
-    """Make a task of the trajectory's decision. Sent with the decision form, the decision is saved first."""
-    trajectory = _trajectory(request, trace_id)
-    if "seen" in request.POST:
-        failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
-        if failure is None:
-            return refused(request, queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
-    failure = trajectory.failures.filter(current=True).select_related("trajectory").first()
-    chosen = request.project.environments.filter(name=request.POST.get("environment", "")).first()
-    made, is_new, problem = None, False, ""
-    if failure is None:
-        problem = "Nobody decided what went wrong here yet: choose a bucket first"
-    elif chosen is None:
-        problem = "Choose an environment"
-    else:
-        try:
-            made, is_new = make.task_from(failure=failure, environment=chosen, actor=request.actor)
-        except CannotMake as error:
-            problem = str(error)
-    if request.htmx:
-        context = _offer(request, trajectory) | {"made": made, "is_new": is_new, "problem": problem, "seen": failure}
-        context["failed"] = failed_checks(made) if made else []
-        return render(request, "environments/_make.html", context)
-    if made is None:
-        messages.error(request, f"No task was made. {problem}.")
-        return redirect("failures:review", request.project.slug, trace_id)
-    return redirect("environments:task", request.project.slug, made.environment.name, made.number)
-
-
-def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
-    environments = list(taking_failures(request.project).order_by("name"))
-    own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)
-    return {
-        "trajectory": trajectory,
-        "on_desk": "desk" in request.GET or "seen" in request.POST,
-        "environments": environments,
-        "chosen": own or (environments[0] if environments else None),
-        "current": trajectory.failures.filter(current=True).first(),
-        "tasks": list(_tasks_of(trajectory)),
-    }
-
-
-def _tasks_of(trajectory: Any) -> Any:
-    """Tasks that were made of it, or that ask the very same."""
-    rows = Task.objects.filter(Q(source=trajectory) | Q(also__trajectory=trajectory), project=trajectory.project_id)
-    return rows.select_related("environment").order_by("-pk").distinct()
 
 
 def _refuse_attaching(request: PageRequest, kind: Kind) -> None:
@@ -401,7 +237,7 @@ def environment_page(
             "versions": versions.defer("config", "verifier")[:20],
             "tally": tally,
             "sealed_sources": _sealed_sources(row),
-            "sealed_wanted": make.SEALED_SOURCES,
+            "sealed_wanted": frozen_sets.SEALED_SOURCES,
             "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
             "form": form or _version_form(row)(version=version),
             "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
@@ -437,49 +273,5 @@ def _buckets(row: Environment) -> list[Bucket]:
     return [bucket for key, bucket in every(row.project).items() if key in used]
 
 
-def _as_recorded(row: Task) -> Any:
-    """The target with its arguments in the order of the recorded call, so that the two can be read side by side."""
-    recorded = row.proof.get("recorded")
-    call = parse_call(Message.from_json(recorded)).call if recorded else None
-    return aligned({"arguments": call.arguments}, row.target) if call else row.target
-
-
-def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[str, Any]]:
-    """From what happened, or the environment where nothing did, to the newest set; a variant's by way of its origin."""
-    slug = request.project.slug
-    chain: list[dict[str, Any]] = []
-    origin = row.generation.origin if row.generation else None
-    first = origin or row
-    if first.source:
-        label = f"trajectory {first.source.trace_id[:8]}"
-        chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, first.source.trace_id])})
-        bucket = name_of(request.project, first.bucket) if first.bucket else "passes"
-        chain.append(
-            {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, first.source.trace_id])}
-        )
-    else:
-        url = reverse("environments:environment", args=[slug, row.environment.name])
-        chain.append({"label": f"environment {row.environment}", "url": url})
-    if origin:
-        url = reverse("environments:task", args=[slug, row.environment.name, origin.number])
-        chain.append({"label": f"task {origin}", "url": url})
-    chain.append({"label": f"variant {row}" if origin else f"task {row}", "url": "", "current": True})
-    if sets:
-        url = reverse("environments:task_set", args=[slug, sets[0].name, sets[0].version])
-        chain.append({"label": f"set {sets[0]} ({row.get_split_display().lower()})", "url": url})
-    return chain
-
-
 def _environment(request: PageRequest, name: str) -> Environment:
     return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
-
-
-def _task(request: PageRequest, name: str, number: int) -> Task:
-    rows = Task.objects.select_related(
-        "environment", "source", "failure__labelled_by", "created_by", "generation__origin"
-    )
-    return get_object_or_404(rows, project=request.project, environment__name=name, number=number)
-
-
-def _trajectory(request: PageRequest, trace_id: str) -> Any:
-    return get_object_or_404(request.project.trajectories.select_related("agent", "version__agent"), trace_id=trace_id)

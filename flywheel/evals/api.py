@@ -13,8 +13,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.environments.models import Opening, Split
-from flywheel.evals import apart
-from flywheel.evals import run as verbs
+from flywheel.evals import apart, rollout_looks, submission
 from flywheel.evals.compare import CannotCompare, comparison, doubts, leaks_of, trained_on
 from flywheel.evals.grid_api import TrainedOnOut
 from flywheel.evals.models import EvalRun, Result
@@ -219,7 +218,7 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
     except UnknownReference as error:
         raise HttpError(422, f"task_set: {error}") from error
     try:
-        run, made = verbs.submit(
+        run, made = submission.submit(
             key=body.key or uuid.uuid4(),
             version=version,
             task_set=task_set,
@@ -232,7 +231,7 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
             budget=body.budget,
             through=asked.through,
         )
-    except verbs.CannotEvaluate as error:
+    except submission.CannotEvaluate as error:
         raise HttpError(422, str(error)) from error
     return Status(201 if made else 200, run)
 
@@ -246,7 +245,7 @@ def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
     asked = keyed(request)
     try:
-        verbs.cancel(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
+        submission.cancel(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
     return _run(request, eval_id)
@@ -259,10 +258,10 @@ def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None
     candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
     asked, budget = keyed(request), body.budget if body else None
     try:
-        verbs.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)
+        submission.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
-    except verbs.CannotEvaluate as error:
+    except submission.CannotEvaluate as error:
         raise HttpError(422, str(error)) from error
     return _run(request, eval_id)
 
@@ -271,7 +270,7 @@ def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None
 def list_eval_results(request: HttpRequest, eval_id: int, page: Query[ResultQuery]) -> dict[str, Any]:
     """Every attempt, the latest first."""
     run = _run(request, eval_id)
-    verbs.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
+    rollout_looks.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
     return _page(run.results.select_related("task", "trajectory"), page)
 
 
@@ -290,7 +289,7 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
     except CannotCompare as error:
         raise HttpError(409, str(error)) from error
     for run in (new, old):
-        verbs.note_look(run, keyed(request).actor)
+        rollout_looks.note_look(run, keyed(request).actor)
     learnt = trained_on(new, old)
     return {
         "candidate": new.pk,

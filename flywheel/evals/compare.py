@@ -11,7 +11,7 @@ from flywheel.environments import leaks
 from flywheel.environments.models import MEASURED, Split
 from flywheel.evals import apart
 from flywheel.evals.models import Comparison, EvalRun
-from flywheel.evals.run import bucket_of, rows_of
+from flywheel.evals.run_summaries import bucket_of, rows_of
 from flywheel.evals.unanswered import hold
 from flywheel.jobs import State
 

@@ -14,7 +14,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.budget import MOST, UNITS
 from flywheel.evals.models import Engine
 from flywheel.evals.refs import find_task_set
-from flywheel.evals.run import MAX_SAMPLES, MAX_SEED
+from flywheel.evals.submission import MAX_SAMPLES, MAX_SEED
 
 
 class BudgetForm(forms.Form):

@@ -12,7 +12,7 @@ from flywheel.core.errors import FieldError
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.people import disputed
-from flywheel.evals.run import note_look
+from flywheel.evals.rollout_looks import note_look
 from flywheel.jobs import State
 from flywheel.paging import Page, keyset
 

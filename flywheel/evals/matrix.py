@@ -10,7 +10,7 @@ from django.http import QueryDict
 from flywheel.environments.models import Task
 from flywheel.evals.facts import bucket_label
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import GUARDS
+from flywheel.evals.run_summaries import GUARDS
 
 ROWS = 50
 SHOW = {"all": "All tasks", "failures": "With a failure", "unscored": "With an unscored attempt"}

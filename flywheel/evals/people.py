@@ -15,7 +15,7 @@ from flywheel.core.stats import Estimate, cohen_kappa, proportion
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals.models import EvalRun, Rescored, Result, RewardAuditItem
-from flywheel.evals.run import note_look
+from flywheel.evals.rollout_looks import note_look
 from flywheel.failures.models import Decision, Failure
 
 MOST = 5000

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments.make import latest
+from flywheel.environments.environment_versions import latest
 from flywheel.environments.models import Environment
 from flywheel.evals.people import agreements, note_looks
 

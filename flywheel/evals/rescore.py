@@ -16,8 +16,8 @@ from flywheel.accounts.models import User, record
 from flywheel.core import envs, verifiers
 from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
-from flywheel.environments.make import core_task
 from flywheel.environments.models import EnvironmentVersion, Split
+from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState

@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore
-from flywheel.evals.run import note_look, refuse_sealed
+from flywheel.evals.rollout_looks import note_look, refuse_sealed
 from flywheel.jobs import StaleState
 from flywheel.polling import loaded_anew
 

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.models import Project, User, record
 from flywheel.core import verifiers
 from flywheel.core.digests import canonical
 from flywheel.core.errors import FieldError
@@ -45,6 +45,22 @@ Said = tuple[int, bytes]
 
 class CannotAudit(FieldError):
     """It cannot be done; `field` says where, the message what would be right."""
+
+
+def rows(project: Project) -> QuerySet[RewardAudit]:
+    """The project's audits with how far they are, newest first."""
+    return (
+        RewardAudit.objects.filter(project=project)
+        .select_related(
+            "project",
+            "run__version__agent",
+            "run__task_set__environment_version__environment",
+            "created_by",
+            "finished_by",
+        )
+        .annotate(size=Count("items"), said=Count("items", filter=~Q(items__answer="")))
+        .order_by("-id")
+    )
 
 
 def begin(*, run: EvalRun, actor: User, size: int = SIZE, seed: int = 1, through: str = "") -> tuple[RewardAudit, bool]:

@@ -15,7 +15,6 @@ from flywheel.core.reward_audit import LEAST, MOST
 from flywheel.evals import reward_audit as verbs
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
 from flywheel.evals.refs import find_task_set
-from flywheel.evals.reward_audit_show import rows
 from flywheel.evals.solved import Solved, solve_rates
 from flywheel.evals.standing import Judged, Standing, standing
 from flywheel.paging import BadCursor, keyset
@@ -197,7 +196,7 @@ class SolvedOut(Schema):
 def list_reward_audits(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
     """Newest first."""
     try:
-        page = keyset(rows(keyed(request).project), cursor=asked.cursor, limit=asked.limit)
+        page = keyset(verbs.rows(keyed(request).project), cursor=asked.cursor, limit=asked.limit)
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
     return {"items": page.items, "next": page.next_cursor or None}
@@ -332,7 +331,7 @@ def _judged(request: HttpRequest, version: str, task_set: str) -> Judged:
 
 
 def _audit(request: HttpRequest, pk: int) -> RewardAudit:
-    found = rows(keyed(request).project).filter(pk=pk).first()
+    found = verbs.rows(keyed(request).project).filter(pk=pk).first()
     if found is None:
         raise HttpError(404, f"there is no reward audit {pk}")
     return found

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count
 
-from flywheel.accounts.models import Project, User
+from flywheel.accounts.models import User
 from flywheel.core.reward_audit import RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audit import Answer, answered
@@ -15,22 +15,6 @@ from flywheel.failures.review import view_of
 
 LISTED = 200
 """Tasks that are listed."""
-
-
-def rows(project: Project) -> QuerySet[RewardAudit]:
-    """The project's audits with how far they are, newest first."""
-    return (
-        RewardAudit.objects.filter(project=project)
-        .select_related(
-            "project",
-            "run__version__agent",
-            "run__task_set__environment_version__environment",
-            "created_by",
-            "finished_by",
-        )
-        .annotate(size=Count("items"), said=Count("items", filter=~Q(items__answer="")))
-        .order_by("-id")
-    )
 
 
 def desk(audit: RewardAudit, actor: User, *, place: int = 0, after: int = 0, notice: str = "") -> dict[str, Any]:

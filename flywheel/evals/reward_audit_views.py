@@ -35,7 +35,7 @@ LEAST_SAMPLES = 4
 def index(request: PageRequest) -> HttpResponse:
     """Every audit, newest first."""
     try:
-        page = keyset(show.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
+        page = keyset(verbs.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
     except BadCursor:
         return redirect(request.path)
     return render(request, "evals/reward_audits.html", {"page": page})
@@ -55,7 +55,7 @@ def reward(request: PageRequest) -> HttpResponse:
         "task_set": task_set,
         "judged": judged,
         "standing": standing(judged),
-        "audits": show.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
+        "audits": verbs.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
         "overrides": overrides_of(judged).select_related("created_by")[:OFFERED],
         "runs": runs_of(judged)[:OFFERED],
         "train": train,
@@ -73,7 +73,7 @@ def reward(request: PageRequest) -> HttpResponse:
 def of_environment(request: PageRequest, name: str) -> HttpResponse:
     """What an environment's page shows of the audits of its verifiers."""
     environment = get_object_or_404(Environment, project=request.project, name=name)
-    rows = show.rows(request.project).filter(run__task_set__environment_version__environment=environment)
+    rows = verbs.rows(request.project).filter(run__task_set__environment_version__environment=environment)
     context = {"environment": environment, "audits": rows[:OFFERED], "newest": environment.versions.last()}
     return render(request, "evals/_reward_audits.html", context)
 
@@ -188,7 +188,7 @@ def _runs(request: PageRequest) -> Any:
 
 
 def _audit(request: PageRequest, pk: int) -> RewardAudit:
-    return get_object_or_404(show.rows(request.project), pk=pk)
+    return get_object_or_404(verbs.rows(request.project), pk=pk)
 
 
 def _number(text: str) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 from flywheel.accounts.models import User
 from flywheel.core.digests import digest
 from flywheel.environments.models import Split
-from flywheel.evals import run as evals
-from flywheel.evals import unanswered
+from flywheel.evals import submission, unanswered
 from flywheel.evals.models import EvalRun
 from flywheel.evals.void import void_of
 
@@ -19,7 +18,8 @@ from flywheel.evals.void import void_of
 def _asked(like: EvalRun) -> dict[str, Any]:
     """Everything that decides a score."""
     same = ("version_id", "task_set_id", "samples", "seed", "engine", "verifier_digest")
-    return {name: getattr(like, name) for name in same} | {"sampling": evals.sampling_of(like.version, like.sampling)}
+    sampling = submission.sampling_of(like.version, like.sampling)
+    return {name: getattr(like, name) for name in same} | {"sampling": sampling}
 
 
 def find(like: EvalRun) -> EvalRun | None:
@@ -32,16 +32,16 @@ def find(like: EvalRun) -> EvalRun | None:
 def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
     """The same; resumed where it did not end well or its server was away for some, and made where there is none.
 
-    Raises evals.run.CannotEvaluate.
+    Raises CannotEvaluate.
     """
     run = find(like)
     if run is not None and not void_of(run.judges):
         if unanswered.can_resume(run):
-            evals.resume(run=run, actor=actor, through=through)
+            submission.resume(run=run, actor=actor, through=through)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
     named = {**_asked(like), "beside": run.pk if run else None}
-    made, _ = evals.submit(
+    made, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"sealed {digest(named)}"),
         version=like.version,
         task_set=like.task_set,

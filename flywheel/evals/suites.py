@@ -19,8 +19,7 @@ from flywheel.core.digests import digest
 from flywheel.core.suites import Tried
 from flywheel.core.verifiers import AWAY
 from flywheel.environments.models import Split, Suite
-from flywheel.evals import run as evals
-from flywheel.evals import unanswered
+from flywheel.evals import submission, unanswered
 from flywheel.evals.models import Engine, EvalRun, Result
 from flywheel.evals.void import void_of
 from flywheel.jobs import State
@@ -39,12 +38,12 @@ class Settings:
     @classmethod
     def of(cls, run: EvalRun) -> "Settings":
         """As this eval was asked."""
-        return cls(run.engine, evals.sampling_of(run.version, run.sampling), run.seed)
+        return cls(run.engine, submission.sampling_of(run.version, run.sampling), run.seed)
 
     @classmethod
     def own(cls, version: Version) -> "Settings":
         """As the version is asked in production."""
-        return cls(Engine.ENDPOINT, evals.sampling_of(version), FIRST_SEED)
+        return cls(Engine.ENDPOINT, submission.sampling_of(version), FIRST_SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +95,18 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: User, th
     """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
     where its server was away for a part; else a new one.
 
-    Raises evals.run.CannotEvaluate.
+    Raises CannotEvaluate.
     """
     run = find([version], [suite], settings).get((version.pk, suite.pk))
     is_void = run is not None and bool(void_of(run.judges))
     if run is not None and not is_void:
         if unanswered.can_resume(run):
             is_short = bool(run.budget) and run.state != State.SUCCEEDED
-            evals.resume(run=run, actor=actor, budget={} if is_short else None, through=through)
+            submission.resume(run=run, actor=actor, budget={} if is_short else None, through=through)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
     named = [version.pk, suite.pk, settings.engine, settings.sampling, settings.seed, _digest(suite)]
-    made, _ = evals.submit(
+    made, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, digest([*named, run.pk if run else 0])),
         version=version,
         task_set=suite.task_set,

@@ -12,9 +12,8 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.evals import apart, budget, facts, show, unanswered
+from flywheel.evals import apart, budget, facts, rollout_looks, show, submission, unanswered
 from flywheel.evals import matrix as matrices
-from flywheel.evals import run as verbs
 from flywheel.evals.compare import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.forms import BudgetForm, EvalForm
 from flywheel.evals.models import EvalRun
@@ -82,7 +81,7 @@ def new(request: PageRequest) -> HttpResponse:
         return _form(request, form, status=422)
     chosen = form.cleaned_data
     try:
-        run, _ = verbs.submit(
+        run, _ = submission.submit(
             key=chosen["key"],
             version=chosen["version"],
             task_set=chosen["task_set"],
@@ -94,7 +93,7 @@ def new(request: PageRequest) -> HttpResponse:
             engine=chosen["engine"],
             budget=form.budget,
         )
-    except verbs.CannotEvaluate as error:
+    except submission.CannotEvaluate as error:
         form.refuse(error.field, error.problem)
         return _form(request, form, status=422)
     return redirect("evals:run", request.project.slug, run.pk)
@@ -122,7 +121,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
     is_sealed = found.split == Split.SEALED
     if not is_sealed:
-        verbs.note_look(found, request.actor)
+        rollout_looks.note_look(found, request.actor)
     others = (
         EvalRun.objects.filter(project=request.project, task_set=found.task_set, split=found.split)
         .filter(state=State.SUCCEEDED)
@@ -168,7 +167,7 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.VIEW)
 def matrix(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
-    verbs.note_look(found, request.actor, anew=False)
+    rollout_looks.note_look(found, request.actor, anew=False)
     context = {"run": found, "matrix": matrices.matrix(found, request.GET), "choices": matrices.SHOW}
     return render(request, "evals/_matrix.html", context)
 
@@ -177,7 +176,7 @@ def matrix(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def cancel(request: PageRequest, pk: int) -> HttpResponse:
     try:
-        verbs.cancel(run=_run(request, pk), actor=request.actor)
+        submission.cancel(run=_run(request, pk), actor=request.actor)
     except StaleState as error:
         messages.warning(request, f"Not stopped: {error}.")
     return redirect("evals:run", request.project.slug, pk)
@@ -193,8 +192,8 @@ def resume(request: PageRequest, pk: int) -> HttpResponse:
         messages.warning(request, f"Not resumed. {name}: {problems[0]}")
         return redirect("evals:run", request.project.slug, pk)
     try:
-        verbs.resume(run=found, actor=request.actor, budget=form.budget if asks_for_budget else None)
-    except (StaleState, verbs.CannotEvaluate) as error:
+        submission.resume(run=found, actor=request.actor, budget=form.budget if asks_for_budget else None)
+    except (StaleState, submission.CannotEvaluate) as error:
         messages.warning(request, f"Not resumed: {error}.")
     return redirect("evals:run", request.project.slug, pk)
 
@@ -218,7 +217,7 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
     try:
         context |= show.comparison_context(new_run, old_run, comparison(new_run, old_run))
         for each in (new_run, old_run):
-            verbs.note_look(each, request.actor)
+            rollout_looks.note_look(each, request.actor)
         learnt = trained_on(new_run, old_run)
         context |= {
             "openings": ledger.openings(new_run.task_set),
@@ -236,7 +235,7 @@ def changed(request: PageRequest, candidate: int, baseline: int, number: int) ->
     """The rollouts of one task, side by side."""
     new_run, old_run = _run(request, candidate), _run(request, baseline)
     for each in (new_run, old_run):
-        verbs.note_look(each, request.actor)
+        rollout_looks.note_look(each, request.actor)
     environment = new_run.task_set.environment_version.environment_id
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number

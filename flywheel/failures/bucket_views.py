@@ -14,9 +14,8 @@ from flywheel.accounts.models import AuditEntry, Permission, Project
 from flywheel.core.buckets import BUCKETS, Bucket
 from flywheel.core.stats import proportion
 from flywheel.failures import bucket_forms, buckets, counts, detectors, life, queue
-from flywheel.failures.bucket_models import Priority, Severity
-from flywheel.failures.make_queue import reviewers
-from flywheel.failures.models import Decision, Failure, ProjectBucket
+from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket, Severity
+from flywheel.failures.project_reviewers import reviewers
 
 EXAMPLES = 10
 HISTORY = 30

@@ -5,6 +5,7 @@ read a trajectory, `disagreed` when reviewers of another queue disagree. `catch_
 what was there before, in the background.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -12,11 +13,18 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.models import Project, User, record
 from flywheel.failures.models import Queue, Rule
 from flywheel.trajectories.models import Trajectory
 
 AT_ONCE = 5_000
+
+
+def keys_of(project: Project, text: str, limit: int = 5_000) -> tuple[list[int], list[str]]:
+    """The trajectories that these trace ids name, in this order, and the ids that name none."""
+    names = list(dict.fromkeys(re.findall(r"[^\s,;]+", text)))[:limit]
+    found = dict(Trajectory.objects.filter(project=project, trace_id__in=names).values_list("trace_id", "pk"))
+    return [found[name] for name in names if name in found], [name for name in names if name not in found]
 
 
 def add(*, queue: Queue, keys: Iterable[int], actor: User, through: str = "") -> int:

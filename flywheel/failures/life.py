@@ -17,10 +17,9 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.agents.models import Version
-from flywheel.failures.bucket_models import BucketLife, Priority, Severity
 from flywheel.failures.buckets import every
-from flywheel.failures.make_queue import reviewers
-from flywheel.failures.models import Failure
+from flywheel.failures.models import BucketLife, Failure, Priority, Severity
+from flywheel.failures.project_reviewers import reviewers
 from flywheel.trajectories.models import Source, Trajectory
 
 REASON_LIMIT = 2_000

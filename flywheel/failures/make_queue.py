@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import GRANTS, Permission, Project, User, record
+from flywheel.accounts.models import Project, User, record
 from flywheel.core.buckets import DETECTORS
 from flywheel.failures.buckets import offered
 from flywheel.failures.models import Queue, Rule
+from flywheel.failures.project_reviewers import reviewers
 
 AT_MOST = 9
 """Reviewers an item; more agree no better and cost a day."""
@@ -57,13 +58,6 @@ def archive(*, queue: Queue, actor: User, is_archived: bool = True, through: str
     if changed:
         action = "failures.archive_queue" if is_archived else "failures.unarchive_queue"
         record(project=queue.project, actor=actor, action=action, subject=f"queue {queue}", through=through)
-
-
-def reviewers(project: Project) -> list[User]:
-    """Who may label here, by name."""
-    roles = [role for role, granted in GRANTS.items() if Permission.REVIEW in granted]
-    members = User.objects.filter(memberships__project=project, memberships__role__in=roles, is_active=True)
-    return list(members.distinct().order_by("username"))
 
 
 @transaction.atomic

@@ -14,7 +14,6 @@ from flywheel.failures import agreement, fill, give, make_queue, progress
 from flywheel.failures import take as taking
 from flywheel.failures.label import LATEST, BadLabel, Superseded
 from flywheel.failures.models import Queue, QueueItem
-from flywheel.failures.queue_forms import keys_of
 from flywheel.failures.queue_schemas import (
     AddedOut,
     AddIn,
@@ -98,7 +97,7 @@ def add(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str, Any]:
     key, queue = keyed(request), _queue(request, queue_id)
     if queue.archived_at is not None:
         raise HttpError(409, f"the queue {queue} is archived")
-    keys, unknown = keys_of(key.project, " ".join(wanted.trace_ids))
+    keys, unknown = fill.keys_of(key.project, " ".join(wanted.trace_ids))
     return {
         "added": fill.add(queue=queue, keys=keys, actor=key.actor, through=keyed(request).through),
         "unknown": unknown,

@@ -1,6 +1,5 @@
-"""The form of a queue, and of what is added to one by hand."""
+"""The form of a queue, and what of the list of trajectories a new one begins with."""
 
-import re
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,13 @@ from django.http import QueryDict
 from flywheel.accounts.models import Project
 from flywheel.core.buckets import DETECTORS
 from flywheel.failures.buckets import offered
-from flywheel.failures.make_queue import AT_MOST, LONGEST, BadQueue, Wanted, reviewers
+from flywheel.failures.make_queue import AT_MOST, LONGEST, BadQueue, Wanted
 from flywheel.failures.models import Queue, Rule
+from flywheel.failures.project_reviewers import reviewers
 from flywheel.paging import about
 from flywheel.templatetags.flywheel import safe_text
 from flywheel.trajectories import export
 from flywheel.trajectories.bulk import BadBulk
-from flywheel.trajectories.models import Trajectory
 
 RULES = {
     Rule.HAND: "By hand: only what people add",
@@ -115,10 +114,3 @@ def as_written(queue: Queue) -> dict[str, Any]:
     names = ("name", "instructions", "rule", "bucket", "detector", "percent", "needed", "minutes")
     people = [person.username for person in queue.assignees.all()]
     return {name: getattr(queue, name) for name in names} | {"assignees": people}
-
-
-def keys_of(project: Project, text: str, limit: int = 5_000) -> tuple[list[int], list[str]]:
-    """The trajectories that these trace ids name, in this order, and the ids that name none."""
-    names = list(dict.fromkeys(re.findall(r"[^\s,;]+", text)))[:limit]
-    found = dict(Trajectory.objects.filter(project=project, trace_id__in=names).values_list("trace_id", "pk"))
-    return [found[name] for name in names if name in found], [name for name in names if name not in found]

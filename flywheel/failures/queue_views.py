@@ -108,7 +108,7 @@ def add_to_queue(request: PageRequest) -> HttpResponse:
     """Add trajectories by their trace ids."""
     text = request.POST.get("queue", "")
     queue = _queue(request, int(text) if text.isdecimal() and len(text) < 19 else 0)
-    keys, unknown = queue_forms.keys_of(request.project, request.POST.get("trace_ids", ""))
+    keys, unknown = fill.keys_of(request.project, request.POST.get("trace_ids", ""))
     if queue.archived_at is not None:
         messages.error(request, f"Nothing was added: the queue {queue} is archived.")
         return redirect("failures:queue_detail", request.project.slug, queue.pk)

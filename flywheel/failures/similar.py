@@ -18,8 +18,7 @@ from flywheel.core import clusters as grouping
 from flywheel.core import similarity
 from flywheel.core.similarity import Space
 from flywheel.failures import buckets
-from flywheel.failures.models import Cluster, Clustering, Member
-from flywheel.failures.similar_models import By, Fineness, Which
+from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_read import failures_of, hold, keep, sketches_of, terms_of, unread
 from flywheel.trajectories.formats.reading import text as plain
 from flywheel.trajectories.models import Label, Trajectory

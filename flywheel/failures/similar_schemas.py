@@ -7,8 +7,7 @@ from typing import Any
 from ninja import Field, Schema
 
 from flywheel.failures import similar_label
-from flywheel.failures.models import Cluster, Member
-from flywheel.failures.similar_models import By, Fineness, Which
+from flywheel.failures.models import By, Cluster, Fineness, Member, Which
 
 
 class ClusteringIn(Schema):

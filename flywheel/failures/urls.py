@@ -3,6 +3,7 @@ from django.urls import URLPattern, URLResolver, path
 from flywheel.failures import (
     bucket_views,
     detector_views,
+    overview_views,
     queue_desk,
     queue_views,
     similar_label_views,
@@ -12,7 +13,7 @@ from flywheel.failures import (
 
 app_name = "failures"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
+    path("", overview_views.index, name="index"),
     path("buckets/new/", bucket_views.define, name="define_bucket"),
     path("buckets/<slug:key>/", bucket_views.bucket, name="bucket"),
     path("buckets/<slug:key>/edit/", bucket_views.edit, name="edit_bucket"),

@@ -1,4 +1,4 @@
-"""The failures room: what goes wrong and how often, one bucket, and the review queue."""
+"""The open queue of reviews: one trajectory after the other, its decision, and what comes next."""
 
 from typing import Any
 
@@ -11,48 +11,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.buckets import DETECTORS
-from flywheel.failures import correction, counts, desk, forms, life, queue, queue_desk, review
-from flywheel.failures.bucket_models import Priority
-from flywheel.failures.bucket_views import days_of
+from flywheel.failures import correction, desk, forms, queue, queue_desk, review
 from flywheel.failures.buckets import offered
 from flywheel.failures.label import Superseded, describe, tools_of, undo
-from flywheel.failures.models import Decision, Failure, Queue
+from flywheel.failures.models import Queue
 from flywheel.trajectories import actions
 from flywheel.trajectories.models import Trajectory
-
-PRIORITIES = list(Priority.values)
-"""The most urgent first."""
-
-
-@require_GET
-@requires(Permission.VIEW)
-def index(request: PageRequest) -> HttpResponse:
-    project = request.project
-    days = counts.period(project, days_of(request))
-    found, traffic = counts.by_bucket(project, days)
-    lives = life.of_project(project, [count.bucket.key for count in found])
-    rows = sorted(
-        ((count, lives[count.bucket.key]) for count in found), key=lambda row: PRIORITIES.index(row[1].row.priority)
-    )
-    urls = {count.bucket.key: reverse("failures:bucket", args=[project.slug, count.bucket.key]) for count in found}
-    recent = project.failures.select_related("trajectory", "labelled_by")[:12]
-    return render(
-        request,
-        "failures/index.html",
-        {
-            "open": [row for row in rows if not row[1].row.is_closed],
-            "closed": [row for row in rows if row[1].row.is_closed],
-            "most": max((count.total for count in found), default=0),
-            "traffic": traffic,
-            "days": len(days),
-            "periods": counts.PERIODS,
-            "waiting": sum(count.waiting for count in found),
-            "uncorrected": _failures(request).filter(corrected=None).count(),
-            "chart": counts.trend_chart(found, days, urls) if found else None,
-            "recent": [(failure, describe(project, failure)) for failure in recent],
-            "has_traffic": counts.traffic(project).exists(),
-        },
-    )
 
 
 @require_GET
@@ -219,7 +183,3 @@ def _address(request: PageRequest, filters: queue.Filters, item: Trajectory | No
 def _trajectory(request: PageRequest, trace_id: str) -> Trajectory:
     rows = Trajectory.objects.filter(project=request.project).select_related("agent", "version__agent")
     return get_object_or_404(rows, trace_id=trace_id)
-
-
-def _failures(request: PageRequest) -> Any:
-    return Failure.objects.filter(project=request.project, current=True).exclude(decision=Decision.REJECTED)

@@ -12,7 +12,7 @@ from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import note_look
+from flywheel.evals.rollout_looks import note_look
 from flywheel.paging import BadCursor, keyset
 from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion

@@ -14,7 +14,7 @@ from flywheel.core.metrics import Row
 from flywheel.environments.models import Split
 from flywheel.evals import apart
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import bucket_of, rows_of
+from flywheel.evals.run_summaries import bucket_of, rows_of
 from flywheel.evals.unanswered import hold
 from flywheel.jobs import State
 from flywheel.promotions import suites

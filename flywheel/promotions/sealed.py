@@ -24,7 +24,8 @@ from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals import apart, unanswered
 from flywheel.evals import sealed as evals
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import CannotEvaluate, rows_of
+from flywheel.evals.run_summaries import rows_of
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate, Promotion

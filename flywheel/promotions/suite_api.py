@@ -16,7 +16,7 @@ from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import BadSuite, ChangedMeanwhile
 from flywheel.evals.refs import find_task_set
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import StaleState
 from flywheel.paging import BadCursor, keyset
 from flywheel.promotions import suites

@@ -13,7 +13,7 @@ from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.suites import BadSuite
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import StaleState
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate

@@ -24,7 +24,7 @@ from flywheel.evals import apart
 from flywheel.evals import suites as evals
 from flywheel.evals.compare import CannotCompare, comparison
 from flywheel.evals.models import Engine, EvalRun, Result
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.evals.suites import Attempts, Settings
 from flywheel.evals.unanswered import can_resume
 from flywheel.evals.void import void_of

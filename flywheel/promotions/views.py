@@ -11,7 +11,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import note_look
+from flywheel.evals.rollout_looks import note_look
 from flywheel.paging import keyset
 from flywheel.promotions import lineage as origins
 from flywheel.promotions import sealed, show

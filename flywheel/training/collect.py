@@ -16,7 +16,7 @@ from flywheel.agents.content import OPENAI
 from flywheel.agents.make import make_agent, make_version
 from flywheel.agents.models import Agent, Version
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals import run as evals
+from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
 
 
@@ -35,9 +35,9 @@ def collect(
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at the train split. Returns the run and whether it is new.
 
-    Raises evals.run.CannotEvaluate.
+    Raises CannotEvaluate.
     """
-    return evals.submit(
+    return submission.submit(
         key=key,
         version=version,
         task_set=task_set,

@@ -15,8 +15,8 @@ from flywheel.core import envs
 from flywheel.core.contamination import key_of_row
 from flywheel.core.traces import Message
 from flywheel.core.words import percent
-from flywheel.environments.make import core_task
 from flywheel.environments.models import Task
+from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination, dataset
 from flywheel.training.choice import Choice

@@ -17,7 +17,7 @@ from flywheel.core.words import percent
 from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import rows_of
+from flywheel.evals.run_summaries import rows_of
 from flywheel.jobs import State
 from flywheel.training import contamination
 from flywheel.training.dataset import CannotBuild, Draft, draft, kept

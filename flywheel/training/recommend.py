@@ -13,7 +13,7 @@ from flywheel.core.metrics import pass_at_k
 from flywheel.core.stats import Estimate
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import rows_of
+from flywheel.evals.run_summaries import rows_of
 from flywheel.failures.buckets import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.jobs import State

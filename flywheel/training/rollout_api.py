@@ -17,7 +17,7 @@ from flywheel.environments.models import Split
 from flywheel.evals.api import EvalRow
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.refs import find_task_set
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
 from flywheel.training.api.datasets import DatasetOut

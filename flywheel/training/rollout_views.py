@@ -15,7 +15,7 @@ from flywheel.agents.models import Version
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import facts
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
 from flywheel.training.collect import collect

@@ -11,9 +11,8 @@ from pytest_django.live_server_helper import LiveServer
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.core.envs.kinds import KINDS
 from flywheel.environments import play as verbs
-from flywheel.environments.make import environment
-from flywheel.environments.models import Split, Task
-from flywheel.environments.play_models import Play
+from flywheel.environments.environment_versions import environment
+from flywheel.environments.models import Play, Split, Task
 from tests.browser.browse import NARROW, Tab
 
 PASSWORD = "correct horse battery"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from flywheel.environments.make import freeze, task_from
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.environments.recorded_tasks import task_from
 from flywheel.failures.label import Superseded, decide
 from flywheel.failures.models import Failure
 from tests.conftest import Build, Cast

@@ -13,10 +13,10 @@ from flywheel.accounts.models import Scope
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
 from flywheel.core.verifiers import Runners
-from flywheel.environments import make, proving
+from flywheel.environments import environment_versions, frozen_sets, proving
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.export import CannotExport, exported
 from flywheel.environments.import_tasks import import_tasks
-from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.play import start
 from flywheel.jobs import State
@@ -49,7 +49,7 @@ TOOLS: list[dict[str, Any]] = [{**tool, "name": tool["name"].replace(".", "_")} 
 
 
 def attached(cast: Cast, base_url: str, tools: list[dict[str, Any]] | None = None) -> Environment:
-    return make.environment(
+    return environment_versions.environment(
         project=cast.project,
         name="office",
         actor=cast.admin,
@@ -73,14 +73,14 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     assert (report.made, report.waiting, report.left_out) == (3, 3, 0), report.problems
     assert {task.split for task in environment.tasks.all()} == {Split.HELD_OUT}
     with pytest.raises(CannotMake, match="wait for a worker"):
-        make.freeze(environment=environment, name="office", actor=cast.builder)
+        frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
     proved(environment)
     for task in environment.tasks.all():
         checks = {check["name"]: check for check in task.proof["checks"]}
         assert task.is_proved, checks
         assert checks["corrected"]["score"] == 1.0
         assert checks["same every time"]["shown"] == "5/5"
-    task_set = make.freeze(environment=environment, name="office", actor=cast.builder)
+    task_set = frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
     right = {row.prompt: row.target["calls"] for row in rows()}
 
     def answer(request: ChatRequest) -> ChatResponse:
@@ -129,7 +129,7 @@ def test_a_server_that_breaks_leaves_attempts_unscored_and_proofs_red_until_it_i
     proved(environment)
     assert all(task.is_proved for task in environment.tasks.all())
     assert all("corrected" not in {c["name"] for c in task.proof["checks"]} for task in environment.tasks.all())
-    task_set = make.freeze(environment=environment, name="office", actor=cast.builder)
+    task_set = frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
     odd.answers["/add"] = lambda server: OK["/add"] if len(server.asked) % 2 else (500, b"boom", {})
     monkeypatch.setattr("workers.judges.Gym", lambda: Gym(timeout_s=2, patience_s=0.1, backoff_s=0.01))
 

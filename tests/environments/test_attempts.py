@@ -9,8 +9,10 @@ from flywheel.core import envs, tools
 from flywheel.core.interop import gym
 from flywheel.core.interop.bundle import identity
 from flywheel.environments.attempts import Attempt, attempt_of
-from flywheel.environments.make import CannotMake, core_task, task_from
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Split, Task
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.environments.task_rows import core_task
 from flywheel.failures.label import decide
 from flywheel.trajectories.formats import parse_jsonl
 from flywheel.trajectories.models import Source, Trajectory

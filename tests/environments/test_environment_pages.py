@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.environments import ledger, make
+from flywheel.environments import environment_versions, ledger
 from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
@@ -304,7 +304,7 @@ def database(people: int) -> dict[str, Any]:
 def office(cast: Cast) -> Environment:
     """A workplace with a database of 15 kB."""
     config = {"max_turns": 9, "system_prompt": "Be brief. " * 1000, "database": database(100)}
-    return make.environment(
+    return environment_versions.environment(
         project=cast.project,
         name="office",
         kind="workplace",

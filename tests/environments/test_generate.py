@@ -19,11 +19,14 @@ from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.environments import generate
 from flywheel.environments.bulk import without_task
-from flywheel.environments.make import CannotMake, core_task, environment, freeze, task_from
+from flywheel.environments.environment_versions import CannotMake, environment
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, Generation, Split, Task, TaskSet
 from flywheel.environments.prove import COMMON, SEVERAL_TURNS
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import submit
+from flywheel.evals.submission import submit
 from flywheel.failures.label import decide, tools_of
 from flywheel.jobs import Lease, State
 from flywheel.training.dataset import build as build_dataset

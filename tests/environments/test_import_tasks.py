@@ -12,9 +12,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, Scope
 from flywheel.core.verifiers import NO_RUNNERS
-from flywheel.environments import make, proving
+from flywheel.environments import environment_versions, proving
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.import_tasks import import_tasks
-from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Split
 from flywheel.training.dataset import _right
 from tests.conftest import Build, Cast
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 def test_tasks_are_made_once_proved_and_split(
     cast: Cast, tmp_path: Path, client: Client, key: Callable[..., dict[str, str]]
 ) -> None:
-    environment = make.environment(
+    environment = environment_versions.environment(
         project=cast.project,
         name="office",
         actor=cast.builder,

@@ -12,7 +12,7 @@ from flywheel.accounts.models import User
 from flywheel.environments import ledger, trials
 from flywheel.environments.models import Opening, Split, TaskSetMember
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import note_look
+from flywheel.evals.rollout_looks import note_look
 from flywheel.jobs import State
 from tests.conftest import Build, Cast
 

@@ -13,7 +13,7 @@ from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, Verify, guarded
-from flywheel.environments.make import freeze
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Split
 from flywheel.training.dataset import build as build_dataset
 from tests.conftest import Build, Cast

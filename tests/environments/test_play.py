@@ -15,12 +15,12 @@ from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
-from flywheel.environments import generate, make, play_state, trials
+from flywheel.environments import environment_versions, generate, play_state, trials
 from flywheel.environments import play as verbs
-from flywheel.environments.make import CannotMake, core_task, environment, environment_version
-from flywheel.environments.models import Environment, Generation, Opening, Split, Task
+from flywheel.environments.environment_versions import CannotMake, environment, environment_version
+from flywheel.environments.models import Environment, Generation, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.play_forms import MoveForm
-from flywheel.environments.play_models import Play, PlayTurn
+from flywheel.environments.task_rows import core_task
 from flywheel.jobs import Lease, State
 from tests.conftest import Build, Cast
 from workers import playing
@@ -416,7 +416,7 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     task = build.task(Split.TRAIN)
     source = 'def verify(trace, target):\n    return {"score": 0.5, "reason": "half"}\n'
     verifier = {"kind": "rubric", "parts": [{"type": "python", "name": "own", "source": source}]}
-    newest = make.latest(task.environment)
+    newest = environment_versions.latest(task.environment)
     environment_version(environment=task.environment, actor=cast.builder, config=newest.config, verifier=verifier)
     play = verbs.start(task=task, actor=cast.builder)
     builder, page = sign_in(cast.builder), reverse("environments:play", args=["acme", play.pk])

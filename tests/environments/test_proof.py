@@ -18,9 +18,10 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
-from flywheel.environments import make, proving, trials
+from flywheel.environments import proving, recorded_tasks, trials
 from flywheel.environments.bulk import tasks_from_all
-from flywheel.environments.make import CannotMake, environment_version, freeze, task_from
+from flywheel.environments.environment_versions import CannotMake, environment_version
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.prove import (
     CHEAT,
@@ -34,6 +35,7 @@ from flywheel.environments.prove import (
     prove,
     prove_again,
 )
+from flywheel.environments.recorded_tasks import task_from
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -246,7 +248,7 @@ def test_the_page_says_which_check_failed(
 def test_the_proof_uses_the_very_verifier_of_evals(task: Task) -> None:
     version = task.environment.latest
     env = ToolCallEnvironment(version.config, version.verifier)
-    from flywheel.environments.make import core_task
+    from flywheel.environments.task_rows import core_task
 
     pure = core_task(task)
     trace = Trace.from_messages("t", [*env.reset(pure, 0), WRONG])
@@ -412,7 +414,7 @@ def test_nothing_else_does(build: Build, fields: dict[str, Any]) -> None:
 def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(
     cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make, "split_in", lambda *_, **__: Split.TRAIN)
+    monkeypatch.setattr(recorded_tasks, "split_in", lambda *_, **__: Split.TRAIN)
     environment = build.environment()
     made = []
     for number in range(3):
@@ -428,7 +430,7 @@ def test_what_is_commonly_wrong_is_looked_for_once_for_many_tasks_and_only_where
     needed: list[str], times: int, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
-    monkeypatch.setattr(make, "common_wrong", lambda *about: looked.append(about))
+    monkeypatch.setattr(recorded_tasks, "common_wrong", lambda *about: looked.append(about))
     monkeypatch.setattr(proving, "needs", lambda _: needed)
     for number in range(3):
         row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from flywheel.accounts.models import User
 from flywheel.environments import choice, ledger
-from flywheel.environments.make import SEALED_SOURCES, CannotMake, freeze, refuse_overlap
+from flywheel.environments.environment_versions import CannotMake
+from flywheel.environments.frozen_sets import SEALED_SOURCES, freeze, refuse_overlap
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet
 from flywheel.environments.split import split_of
 from tests.conftest import Build, Cast

@@ -6,7 +6,7 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from flywheel.accounts.models import AuditEntry
-from flywheel.environments.make import freeze
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, Split, Suite, TaskSet
 from flywheel.environments.suites import BadSuite, ChangedMeanwhile, present, put, retire
 from tests.conftest import Build, Cast

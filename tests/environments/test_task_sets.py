@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
+from flywheel.environments.environment_versions import CannotMake, environment_version
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.leaks import inside
-from flywheel.environments.make import CannotMake, environment_version, freeze
 from flywheel.environments.models import Environment, Split, TaskSet, TaskSetMember
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 

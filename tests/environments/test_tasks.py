@@ -12,8 +12,9 @@ from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.core import tools
 from flywheel.core.traces import Message, ToolCall
 from flywheel.environments.bulk import tasks_from_all, without_task
-from flywheel.environments.make import CannotMake, task_from
+from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, Split, Task
+from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.retire import retire
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide

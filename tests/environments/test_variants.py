@@ -17,10 +17,13 @@ from flywheel.core.interop import gym
 from flywheel.core.variants import Spec
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.environments import generate, variants
+from flywheel.environments.environment_versions import CannotMake, environment
+from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.import_tasks import import_tasks
-from flywheel.environments.make import CannotMake, core_task, environment, freeze, task_from
 from flywheel.environments.models import Generation, Split, Task
 from flywheel.environments.prove import prove
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from flywheel.jobs import State

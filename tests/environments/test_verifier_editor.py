@@ -14,7 +14,7 @@ from flywheel.accounts.upstream import set_upstream
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.core.verifiers.parts import TYPES
 from flywheel.core.verifiers.rubric import read
-from flywheel.environments import make, trials
+from flywheel.environments import environment_versions, trials
 from flywheel.environments.models import (
     Environment,
     EnvironmentVersion,
@@ -211,7 +211,7 @@ def test_other_settings_of_the_environment_keep_the_rubric(build: Build, cast: C
     environment = build.environment()
     spec = {"kind": "rubric", "parts": [PARTS[-2]]}
     config = {"system_prompt": SYSTEM, "tools": TOOLS}
-    make.environment_version(environment=environment, actor=cast.builder, config=config, verifier=spec)
+    environment_versions.environment_version(environment=environment, actor=cast.builder, config=config, verifier=spec)
     address = reverse("environments:make_version", args=[environment.project.slug, "mail"])
     sign_in(cast.builder).post(address, {"system_prompt": "Be short.", "tools": json.dumps(TOOLS)})
     assert (environment.latest.number, environment.latest.verifier) == (3, spec)

@@ -11,7 +11,7 @@ from django.db import transaction
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals import run as verbs
+from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.served import name_of
 from flywheel.jobs import Lease
@@ -51,7 +51,7 @@ class FakeEngine:
 
 
 def submit(build: Build, task_set: TaskSet | None = None, version: Version | None = None, **fields: Any) -> EvalRun:
-    run, made = verbs.submit(
+    run, made = submission.submit(
         key=uuid.uuid4(),
         version=version or build.version(),
         task_set=task_set or build.task_set(),

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.environments import make
+from flywheel.environments import environment_versions
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
@@ -37,7 +37,7 @@ def run(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
 
 @pytest.fixture
 def other(run: EvalRun, build: Build) -> EnvironmentVersion:
-    return make.environment_version(
+    return environment_versions.environment_version(
         environment=run.task_set.environment_version.environment,
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},

@@ -23,7 +23,7 @@ from flywheel.agents import artifacts, lora
 from flywheel.agents.models import Agent, Version
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import State
 from flywheel.promotions import promote as promoting
 from flywheel.promotions.models import Promotion

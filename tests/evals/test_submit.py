@@ -15,8 +15,8 @@ from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run import CannotEvaluate
-from flywheel.evals.run import submit as verb
+from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.submission import submit as verb
 from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit

@@ -14,7 +14,8 @@ from flywheel.core.gate import spending
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import CannotEvaluate, Sealed, note_look, submit
+from flywheel.evals.rollout_looks import Sealed, note_look
+from flywheel.evals.submission import CannotEvaluate, submit
 from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.policy import change_policy

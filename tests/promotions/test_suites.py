@@ -13,7 +13,7 @@ from flywheel.environments.models import Suite
 from flywheel.environments.suites import put, retire
 from flywheel.evals import suites as evals
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import CannotEvaluate, resume
+from flywheel.evals.submission import CannotEvaluate, resume
 from flywheel.jobs import StaleState, State
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate

@@ -20,10 +20,10 @@ from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
 from flywheel.core.rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
-from flywheel.environments import make
+from flywheel.environments import environment_versions
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import State
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
@@ -222,7 +222,7 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
 
     scale = {**ours, "top": 3, "anchors": "0 = no\n3 = yes"}
     config = {"system_prompt": story.SYSTEM_PROMPT, "tools": story.TOOLS}
-    make.environment_version(
+    environment_versions.environment_version(
         environment=build.environment(),
         actor=build.cast.builder,
         config=config,

@@ -80,7 +80,8 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.agents import artifacts
     from flywheel.agents.make import make_agent, make_version
     from flywheel.environments import generate as tasks
-    from flywheel.environments.make import environment, freeze
+    from flywheel.environments.environment_versions import environment
+    from flywheel.environments.frozen_sets import freeze
     from flywheel.environments.models import Split
     from flywheel.evals.reward_audit import override
     from flywheel.training import from_rollouts, reward

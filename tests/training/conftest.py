@@ -12,7 +12,7 @@ from flywheel.agents.models import Artifact, Version
 from flywheel.core import tools
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import summary_of
+from flywheel.evals.run_summaries import summary_of
 from flywheel.jobs import State
 from flywheel.training.launch import launch
 from flywheel.training.models import Point, TrainingRun

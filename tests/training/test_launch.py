@@ -9,7 +9,7 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.upstream import set_upstream
 from flywheel.agents.models import Artifact
 from flywheel.core.envs import tictactoe
-from flywheel.environments import make
+from flywheel.environments import environment_versions
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.jobs import StaleState, State
 from flywheel.training import dataset
@@ -85,7 +85,7 @@ def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) 
 def of_games(room: Room) -> TaskSet:
     """A set of a kind whose episodes have several turns, with its baseline."""
     config: dict[str, Any] = {"config": {}, "verifier": {"kind": "tictactoe"}}
-    environment = make.environment(
+    environment = environment_versions.environment(
         project=room.cast.project, name="games", actor=room.cast.builder, kind="tictactoe", **config
     )
     task_set = room.build.task_set(name="games", environment=environment)
@@ -132,7 +132,7 @@ def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(ro
     set_upstream(project=room.cast.project, actor=room.cast.admin, base_url="http://127.0.0.1:9/v1")
     part = {"type": "judge", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
     version = room.task_set.environment_version
-    make.environment_version(
+    environment_versions.environment_version(
         environment=version.environment,
         actor=room.cast.builder,
         config=version.config,

@@ -14,7 +14,7 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import Message, ToolCall
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run import CannotEvaluate
+from flywheel.evals.submission import CannotEvaluate
 from flywheel.jobs import State
 from flywheel.training import dataset, from_rollouts, rollouts
 from flywheel.training.choice import BadChoice, Choice, read

@@ -26,7 +26,7 @@ from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore
-from flywheel.evals.run import CannotEvaluate, attempt_seed, resume
+from flywheel.evals.submission import CannotEvaluate, attempt_seed, resume
 from flywheel.evals.unanswered import can_resume
 from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate

@@ -25,7 +25,7 @@ from flywheel.core.interop import gym
 from flywheel.core.interop.responses import items
 from flywheel.core.tools import call_text
 from flywheel.core.traces import Message, ToolCall
-from flywheel.environments import ledger, make
+from flywheel.environments import environment_versions, ledger
 from flywheel.environments.export import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -58,7 +58,7 @@ def judge(build: Build) -> Iterator[JudgeServer]:
 
 
 def judged(build: Build, *more: dict[str, Any]) -> TaskSet:
-    make.environment_version(
+    environment_versions.environment_version(
         environment=build.environment(),
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},
@@ -283,7 +283,7 @@ def test_a_caller_that_did_not_wait_is_not_reported(
 
 def test_python_runs_in_this_machines_sandbox(build: Build, serve: Serve, sandbox: None) -> None:
     source = "def verify(trace, target):\n    return float(target['arguments']['person'] in trace['answer'])\n"
-    make.environment_version(
+    environment_versions.environment_version(
         environment=build.environment(),
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},

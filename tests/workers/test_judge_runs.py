@@ -14,10 +14,9 @@ from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
 from flywheel.core.stats import cohen_kappa
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import make, proving, trials
+from flywheel.environments import environment_versions, proving, trials
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
-from flywheel.evals import compare, rescore
-from flywheel.evals import run as verbs
+from flywheel.evals import compare, rescore, submission
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.people import agreements
 from flywheel.failures.label import decide
@@ -55,7 +54,7 @@ def server(build: Build) -> Iterator[JudgeServer]:
 
 
 def judged(build: Build, *more: dict[str, Any], **fields: Any) -> EnvironmentVersion:
-    return make.environment_version(
+    return environment_versions.environment_version(
         environment=build.environment(),
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},
@@ -161,7 +160,7 @@ def test_a_canary_in_the_middle_takes_back_the_whole_run(
         assert row.trajectory is not None
         assert row.trajectory.outcome is None
     with pytest.raises(StaleState, match="void"):
-        verbs.resume(run=run, actor=build.cast.builder)
+        submission.resume(run=run, actor=build.cast.builder)
     run.split = Split.TRAIN  # as if it had asked what may be trained on
     with pytest.raises(NotForTraining, match="void"):
         attempts(run)
@@ -188,7 +187,7 @@ def test_a_canary_at_the_beginning_of_another_go_takes_back_the_first_one_too(
     assert (run.state, set(run.results.values_list("score", flat=True))) == (State.CANCELLED, {1.0})
     JudgeMemory.objects.all().delete()
     turning(server, after=0)
-    verbs.resume(run=run, actor=build.cast.builder)
+    submission.resume(run=run, actor=build.cast.builder)
     carry_out(run)
     assert (run.state, run.error_kind) == (State.FAILED, "canary")
     assert set(run.results.values_list("score", "cause")) == {(None, "canary")}
@@ -205,7 +204,7 @@ def test_a_judge_that_cannot_be_asked_fails_the_run_before_anything_is_spent(
     carry_out(run)
     assert (run.state, run.error_kind, run.results.count(), engine.asked) == (State.FAILED, "judge", 0, [])
     server.mark = books
-    verbs.resume(run=run, actor=build.cast.builder)
+    submission.resume(run=run, actor=build.cast.builder)
     carry_out(run)
     assert (run.state, run.results.filter(score=1.0).count()) == (State.SUCCEEDED, 4)
 

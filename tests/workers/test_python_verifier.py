@@ -17,7 +17,7 @@ from flywheel.core.envs import build as build_env
 from flywheel.core.tools import call_text
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
-from flywheel.environments import make, proving, trials
+from flywheel.environments import environment_versions, frozen_sets, proving, trials
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task, Trial
 from flywheel.environments.prove import prove
 from flywheel.evals import rescore
@@ -70,7 +70,7 @@ def carry_out(job: Job) -> None:
 
 
 def version_of(environment: Environment, build: Build, verifier: dict[str, Any]) -> EnvironmentVersion:
-    return make.environment_version(
+    return environment_versions.environment_version(
         environment=environment,
         actor=build.cast.builder,
         config={"system_prompt": SYSTEM, "tools": TOOLS},
@@ -147,8 +147,8 @@ def test_tasks_wait_unproved_until_a_worker_has_proved_them(build: Build) -> Non
     version = version_of(environment, build, rubric())
     good.refresh_from_db()
     assert not good.is_proved
-    with pytest.raises(make.CannotMake, match="2 tasks wait for a worker to prove them under mail@2"):
-        make.freeze(environment=environment, name="set", actor=build.cast.builder)
+    with pytest.raises(environment_versions.CannotMake, match="2 tasks wait for a worker to prove them under mail@2"):
+        frozen_sets.freeze(environment=environment, name="set", actor=build.cast.builder)
     job = Proving.objects.get()
     assert proving.ask(environment, build.cast.builder) == job, "one job is enough for all that waits"
     carry_out(job)

@@ -9,7 +9,7 @@ from django.db import transaction
 from flywheel.accounts.models import Project, User
 from flywheel.core.envs.workplace import workbench
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments import make
+from flywheel.environments.environment_versions import CannotMake, environment
 from flywheel.environments.import_tasks import Taken, import_tasks
 from flywheel.environments.models import Environment
 
@@ -37,7 +37,7 @@ class Command(BaseCommand):
             raise CommandError(f"the project has no member {options['by']!r}")
         try:
             report = _taken(project, options["environment"], options["folder"], actor)
-        except (make.CannotMake, VerifierError) as error:
+        except (CannotMake, VerifierError) as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}") from None
@@ -51,12 +51,12 @@ def _taken(project: Project, name: str, folder: Path, actor: User) -> Taken:
     config = {"database": workbench.database(folder)}
     found = project.environments.filter(name=name).first() or _made(project, name, config, actor)
     if found.kind != KIND or found.latest.config.get("database") != config["database"]:
-        raise make.CannotMake(f"the environment {name!r} has another database; name a new one with --environment")
+        raise CannotMake(f"the environment {name!r} has another database; name a new one with --environment")
     return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor, through=THROUGH)
 
 
 def _made(project: Project, name: str, config: dict[str, Any], actor: User) -> Environment:
-    return make.environment(
+    return environment(
         project=project,
         name=name,
         actor=actor,

@@ -1,3 +1,5 @@
+"""Who or what saw the held-out and the sealed part of a task set."""
+
 from typing import ClassVar
 
 from django.db import models

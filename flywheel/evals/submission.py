@@ -1,13 +1,11 @@
-"""Submit an eval run, and read what came of it."""
+"""Submitting an eval run, stopping it, and going on with it."""
 
 import hashlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
 from flywheel import env
@@ -17,33 +15,19 @@ from flywheel.agents.lora import NotServable
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.errors import FieldError
-from flywheel.core.metrics import Row, clusters_of, pass_at_k, pass_hat_k, slices, solve_rates, summarise
-from flywheel.core.stats import Estimate, clustered_rate
-from flywheel.environments import ledger
-from flywheel.environments.models import MEASURED, Opening, Split, Task, TaskSet
+from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals import budget as budgets
 from flywheel.evals import served, unanswered
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.void import void_of
 from flywheel.jobs import StaleState, State
 
-SUMMARY_SEED = 1
-"""Of the bootstraps in a summary, so that the same results always give the same numbers."""
-TRAINED_ON, NEVER_TRAINED_ON = "wording trained on", "wording never trained on"
-REAL, SYNTHETIC = "real", "synthetic"
-"""Tasks that come of something that happened, and those that were made."""
-GUARDS = "guards a success"
-"""Stands for the bucket of a task that was made of a success."""
 MAX_SAMPLES = 64
 MAX_SEED = 2**31 - 1
 
 
 class CannotEvaluate(FieldError):
     """The run cannot be submitted; `field` says where, the message what would be right."""
-
-
-class Sealed(PermissionDenied):
-    """Nobody sees what came of single tasks of a sealed part; the message says where the numbers stand."""
 
 
 def submit(
@@ -187,79 +171,3 @@ def attempt_seed(run: EvalRun, task: Task, sample: int) -> int:
     """The seed of one attempt: the same for every version that is asked with the run's seed, so arms are paired."""
     text = f"{run.seed}/{task.digest}/{sample}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
-
-
-_MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd", "latency_ms", "error")
-
-
-def rows_of(run: EvalRun) -> list[Row]:
-    """Every result as `core.metrics` takes it."""
-    return _rows(run, _tasks(run))
-
-
-def summary_of(run: EvalRun) -> dict[str, Any]:
-    """Every metric with its interval and n, over all tasks and by slice and bucket; JSON."""
-    by_key = _tasks(run)
-    rows, tasks = _rows(run, by_key), {str(task): task for task in by_key.values()}
-    trained = set(
-        run.task_set.members.filter(split=Split.TRAIN).exclude(task__slice="").values_list("task__slice", flat=True)
-    )
-    slice_of = {name: task.slice for name, task in tasks.items() if task.slice}
-    familiar = {name: TRAINED_ON if value in trained else NEVER_TRAINED_ON for name, value in slice_of.items()}
-    made = {name: SYNTHETIC if task.is_synthetic else REAL for name, task in tasks.items()}
-    return {
-        "metrics": {name: asdict(estimate) for name, estimate in summarise(rows, SUMMARY_SEED).items()},
-        "slices": _by(rows, slice_of),
-        "familiar": _by(rows, familiar),
-        "buckets": _by(rows, _buckets(by_key)),
-        "origins": _by(rows, made) if SYNTHETIC in made.values() else {},
-        "of_k": {"any": asdict(pass_at_k(rows, run.samples)), "all": asdict(pass_hat_k(rows, run.samples))},
-    }
-
-
-def bucket_of(run: EvalRun) -> dict[str, str]:
-    """The bucket of each task of the run's split, by the task's name."""
-    return _buckets(_tasks(run))
-
-
-def _tasks(run: EvalRun) -> dict[int, Task]:
-    """Those of the run's split by key, with what is told of them beside their results."""
-    wanted = (f"task__{name}" for name in ("number", "cluster", "slice", "is_synthetic", "bucket"))
-    members = run.task_set.members.filter(split=run.split).select_related("task")
-    return {member.task_id: member.task for member in members.only("task_set_id", "split", *wanted)}
-
-
-def _rows(run: EvalRun, tasks: Mapping[int, Task]) -> list[Row]:
-    found = run.results.order_by("task__number", "sample").values_list("task_id", "sample", *_MEASURED)
-    return [Row(str(tasks[key]), tasks[key].cluster, sample, *measured) for key, sample, *measured in found]
-
-
-def _buckets(tasks: Mapping[int, Task]) -> dict[str, str]:
-    return {str(task): task.bucket or GUARDS for task in tasks.values()}
-
-
-def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
-    """Somebody is to see rollouts of the run: noted in the ledger where they are held out. Not `anew`: on a page that
-    is open and asks again by itself. Raises Sealed for those that nobody may see."""
-    refuse_sealed(run)
-    if run.split == Split.HELD_OUT and run.done:
-        ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor, anew=anew)
-
-
-def refuse_sealed(run: EvalRun) -> None:
-    """Raise Sealed for a run whose single attempts are for nobody's eyes."""
-    if run.split == Split.SEALED:
-        raise Sealed(f"{run} asked sealed tasks: what came of them together stands with its candidate, and no more")
-
-
-def _by(rows: list[Row], key: dict[str, str]) -> dict[str, Any]:
-    groups = slices(rows, lambda row: key.get(row.task_id))
-    return {
-        name: asdict(_success(group)) | {"tasks": len({r.task_id for r in group})} for name, group in groups.items()
-    }
-
-
-def _success(rows: list[Row]) -> Estimate:
-    means, cluster = solve_rates(rows), clusters_of(rows)
-    estimate = clustered_rate(list(means.values()), [cluster[task] for task in means])
-    return replace(estimate, unscored=sum(row.success is None for row in rows))

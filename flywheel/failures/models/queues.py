@@ -1,7 +1,7 @@
-"""What went wrong: proposals of detectors, and failures, which are decisions of people; and the queues they come from.
+"""Review queues, their items, how many are in which state, and what reviewers say of each.
 
-A decision is never overwritten: a correction is a new row that supersedes the old one. In a queue each reviewer says
-what they see in a `Review`, which no other page shows; when enough of them agree, it becomes a `Failure`.
+In a queue each reviewer says what they see in a `Review`, which no other page shows; when enough of them agree, it
+becomes a `Failure`.
 """
 
 from typing import ClassVar
@@ -12,79 +12,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
+from flywheel.failures.models.failures import Failure
 from flywheel.trajectories.models import Trajectory
-
-
-class Proposal(models.Model):
-    """A detector's suggestion of a bucket, with the step that shows it. Replaced when the trajectory grows."""
-
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
-    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="proposals")
-    detector = models.CharField(max_length=64)
-    bucket = models.CharField(max_length=64)
-    step = models.CharField(max_length=64, blank=True)
-    """Span id of the step that shows it."""
-    score = models.FloatField()
-    """The detector's confidence in [0, 1]."""
-    evidence = models.TextField()
-    created_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        ordering: ClassVar[list[str]] = ["-score", "id"]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "bucket"], name="proposal_by_bucket")]
-
-    def __str__(self) -> str:
-        return f"{self.detector} proposes {self.bucket}"
-
-
-class Decision(models.TextChoices):
-    CONFIRMED = "confirmed", "confirmed what was proposed"
-    CHANGED = "changed", "chose another bucket"
-    ADDED = "added", "labelled without a proposal"
-    REJECTED = "rejected", "says that nothing is wrong"
-
-
-class Failure(models.Model):
-    """A person's decision about a trajectory. `rejected` says that it is no failure: the trajectory passes."""
-
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="failures")
-    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="failures")
-    decision = models.CharField(max_length=16, choices=Decision)
-    bucket = models.CharField(max_length=64, blank=True)
-    """Empty when rejected."""
-    step = models.CharField(max_length=64, blank=True)
-    """Span id of the failing step."""
-    corrected = models.JSONField(null=True, blank=True)
-    """What should have happened: `{"tool": name, "arguments": {…}}`, or `{"text": answer}`."""
-    note = models.TextField(blank=True)
-    labelled_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)
-    labelled_at = models.DateTimeField(default=timezone.now)
-    current = models.BooleanField(default=True)
-    """Not superseded by a later decision: `label.py` turns the old one off and writes the new one together."""
-    taken_back_at = models.DateTimeField(null=True, blank=True)
-    """When its maker undid it; it stays for the record."""
-
-    class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["trajectory"], condition=Q(current=True), name="failure_one_current"),
-            models.CheckConstraint(condition=Q(decision__in=Decision.values), name="failure_decision_is_known"),
-            models.CheckConstraint(
-                condition=Q(decision="rejected", bucket="") | (~Q(decision="rejected") & ~Q(bucket="")),
-                name="failure_has_a_bucket_unless_rejected",
-            ),
-        ]
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["project", "bucket", "-id"], name="failure_open", condition=Q(current=True)),
-            models.Index(fields=["labelled_by", "-labelled_at", "-id"], name="failure_by_person"),
-        ]
-
-    def __str__(self) -> str:
-        return f"failure {self.pk} {self.bucket or 'none'}"
-
-    @property
-    def is_failure(self) -> bool:
-        return self.decision != Decision.REJECTED
 
 
 class Rule(models.TextChoices):
@@ -258,13 +187,3 @@ class Review(models.Model):
 
     def __str__(self) -> str:
         return f"review {self.pk} of item {self.item_id}"
-
-
-from flywheel.failures.bucket_models import BucketLife as BucketLife  # noqa: E402
-from flywheel.failures.bucket_models import ProjectBucket as ProjectBucket  # noqa: E402
-from flywheel.failures.detector_models import DetectorSetting as DetectorSetting  # noqa: E402
-from flywheel.failures.similar_models import Cluster as Cluster  # noqa: E402
-from flywheel.failures.similar_models import Clustering as Clustering  # noqa: E402
-from flywheel.failures.similar_models import ClusteringEvent as ClusteringEvent  # noqa: E402
-from flywheel.failures.similar_models import Member as Member  # noqa: E402
-from flywheel.failures.similar_models import Sketch as Sketch  # noqa: E402

@@ -1,10 +1,9 @@
-"""How good: eval runs (a version at a task set, n tasks × k samples) and their results."""
+"""Eval runs, a version at a task set (n tasks × k samples), and their results."""
 
 from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
-from django.utils import timezone
 
 from flywheel.agents.models import Version
 from flywheel.environments.models import Split, Task, TaskSet
@@ -92,31 +91,3 @@ class Result(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.sample} of {self.run}"
-
-
-class Comparison(models.Model):
-    """What `compare.py` found between two finished runs, kept because it takes a second to compute."""
-
-    candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
-    baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
-    report = models.JSONField()
-    """`core.compare.Comparison` as a dict."""
-    revision = models.PositiveSmallIntegerField()
-    """Of the code that made it; another revision makes it again."""
-    made_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["candidate", "baseline"], name="comparison_once")
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.candidate} against {self.baseline}"
-
-
-from flywheel.evals.rescore_models import Rescore as Rescore  # noqa: E402
-from flywheel.evals.rescore_models import Rescored as Rescored  # noqa: E402
-from flywheel.evals.rescore_models import RescoreEvent as RescoreEvent  # noqa: E402
-from flywheel.evals.reward_audit_models import AuditOverride as AuditOverride  # noqa: E402
-from flywheel.evals.reward_audit_models import RewardAudit as RewardAudit  # noqa: E402
-from flywheel.evals.reward_audit_models import RewardAuditItem as RewardAuditItem  # noqa: E402

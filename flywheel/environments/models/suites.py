@@ -1,3 +1,5 @@
+"""Regression suites: what every candidate of an agent runs before it may go live."""
+
 from typing import ClassVar
 
 from django.db import models

@@ -1,4 +1,7 @@
-"""What a project says of a detector: whether it proposes there, and into which bucket. `detectors.py` changes it."""
+"""What detectors propose; and what a project says of a detector, whether it proposes there and into which bucket.
+
+`detectors.py` changes the settings.
+"""
 
 from typing import ClassVar
 
@@ -7,6 +10,29 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.core.buckets import DETECTORS
+from flywheel.trajectories.models import Trajectory
+
+
+class Proposal(models.Model):
+    """A detector's suggestion of a bucket, with the step that shows it. Replaced when the trajectory grows."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="proposals")
+    detector = models.CharField(max_length=64)
+    bucket = models.CharField(max_length=64)
+    step = models.CharField(max_length=64, blank=True)
+    """Span id of the step that shows it."""
+    score = models.FloatField()
+    """The detector's confidence in [0, 1]."""
+    evidence = models.TextField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering: ClassVar[list[str]] = ["-score", "id"]
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "bucket"], name="proposal_by_bucket")]
+
+    def __str__(self) -> str:
+        return f"{self.detector} proposes {self.bucket}"
 
 
 class DetectorSetting(models.Model):

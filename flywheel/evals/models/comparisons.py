@@ -1,0 +1,28 @@
+"""Comparisons of two runs, kept."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+from flywheel.evals.models.runs import EvalRun
+
+
+class Comparison(models.Model):
+    """What `compare.py` found between two finished runs, kept because it takes a second to compute."""
+
+    candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
+    baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
+    report = models.JSONField()
+    """`core.compare.Comparison` as a dict."""
+    revision = models.PositiveSmallIntegerField()
+    """Of the code that made it; another revision makes it again."""
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["candidate", "baseline"], name="comparison_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.candidate} against {self.baseline}"
