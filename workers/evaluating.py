@@ -44,7 +44,7 @@ from flywheel.trajectories.rollouts import trace_of_rollout
 from flywheel.trajectories.store import store_rollouts
 from workers import gyms, judges, judging
 from workers.asking import AHEAD, Asking
-from workers.engines import open_beside
+from workers.engines.process_engine import open_beside
 from workers.served import open_served
 
 Asked = list[tuple[Task, Rollout]]

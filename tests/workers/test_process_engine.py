@@ -14,8 +14,8 @@ import pytest
 
 from flywheel.core.rollouts import UNASKED, ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message
-from workers.engines import open_beside, open_engine, process_engine
-from workers.engines.process_engine import ProcessEngine
+from workers.engines import open_engine, process_engine
+from workers.engines.process_engine import ProcessEngine, open_beside
 from workers.reference.build import POLICY
 
 SPEC = {"kind": "transformers", "path": str(POLICY), "device": "cpu"}

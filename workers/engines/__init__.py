@@ -48,15 +48,6 @@ def open_engine(spec: Mapping[str, Any]) -> Engine:
     return OpenAIEngine(options.pop("base_url"), options.pop("model"), key, **options)
 
 
-def open_beside(spec: Mapping[str, Any]) -> Engine:
-    """The same for a worker, which holds no model itself: one that is computed here is so in a process of its own."""
-    if spec.get("kind") != "transformers":
-        return open_engine(spec)
-    from workers.engines.process_engine import ProcessEngine
-
-    return ProcessEngine(spec)
-
-
 def _key(variable: str, base_url: str) -> str:
     if not variable:
         return ""

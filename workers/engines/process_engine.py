@@ -40,6 +40,12 @@ class Gone(EngineError):
     """The process ended before it answered."""
 
 
+def open_beside(spec: Mapping[str, Any]) -> Engine:
+    """The engine of `spec` for a worker, which holds no model itself: one that is computed here is so in a process of
+    its own. Raises EngineError."""
+    return ProcessEngine(spec) if spec.get("kind") == "transformers" else open_engine(spec)
+
+
 class ProcessEngine:
     """The engine that `open_engine` would make of `spec`, in a process of its own. It may be closed while other threads
     ask. Raises EngineError as that does."""
