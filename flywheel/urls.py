@@ -4,7 +4,7 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from flywheel import health
 from flywheel.accounts import settings_urls
-from flywheel.accounts import views as accounts
+from flywheel.accounts.pages import profile
 from flywheel.api import api
 from flywheel.promotions import overview
 from flywheel.trajectories import ingest, retention_views
@@ -43,7 +43,7 @@ gateway_urls: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", accounts.home, name="home"),
+    path("", profile.home, name="home"),
     path("account/", include("flywheel.accounts.urls")),
     path("p/<slug:project>/", include(project_urls)),
     path("v1/", include((ingest_urls, "ingest"))),
@@ -52,4 +52,4 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
 ]
-handler403 = "flywheel.accounts.views.forbidden"
+handler403 = "flywheel.accounts.pages.refusals.forbidden"

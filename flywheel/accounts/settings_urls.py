@@ -1,18 +1,19 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts import redaction_views, views
+from flywheel.accounts import redaction_views
+from flywheel.accounts.pages import settings
 
 app_name = "settings"
 # /p/<project>/settings/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.settings_index, name="index"),
-    path("members/", views.add_member, name="add_member"),
-    path("members/<int:pk>/", views.set_roles, name="set_roles"),
-    path("keys/", views.keys_index, name="keys"),
-    path("keys/make/", views.make_key, name="make_key"),
-    path("keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
-    path("gateway/", views.gateway, name="gateway"),
+    path("", settings.settings_index, name="index"),
+    path("members/", settings.add_member, name="add_member"),
+    path("members/<int:pk>/", settings.set_roles, name="set_roles"),
+    path("keys/", settings.keys_index, name="keys"),
+    path("keys/make/", settings.make_key, name="make_key"),
+    path("keys/<int:pk>/revoke/", settings.revoke_key, name="revoke_key"),
+    path("gateway/", settings.gateway, name="gateway"),
     path("redaction/", redaction_views.policy, name="redaction"),
     path("redaction/try/", redaction_views.try_redaction, name="try_redaction"),
-    path("audit/", views.audit_log, name="audit"),
+    path("audit/", settings.audit_log, name="audit"),
 ]

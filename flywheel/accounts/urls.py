@@ -1,14 +1,14 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts import views
 from flywheel.accounts.access import public
 from flywheel.accounts.login import SignInPage
+from flywheel.accounts.pages import profile
 
 app_name = "accounts"
 # /account/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.profile, name="profile"),
+    path("", profile.profile, name="profile"),
     path("login/", public(SignInPage.as_view()), name="login"),
     path("logout/", public(LogoutView.as_view()), name="logout"),
 ]

@@ -1,17 +1,18 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.training import mix_views, rollout_views, views
+from flywheel.training import mix_views, rollout_views
+from flywheel.training.pages import datasets, launch, runs
 
 app_name = "training"
 # /p/<project>/training/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
-    path("launch/", views.launch_page, name="launch"),
-    path("recommendations/", views.recommendations, name="recommendations"),
-    path("datasets/", views.datasets, name="datasets"),
+    path("", runs.index, name="index"),
+    path("launch/", launch.launch_page, name="launch"),
+    path("recommendations/", launch.recommendations, name="recommendations"),
+    path("datasets/", datasets.datasets, name="datasets"),
     path("datasets/mix/", mix_views.mix_page, name="mix"),
-    path("datasets/<slug:name>/<int:version>/", views.dataset_page, name="dataset"),
-    path("datasets/<slug:name>/<int:version>/rows.jsonl", views.download, name="dataset_rows"),
+    path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),
+    path("datasets/<slug:name>/<int:version>/rows.jsonl", datasets.download, name="dataset_rows"),
     # /rollouts/<eval's number>/
     path("rollouts/", rollout_views.collect_page, name="collect"),
     path("rollouts/<int:run>/", rollout_views.rollouts, name="rollouts"),
@@ -23,8 +24,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="take_rollout_back",
     ),
     # /runs/<pk>/
-    path("runs/<int:pk>/", views.run, name="run"),
-    path("runs/<int:pk>/live/", views.live, name="live"),
-    path("runs/<int:pk>/cancel/", views.cancel, name="cancel"),
-    path("runs/<int:pk>/resume/", views.resume, name="resume"),
+    path("runs/<int:pk>/", runs.run, name="run"),
+    path("runs/<int:pk>/live/", runs.live, name="live"),
+    path("runs/<int:pk>/cancel/", runs.cancel, name="cancel"),
+    path("runs/<int:pk>/resume/", runs.resume, name="resume"),
 ]

@@ -1,63 +1,22 @@
-"""Signing in, one's own account, and the pages that every project has whatever it does: members, keys, audit log."""
+"""The pages that every project has whatever it does: members, keys, the gateway, the audit log."""
 
 from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import update_session_auth_hash
-from django.core.exceptions import PermissionDenied
-from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts import audit, keys, members, upstream
-from flywheel.accounts.access import Forbidden, PageRequest, requires, signed_in
-from flywheel.accounts.forms import ChangePassword, NewKey, NewMember, Roles, Upstream
-from flywheel.accounts.models import ApiKey, Permission, User, record
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.forms import NewKey, NewMember, Roles, Upstream
+from flywheel.accounts.models import ApiKey, Permission, User
 from flywheel.paging import BadCursor, about, keyset
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""
 ENTRIES_A_PAGE = 50
-
-
-@require_GET
-@signed_in
-def home(request: HttpRequest) -> HttpResponse:
-    """The project, when there is one; else a choice of them."""
-    user = _person(request)
-    if user.must_change_password:
-        return redirect("accounts:profile")
-    projects = list(user.projects())
-    if len(projects) == 1:
-        return redirect("overview:index", project=projects[0].slug)
-    roles: dict[int, list[str]] = {}
-    for project_id, role in user.memberships.order_by("role").values_list("project_id", "role"):
-        roles.setdefault(project_id, []).append(role)
-    chosen = [{"project": project, "roles": roles[project.pk]} for project in projects]
-    return render(request, "accounts/home.html", {"chosen": chosen})
-
-
-@sensitive_post_parameters()
-@require_http_methods(["GET", "POST"])
-@signed_in
-def profile(request: HttpRequest) -> HttpResponse:
-    """One's own account: memberships, and a new password."""
-    user = _person(request)
-    form = ChangePassword(user, request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with transaction.atomic():
-            form.save()
-            User.objects.filter(pk=user.pk).update(must_change_password=False)
-            record(project=None, actor=user, action="accounts.change_password", subject=user)
-        update_session_auth_hash(request, user)
-        messages.success(request, "Your password is changed. Other browsers that were signed in are signed out.")
-        return redirect("home" if user.must_change_password else "accounts:profile")
-    memberships = user.memberships.select_related("project").order_by("project__name", "role")
-    context = {"form": form, "memberships": memberships}
-    return render(request, "accounts/profile.html", context, status=422 if form.errors else 200)
 
 
 @require_GET
@@ -192,29 +151,6 @@ def audit_log(request: PageRequest) -> HttpResponse:
         ],
     }
     return render(request, "accounts/audit.html", context)
-
-
-def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """403: what may not be done here, and which roles may."""
-    reason = str(exception) if isinstance(exception, Forbidden) else _refused(exception)
-    if getattr(request, "htmx", False):
-        return HttpResponse(reason, content_type="text/plain; charset=utf-8", status=403)
-    title = "Your role does not include this" if isinstance(exception, Forbidden) else ""
-    return render(request, "403.html", {"reason": reason, "title": title}, status=403)
-
-
-def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403 for a form that this server did not give out, or that is older than the login."""
-    return forbidden(request, PermissionDenied("This form was not sent: it is older than your login. Reload the page."))
-
-
-def _refused(exception: Exception | None) -> str:
-    return str(exception or "") or "Nothing was changed. An admin of the project can change your role under Settings."
-
-
-def _person(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)
-    return request.user
 
 
 def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, Any]:

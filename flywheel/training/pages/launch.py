@@ -1,0 +1,171 @@
+"""From what should change to a run: what the fix ladder said, and launching."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_GET, require_http_methods
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.agents.models import Version
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.environments import ledger
+from flywheel.environments.models import Split, TaskSet
+from flywheel.evals.models import EvalRun
+from flywheel.jobs import State
+from flywheel.training import dataset, forms, launch, plan, reward
+from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.pages.listing import listed
+from flywheel.training.pages.runs import run_of
+from flywheel.training.recommend import baseline_of, buckets_of, lightest, recommendation_for
+from flywheel.trajectories.buckets import name_of
+
+OFFERED = 50
+"""References that a list in the form offers; any other can be in the address."""
+
+
+@require_GET
+@requires(Permission.VIEW)
+def recommendations(request: PageRequest) -> HttpResponse:
+    """What the fix ladder said, newest first."""
+    rows = Recommendation.objects.filter(project=request.project).select_related(
+        "version__agent", "task_set", "eval_run"
+    )
+    return listed(request, "training/recommendations.html", rows, tab="recommendations")
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.TRAIN)
+def launch_page(request: PageRequest) -> HttpResponse:
+    """One page from what should change to the run. htmx asks it again at each choice and gets the form alone."""
+    data = (request.POST if request.method == "POST" else request.GET).dict()
+    if "like" in request.GET:
+        data = forms.as_data(run_of(request, _number(request.GET["like"])))
+    form = forms.LaunchForm.read(request.project, data)
+    recommendation = recommendation_for(form.base, form.task_set) if form.base and form.task_set else None
+    form.choose(recommendation)
+    if request.method == "POST" and (run := _launch(request, form, recommendation)):
+        return _to_run(request, run)
+    context = _launch_context(request, form, recommendation)
+    status = 422 if request.method == "POST" else 200
+    if not request.htmx:
+        return render(request, "training/launch.html", context, status=status)
+    response = render(request, "training/_launch.html", context, status=status)
+    if request.method == "GET":
+        response["HX-Replace-Url"] = f"{request.path}?{_chosen(form)}"
+    return response
+
+
+def _launch(request: PageRequest, form: forms.LaunchForm, recommendation: Recommendation | None) -> TrainingRun | None:
+    """The run, or None with everything that is wrong noted in the form."""
+    chosen = form.check()
+    for name, found in (("base", form.base), ("task_set", form.task_set)):
+        if found is None:
+            form.errors.setdefault(name, "is missing")
+    if form.errors or form.base is None or form.task_set is None:
+        return None
+    try:
+        run, _ = launch.launch(
+            key=form.uuid,
+            base=form.base,
+            algorithm=form.algorithm,
+            task_set=form.task_set,
+            dataset=form.dataset,
+            rollouts=form.rollouts,
+            actor=request.actor,
+            recommendation=recommendation,
+            **chosen,
+        )
+    except (launch.CannotLaunch, dataset.CannotBuild) as error:
+        form.refuse(error.field, error.problem)
+        return None
+    return run
+
+
+def _launch_context(
+    request: PageRequest, form: forms.LaunchForm, recommendation: Recommendation | None
+) -> dict[str, Any]:
+    base, task_set = form.base, form.task_set
+    context: dict[str, Any] = {
+        "form": form,
+        "versions": _offered(
+            Version.objects.filter(agent__project=request.project, weights__isnull=False)
+            .select_related("agent")
+            .order_by("-pk"),
+            form.base_ref,
+        ),
+        "task_sets": _offered(TaskSet.objects.filter(project=request.project).order_by("-pk"), form.task_set_ref),
+        "algorithms": ALGORITHMS.values(),
+        "recommendation": recommendation,
+    }
+    if base is None or task_set is None or recommendation is None:
+        return context
+    baseline = baseline_of(base, task_set)
+    smallest, assumed = plan.detectable(baseline) if baseline else (None, "")
+    data = plan.data_of(task_set, form.known.data, form.rollouts, baseline, form.left_out, form.dataset)
+    recipe = data.draft.recipe if data.draft else {}
+    judged, holds = reward.standing_of(form.algorithm, base, Dataset(task_set=task_set, recipe=recipe)) or (None, None)
+    return context | {
+        "buckets": [
+            {"key": key, "label": name_of(request.project, key), "count": count}
+            for key, count in buckets_of(base, task_set).items()
+        ],
+        "ladder": recommendation.ladder,
+        "first": lightest(recommendation),
+        "why_reason": launch.needs_reason(form.algorithm, recommendation),
+        "untrainable": launch.untrainable(base),
+        "baseline": baseline,
+        "success": plan.success_of(baseline),
+        "data": data,
+        "judged": judged,
+        "standing": holds,
+        "solved": reward.solved(form.algorithm, base, task_set, form.leave_out),
+        "openings": ledger.openings(task_set),
+        "datasets": Dataset.objects.filter(task_set=task_set, kind=form.known.data)[:OFFERED],
+        "rollout_runs": _rollout_runs(task_set, form.rollouts),
+        "smallest": None if smallest is None else smallest * 100,
+        "assumed": assumed,
+        "duration": plan.expected_duration(base, form.settings_now, form.algorithm),
+        "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
+    }
+
+
+def _to_run(request: PageRequest, run: TrainingRun) -> HttpResponse:
+    address = reverse("training:run", args=[request.project.slug, run.pk])
+    if not request.htmx:
+        return redirect(address)
+    return HttpResponse(headers={"HX-Redirect": address})
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+
+
+def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
+    """References for a list, the chosen one among them even when it is none of the newest, or none at all."""
+    refs = [str(row) for row in rows[:OFFERED]]
+    return refs if chosen in refs or not chosen else [chosen, *refs]
+
+
+def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
+    """Eval runs whose attempts can become rows, and the chosen one even when its cannot."""
+    runs = EvalRun.objects.filter(task_set=task_set, split=Split.TRAIN, state=State.SUCCEEDED)
+    found = list(runs.select_related("version__agent")[:OFFERED])
+    return found if chosen is None or chosen in found else [chosen, *found]
+
+
+def _chosen(form: forms.LaunchForm) -> str:
+    """What the address keeps of the form: its references, not its fields."""
+    kept = {
+        "base": form.base_ref,
+        "task_set": form.task_set_ref,
+        "algorithm": form.algorithm,
+        "dataset": str(form.dataset) if form.dataset else "",
+        "rollouts": str(form.rollouts.pk) if form.rollouts else "",
+        "leave_out": str(form.leave_out.pk) if form.leave_out else "",
+    }
+    return urlencode({name: value for name, value in kept.items() if value})

@@ -1,0 +1,153 @@
+"""Training runs: all of them, and one as it trains."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import OuterRef, Subquery
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening
+from flywheel.jobs import StaleState, State
+from flywheel.training import charts, launch, reward, show
+from flywheel.training.models import Point, TrainingRun
+from flywheel.training.pages.listing import page_of
+
+DONE = 286
+"""htmx stops to poll on this status."""
+
+
+@require_GET
+@requires(Permission.VIEW)
+def index(request: PageRequest) -> HttpResponse:
+    """The runs, newest first, under the filters of the address."""
+    runs = TrainingRun.objects.filter(project=request.project)
+    wanted = {name: request.GET.get(name, "") for name in ("state", "algorithm")}
+    found = runs.filter(**{name: value for name, value in wanted.items() if value})
+    evals = Point.objects.filter(run=OuterRef("pk"), kind=Point.Kind.EVAL)
+    shown = found.select_related(
+        "base__agent", "produced__agent", "task_set", "created_by", "baseline", "evaluation"
+    ).annotate(
+        eval_step=Subquery(evals.order_by("-step").values("step")[:1]),
+        eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
+        start_values=Subquery(evals.filter(step=0).values("values")[:1]),
+    )
+    page = page_of(request, shown)
+    if page is None:
+        return redirect(request.path)
+    for each in page.items:
+        if each.state == State.RUNNING:  # at most one a slot
+            each.progress = show.progress(each)
+    return render(
+        request,
+        "training/index.html",
+        {
+            "page": page,
+            "is_moving": any(not each.is_finished for each in page.items),
+            "tab": "runs",
+            "filters": wanted,
+            "states": State.choices,
+            "algorithms": ALGORITHMS.values(),
+            "is_empty": not runs.exists(),
+        },
+    )
+
+
+@require_GET
+@requires(Permission.VIEW)
+def run(request: PageRequest, pk: int) -> HttpResponse:
+    found = run_of(request, pk)
+    if found.points.filter(kind=Point.Kind.SAMPLES).exists():
+        for task_set in found.dataset.task_sets:
+            ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=found, actor=request.actor)
+    defaults = {
+        "settings": show.settings_rows(found),
+        "algorithm": ALGORITHMS[found.algorithm],
+        "overridden": launch.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
+        "reward": reward.kept(found),
+    }
+    return render(request, "training/run.html", {**_live(found), **defaults})
+
+
+@require_GET
+@requires(Permission.VIEW)
+def live(request: PageRequest, pk: int) -> HttpResponse:
+    """Fragment: everything that moves. Nothing new answers 204; 286 ends the asking once the gate has spoken."""
+    found = run_of(request, pk)
+    if request.GET.get("seen") == show.fingerprint(found):
+        return HttpResponse(status=DONE if show.is_settled(found) else 204)
+    context = _live(found)
+    response = render(request, "training/_live.html", context, status=DONE if context["is_settled"] else 200)
+    if found.is_finished:  # what only a finished run has stands outside of the fragment
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def _live(found: TrainingRun) -> dict[str, Any]:
+    steps, stride = charts.step_points(found)
+    return {
+        "run": found,
+        "others": show.others(found),
+        "lineage": show.lineage(found),
+        "progress": show.progress(found),
+        "fingerprint": show.fingerprint(found),
+        "is_settled": show.is_settled(found),
+        "alerts": show.alerts(found, steps),
+        "charts": charts.charts(found, steps, stride),
+        "samples": show.samples(found),
+        "log": show.log(found),
+        "advice": show.failed_advice(found) if found.state == State.FAILED else "",
+        "waits_for": _holder(found),
+        "candidate": found.candidates.first(),
+    }
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def cancel(request: PageRequest, pk: int) -> HttpResponse:
+    found = run_of(request, pk)
+    try:
+        launch.cancel(run=found, actor=request.actor)
+    except StaleState as error:
+        messages.info(request, f"Nothing was cancelled: {error}.")
+    return redirect("training:run", request.project.slug, found.pk)
+
+
+@require_POST
+@requires(Permission.TRAIN)
+def resume(request: PageRequest, pk: int) -> HttpResponse:
+    found = run_of(request, pk)
+    try:
+        launch.resume(run=found, actor=request.actor)
+    except StaleState as error:
+        messages.info(request, f"Nothing was resumed: {error}.")
+    return redirect("training:run", request.project.slug, found.pk)
+
+
+def run_of(request: PageRequest, pk: int) -> TrainingRun:
+    rows = TrainingRun.objects.select_related(
+        "project",
+        "base__agent",
+        "dataset",
+        "task_set__environment_version__environment",
+        "baseline",
+        "produced__agent",
+        "evaluation",
+        "recommendation",
+        "created_by",
+        "reward_audit",
+        "audit_override__created_by",
+    )
+    return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+def _holder(run: TrainingRun) -> TrainingRun | None:
+    """Who has the slot that a queued run waits for, when this project may know."""
+    if run.state != State.QUEUED:
+        return None
+    return TrainingRun.objects.filter(project=run.project, slot=run.slot, state=State.RUNNING).first()
