@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats import FORMATS, Parsed, parse_file, parse_jsonl
 from flywheel.trajectories.formats.notes import Note
-
-FILES = Path(__file__).parent / "files"
+from tests.trajectories.formats.samples import FILES
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
 
