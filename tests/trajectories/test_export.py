@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,13 @@ from flywheel.trajectories.importing import import_file
 from flywheel.trajectories.load import trace_of
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
+from tests.trajectories.formats.samples import FILES, WORKBENCH
 from tests.trajectories.formats.sending import envelope, span
 
 SignIn = Callable[[User], Client]
 Keys = Callable[..., dict[str, str]]
 URL = "/p/acme/trajectories/export/"
 API = "/api/v1/trajectories/export"
-FILES = Path(__file__).parent / "formats/files"
-WORKBENCH = Path(__file__).parents[3] / "shared/data/workbench"
 WHOLE = ("atif", "otlp", "openai")
 
 EXACT = {

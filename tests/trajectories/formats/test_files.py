@@ -1,7 +1,6 @@
 """Files of trajectories: ATIF, OpenAI chat, exported spans; good lines kept, bad lines named."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats import FORMATS, parse_jsonl
 from flywheel.trajectories.formats.reading import FormatError
+from tests.trajectories.formats.samples import WORKBENCH
 from tests.trajectories.formats.sending import envelope, span
-
-WORKBENCH = Path(__file__).parents[4] / "shared/data/workbench"
 
 
 def lines(*rows: Any) -> list[bytes]:

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
 from flywheel.trajectories.formats import as_spans, atif, openai_chat, parse_jsonl
 from flywheel.trajectories.formats.reading import plain
 from flywheel.trajectories.formats.residual import step_row, trace_row
+from tests.trajectories.formats.samples import FILES, WORKBENCH
 from tests.trajectories.formats.sending import envelope, span
 
-FILES = Path(__file__).parent / "files"
-WORKBENCH = Path(__file__).parents[4] / "shared/data/workbench"
 DUMPS = {"atif": atif.dump, "otlp": as_spans.dump, "openai": openai_chat.dump}
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from flywheel.core.traces import Message, Trace
 from flywheel.trajectories.arrivals import Reader
 from flywheel.trajectories.formats import dialects, logs, otlp, otlp_json
 from flywheel.trajectories.formats.spans import Decoded, Span
-
-FIXTURES = Path(__file__).parent / "golden"
+from tests.trajectories.formats.samples import FIXTURES
 
 FIND = ("find_contact", {"name": "Bako"})
 SEND = ("send_mail", {"to": "bako@example.org", "body": "The picnic is off."})

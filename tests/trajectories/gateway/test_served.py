@@ -28,7 +28,7 @@ from tests.trajectories.upstream import Answer, Seen, Upstream, completion, delt
 from tests.worker import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 30.0
 
 
