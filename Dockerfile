@@ -15,4 +15,4 @@ RUN pip install -c constraints.txt -e '.[train,redis,grpc]'
 USER flywheel
 VOLUME /data
 EXPOSE 8000 4317
-CMD ["python", "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving", "--bind", "0.0.0.0:8000"]
+CMD ["python", "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings", "--bind", "0.0.0.0:8000"]

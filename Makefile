@@ -28,10 +28,10 @@ help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(STAMP)  ## Install, start everything, load the story, stay in front; Ctrl-C stops it all
-	@exec $(BIN)/python -m flywheel.supervisor --demo
+	@exec $(BIN)/python -m flywheel.server.supervisor --demo
 
 up: $(STAMP)  ## The same with an empty project
-	@exec $(BIN)/python -m flywheel.supervisor
+	@exec $(BIN)/python -m flywheel.server.supervisor
 
 turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON
 	@$(BIN)/python -m workers.turn

@@ -19,7 +19,7 @@ WITHOUT_DATABASE = {
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
-    from flywheel import env, postgres
+    from flywheel.system import env, postgres
 
     try:
         command = sys.argv[1] if len(sys.argv) > 1 else "help"

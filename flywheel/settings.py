@@ -1,10 +1,10 @@
-"""Django's settings. What a deployment may choose is read in `flywheel.env`; the rest is decided here."""
+"""Django's settings. What a deployment may choose is read in `flywheel.system.env`; the rest is decided here."""
 
 import logging
 import secrets
 from pathlib import Path
 
-from flywheel import env
+from flywheel.system import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = env.home()
@@ -48,9 +48,9 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "flywheel.middleware.security_headers",
+    "flywheel.server.middleware.security_headers",
     "flywheel.trajectories.misdirected.misdirected",
-    "flywheel.middleware.programs",
+    "flywheel.server.middleware.programs",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -71,7 +71,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "flywheel.shell.context",
+                "flywheel.server.shell.context",
             ],
         },
     }

@@ -2,11 +2,11 @@
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from flywheel import health
 from flywheel.accounts import settings_urls
 from flywheel.accounts.pages import profile
-from flywheel.api import api
 from flywheel.promotions import overview
+from flywheel.server import health
+from flywheel.server.api import api
 from flywheel.trajectories import ingest, retention_views
 from flywheel.trajectories.gateway import views as gateway
 

@@ -29,7 +29,7 @@ def main() -> None:
     os.environ |= {"FLYWHEEL_HOME": str(HOME), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
     for name in ("DATABASE_URL", "CELERY_BROKER_URL", "FLYWHEEL_HTTPS"):
         os.environ.pop(name, None)
-    from flywheel import postgres
+    from flywheel.system import postgres
 
     rows = []
     try:
@@ -111,8 +111,8 @@ def claims(project: Any, admin: Any) -> list[dict[str, Any]]:
     """Submit and claim a job, beside one committed UPDATE."""
     import uuid
 
+    from flywheel.edge.jobs import Job
     from flywheel.evals.models import EvalRun
-    from flywheel.jobs import Job
     from flywheel.trajectories.models import Trajectory
     from tests.conftest import Build, Cast
 

@@ -257,7 +257,7 @@ def main(arguments: Sequence[str]) -> None:
         return asyncio.run(serve())
     home = Path(tempfile.mkdtemp(prefix="flywheel-bench-"))
     os.environ |= {"FLYWHEEL_HOME": str(home), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
-    from flywheel import postgres
+    from flywheel.system import postgres
     from tests.benching.report import table
 
     try:
@@ -268,7 +268,7 @@ def main(arguments: Sequence[str]) -> None:
         from django.core.management import call_command
 
         from flywheel.accounts.models import Project, User
-        from flywheel.jobs import Job
+        from flywheel.edge.jobs import Job
 
         call_command("prepare", verbosity=0, stdout=open(os.devnull, "w"))  # noqa: SIM115 it lives as long as we do
         Job.nudge = lambda _: None  # type: ignore[method-assign, assignment]

@@ -125,7 +125,7 @@ def _served(port: int) -> tuple["subprocess.Popen[bytes]", int, str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         served = int(free.getsockname()[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"],
+        [sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"],
         cwd=ROOT,
         env={**os.environ, "FLYWHEEL_PORT": str(served)},
     )
@@ -167,7 +167,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="flywheel-bench-"))
     os.environ |= {"FLYWHEEL_HOME": str(home), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
     os.environ.pop("DATABASE_URL", None)
-    from flywheel import postgres
+    from flywheel.system import postgres
 
     try:
         os.environ["DATABASE_URL"] = postgres.start(home / "postgres").url

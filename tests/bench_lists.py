@@ -54,7 +54,7 @@ def measure(plan: Plan) -> dict[str, Any]:
     scratch = plan.keep or Path(tempfile.mkdtemp(prefix="flywheel-bench-lists-"))
     scratch.mkdir(parents=True, exist_ok=True)
     installation = Installation(scratch)
-    from flywheel import postgres
+    from flywheel.system import postgres
 
     os.environ |= {"FLYWHEEL_HOME": str(installation.home), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
     for name in ("DATABASE_URL", "CELERY_BROKER_URL", "FLYWHEEL_HTTPS"):
@@ -79,14 +79,14 @@ def _in_django(plan: Plan, installation: Any) -> dict[str, Any]:
     call_command("prepare", verbosity=0, stdout=open(os.devnull, "w"))  # noqa: SIM115 it lives as long as we do
     from django.test import Client
 
-    from flywheel import serving
     from flywheel.accounts.models import Membership, Project, Role, User
+    from flywheel.server import gunicorn_settings
     from flywheel.trajectories.models import Trajectory
     from tests.benching.filling import LONG, Filler
 
     # As the server does before it answers: else Python would look through all that was loaded every few requests.
-    serving.when_ready(None)
-    gc.set_threshold(*serving.COLLECT_AFTER)
+    gunicorn_settings.when_ready(None)
+    gc.set_threshold(*gunicorn_settings.COLLECT_AFTER)
     project, admin = Project.objects.get(slug="default"), User.objects.get(username="admin")
     Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)
     User.objects.filter(pk=admin.pk).update(must_change_password=False)

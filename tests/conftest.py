@@ -264,4 +264,4 @@ def build(cast: Cast) -> Build:
 def _no_broker(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Wake-ups go nowhere unless a test starts a real worker (marker `worker`); the row is the truth anyway."""
     if "worker" not in request.keywords:
-        monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda _: None)
+        monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda _: None)

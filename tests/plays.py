@@ -14,7 +14,7 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from workers import tasks
 
 

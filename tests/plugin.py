@@ -30,7 +30,7 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright's loop runs besid
 
 _started = False
 if _OWNER and "DATABASE_URL" not in os.environ:
-    from flywheel import postgres
+    from flywheel.system import postgres
 
     os.environ["DATABASE_URL"] = postgres.start(HOME / "postgres").url
     _started = True
@@ -39,7 +39,7 @@ if _OWNER and "DATABASE_URL" not in os.environ:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     if _started:
-        from flywheel import postgres
+        from flywheel.system import postgres
 
         postgres.stop(HOME / "postgres")
     if _OWNER:

@@ -27,8 +27,9 @@ from django.db import connection
 from kombu import pools
 from psycopg.conninfo import conninfo_to_dict
 
-from flywheel import broker, jobs
 from flywheel.accounts.models import Pulse
+from flywheel.edge import jobs
+from flywheel.system import broker
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from django.db import connections
 
 from flywheel.core.rollouts import Engine
-from flywheel.jobs import Lease
+from flywheel.edge.jobs import Lease
 
 T = TypeVar("T")
 

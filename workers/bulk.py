@@ -1,6 +1,6 @@
 """Doing one thing with many trajectories: the worker's side of `trajectories.bulk`."""
 
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories import bulk
 from flywheel.trajectories.models import Bulk
 from flywheel.trajectories.store import patiently

@@ -24,7 +24,7 @@ from celery.exceptions import WorkerTerminate
 from celery.signals import worker_init, worker_ready
 from django.db import connection
 
-from flywheel.broker import app as broker_app
+from flywheel.system.broker import app as broker_app
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 # The checks import every page; a worker needs none of them. `manage.py check` is where they belong.

@@ -1,9 +1,9 @@
 """Clustering failures: the worker's side of `failures.similar`."""
 
 from flywheel.core import clusters as grouping
+from flywheel.edge.jobs import Lease, State
 from flywheel.failures import similar, similar_change
 from flywheel.failures.models import Clustering
-from flywheel.jobs import Lease, State
 
 
 class Cancelled(Exception):

@@ -9,8 +9,8 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from flywheel import env
 from flywheel.core.words import percent
+from flywheel.system import env
 
 LAST_WEEK = range(60)
 THIS_WEEK = range(60, 130)

@@ -28,6 +28,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, Verdict
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Opening, Split, Task
 from flywheel.environments.task_rows import core_task
@@ -37,7 +38,6 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import summary_of
 from flywheel.evals.submission import attempt_seed
 from flywheel.evals.void import unscore
-from flywheel.jobs import Lease, State
 from flywheel.promotions.propose import propose_for
 from flywheel.training import contamination
 from flywheel.trajectories.rollouts import trace_of_rollout

@@ -1,10 +1,10 @@
 """Making tasks out of a seed: the worker's side of `environments.generate`."""
 
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import generate, proving
 from flywheel.environments.environment_versions import latest
 from flywheel.environments.judges import void_since
 from flywheel.environments.models import Generation
-from flywheel.jobs import Lease, State
 from workers import judges
 from workers.judge import JudgeError
 

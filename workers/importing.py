@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import BinaryIO
 
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories import importing, uploads
 from flywheel.trajectories.models import Batch, Import
 from flywheel.trajectories.store import patiently

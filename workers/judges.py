@@ -11,9 +11,9 @@ from django.db.models import QuerySet
 from flywheel.accounts.models import Project
 from flywheel.core.envs import Environment, Task
 from flywheel.core.verifiers import Runners, Verdict, rubric
+from flywheel.edge.jobs import Lease
 from flywheel.environments import judges
 from flywheel.evals.void import unscore
-from flywheel.jobs import Lease
 from workers import judging
 from workers.gyms import Gym
 from workers.judge import Judge, JudgeError

@@ -5,9 +5,9 @@ from django.db import transaction
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import play as verbs
 from flywheel.environments.models import Play, PlayTurn
-from flywheel.jobs import Lease, State
 from flywheel.trajectories.formats.reading import plain
 from workers import judges
 from workers.evaluating import open_version

@@ -1,11 +1,11 @@
 """Proving tasks whose verifier needs what only a worker has: the worker's side of `environments.proving`."""
 
 from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import proving
 from flywheel.environments.judges import void_since
 from flywheel.environments.models import EnvironmentVersion, Proving
 from flywheel.environments.prove import common_wrong
-from flywheel.jobs import Lease, State
 from workers import judges
 from workers.judge import JudgeError
 

@@ -1,6 +1,6 @@
 """Reading stored spans again: the worker's side of `trajectories.reread`."""
 
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories import announce
 from flywheel.trajectories.models import Reread, Trajectory
 from flywheel.trajectories.reread import reread

@@ -1,10 +1,10 @@
 """Judging old rollouts with another verifier: the worker's side of `evals.rescore`."""
 
 from flywheel.core import envs, verifiers
+from flywheel.edge.jobs import Lease, State
 from flywheel.evals import rescore
 from flywheel.evals.models import Rescore
 from flywheel.evals.void import unscore
-from flywheel.jobs import Lease, State
 from flywheel.trajectories.formats.reading import text
 from workers import judges, judging
 

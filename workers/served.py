@@ -6,14 +6,14 @@ from typing import Any
 
 from django.db import connections
 
-from flywheel import env
 from flywheel.accounts.upstream import VLLM_KEY, key_of
 from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.edge.jobs import Lease
 from flywheel.evals import apart, served
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import Lease
+from flywheel.system import env
 from workers.engines.isolation import check_isolation
 from workers.engines.vllm_engine import VllmEngine
 

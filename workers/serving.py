@@ -62,7 +62,7 @@ def main() -> None:
 
 def _know_database() -> None:
     """The embedded PostgreSQL, if it runs; it is not started for this."""
-    from flywheel import env, postgres
+    from flywheel.system import env, postgres
 
     running = None if env.database_url() else postgres.running(env.home() / "postgres")
     if running is not None:
@@ -189,7 +189,7 @@ def _base_of(reference: str, slug: str | None) -> Path:
 def _port(options: argparse.Namespace) -> int:
     from urllib.parse import urlsplit
 
-    from flywheel import env
+    from flywheel.system import env
 
     return int(options.port or urlsplit(env.vllm_url()).port or PORT)
 
@@ -197,7 +197,7 @@ def _port(options: argparse.Namespace) -> int:
 @contextmanager
 def _started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """vLLM and all that it starts, in a session of their own; stopped at the end, whatever ends it."""
-    from flywheel.supervisor import die_with_parent
+    from flywheel.server.supervisor import die_with_parent
 
     server = subprocess.Popen(
         words,

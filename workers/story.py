@@ -23,6 +23,7 @@ from flywheel.core import tools as tooling
 from flywheel.core.gate import Policy as Rules
 from flywheel.core.reward_audit import LEAST
 from flywheel.core.traces import Trace
+from flywheel.edge.jobs import Job, State
 from flywheel.environments import suites
 from flywheel.environments.environment_versions import CannotMake, environment_version
 from flywheel.environments.frozen_sets import freeze
@@ -32,7 +33,6 @@ from flywheel.evals import reward_audit, submission
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.failures.label import decide
 from flywheel.failures.models import Decision, Failure
-from flywheel.jobs import Job, State
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first
 from flywheel.promotions.sealed import Comparison, final_of, open_sealed

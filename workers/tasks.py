@@ -12,8 +12,8 @@ from django.apps import apps
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from flywheel import jobs
 from flywheel.accounts.models import Pulse
+from flywheel.edge import jobs
 
 HANDLERS = {
     "environments.Generation": "workers.generating.make_tasks",

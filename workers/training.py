@@ -28,11 +28,11 @@ from django.utils.dateparse import parse_datetime
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
+from flywheel.edge.jobs import Lease, LeaseLost, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.task_rows import core_task
 from flywheel.evals import submission
-from flywheel.jobs import Lease, LeaseLost, State
 from flywheel.training import dataset as datasets
 from flywheel.training import reward
 from flywheel.training.models import Point, TrainingRun

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flywheel import env
+from flywheel.system import env
 
 CUSTOMERS = range(260)
 STEPS = 200
@@ -121,13 +121,13 @@ def flywheel_in(home: Path) -> Iterator[str]:
         os.environ.pop(name, None)
     os.environ |= {"FLYWHEEL_HOME": str(home), "FLYWHEEL_PORT": str(port)}
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "flywheel.supervisor"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "flywheel.server.supervisor"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         assert supervisor.stdout is not None
         if not any(line.startswith(READY) for line in supervisor.stdout):
             sys.exit("flywheel: the server did not start; what it said stands above")
-        from flywheel import postgres
+        from flywheel.system import postgres
 
         server = postgres.running(home / "postgres")
         assert server is not None

@@ -17,7 +17,7 @@ from django.db import transaction
 from flywheel.accounts.models import Project, RedactionPolicy, User, record
 from flywheel.core.redact import BadRule, Mode, Redactor, Rule, check
 from flywheel.core.redact.rules import MOST_RULES
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 
 DEFAULT = Mode.SECRETS
 

@@ -8,7 +8,7 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.standing import Standing
+from flywheel.edge.prepared_queries import Standing
 
 _SESSION = Standing(lambda key, now: Session.objects.filter(session_key=key, expire_date__gt=now))
 _USER = Standing(lambda pk: User.objects.filter(pk=pk))

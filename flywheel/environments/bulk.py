@@ -10,11 +10,11 @@ from django.db.models.functions import Coalesce
 
 from flywheel.accounts.models import Permission, Project, Scope, User
 from flywheel.core.envs.kinds import KINDS
+from flywheel.edge.prepared_queries import Standing
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.recorded_tasks import prove_made, task_from
 from flywheel.failures.models import Decision, Failure
-from flywheel.standing import Standing
 from flywheel.trajectories.bulk import Action, BadBulk, Done, register
 from flywheel.trajectories.models import Bulk, Source, Trajectory
 

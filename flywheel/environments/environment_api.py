@@ -14,10 +14,10 @@ from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments import environment_versions, figures
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, EnvironmentVersion
-from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["environments"])
 _COUNTED = ("train", "held_out", "sealed", "set_aside", "proved", "total")

@@ -10,12 +10,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.kinds import KINDS
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
 from flywheel.environments import generate
 from flywheel.environments.forms import GenerateForm
 from flywheel.environments.models import Environment, Generation
 from flywheel.environments.views import environment_page
-from flywheel.jobs import StaleState
-from flywheel.polling import loaded_anew
 
 
 @require_POST

@@ -10,11 +10,11 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.jobs import StaleState
 from flywheel.environments import generate
 from flywheel.environments.environment_api import find_environment
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Generation
-from flywheel.jobs import StaleState
 
 router = Router(tags=["environments"])
 

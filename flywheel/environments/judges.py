@@ -11,11 +11,11 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel import env
 from flywheel.accounts.models import Project
 from flywheel.accounts.upstream import VLLM_KEY, key_of, prices_of
 from flywheel.core.verifiers import Verdict, VerifierError, rubric
 from flywheel.environments.models import EnvironmentVersion, Generation, JudgeMemory, Proving
+from flywheel.system import env
 
 KEPT = timedelta(days=30)
 """How long what was said is remembered."""

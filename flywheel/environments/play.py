@@ -21,11 +21,11 @@ from flywheel.core.rollouts import ChatResponse, broken_off
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
+from flywheel.edge.jobs import FINISHED
 from flywheel.environments import ledger
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Move, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.task_rows import core_task
-from flywheel.jobs import FINISHED
 
 LONGEST_MOVE = 20_000
 """Characters of a move that a person types."""

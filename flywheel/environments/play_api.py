@@ -13,11 +13,11 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.jobs import StaleState
 from flywheel.environments import play as verbs
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Play, Task
 from flywheel.environments.play_state import as_json, state
-from flywheel.jobs import StaleState
 
 router = Router(tags=["environments"])
 

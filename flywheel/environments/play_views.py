@@ -14,13 +14,13 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
 from flywheel.environments import play as verbs
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.play_forms import AskForm, MoveForm, find_tool
 from flywheel.environments.play_state import state
-from flywheel.jobs import StaleState
-from flywheel.polling import loaded_anew
 
 VERSIONS_SHOWN = 50
 

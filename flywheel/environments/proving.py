@@ -14,10 +14,10 @@ from flywheel.accounts.models import User
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
+from flywheel.edge.jobs import State
 from flywheel.environments.judges import voided
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task
 from flywheel.environments.prove import common_wrong, prove_again
-from flywheel.jobs import State
 
 PROVED_AT_ONCE = 50
 """More tasks than these are proved by a worker: nobody waits for them, and no row stays locked meanwhile."""

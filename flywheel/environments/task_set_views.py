@@ -6,10 +6,10 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments import figures, leaks, ledger
 from flywheel.environments.export import FORMATS, why_not
 from flywheel.environments.models import Split, TaskSet
-from flywheel.paging import BadCursor, keyset
 
 MEMBERS_AT_ONCE = 100
 OPENINGS_SHOWN = 50

@@ -19,12 +19,12 @@ from flywheel.core import verifiers
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
 from flywheel.core.verifiers.rubric import is_rubric, read
+from flywheel.edge.jobs import FINISHED, StaleState
 from flywheel.environments import ledger
 from flywheel.environments.environment_versions import CannotMake, check_verifier, latest
 from flywheel.environments.judges import is_touched
 from flywheel.environments.models import Environment, EnvironmentVersion, Opening, Split, Task, TaskSet, Trial
 from flywheel.environments.prove import common_wrong, judge_rollouts, prove
-from flywheel.jobs import FINISHED, StaleState
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
 

@@ -12,11 +12,11 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
 from flywheel.core.verifiers.parts import TYPES
+from flywheel.edge.jobs import StaleState
 from flywheel.environments import proving, trials
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, Proving, Trial
 from flywheel.environments.stop import stop
-from flywheel.jobs import StaleState
 
 router = Router(tags=["environments"])
 

@@ -13,13 +13,13 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.parts import TYPES
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
 from flywheel.environments import proving, trials
 from flywheel.environments.environment_versions import CannotMake, environment_version, latest
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.stop import stop
 from flywheel.environments.verifier_forms import Draft
-from flywheel.jobs import StaleState
-from flywheel.polling import loaded_anew
 
 
 @require_http_methods(["GET", "POST"])

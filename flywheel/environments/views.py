@@ -20,6 +20,8 @@ from flywheel.core.buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.interop import taking
 from flywheel.core.verifiers import VerifierError
+from flywheel.edge.jobs import FINISHED
+from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.environments import choice, environment_versions, figures, frozen_sets, ledger, proving
 from flywheel.environments.bulk import count_without_task, tasks_from_all, without_task
 from flywheel.environments.environment_versions import CannotMake
@@ -32,8 +34,6 @@ from flywheel.environments.forms import (
     VersionForm,
 )
 from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
-from flywheel.jobs import FINISHED
-from flywheel.paging import BadCursor, about, keyset
 from flywheel.trajectories.buckets import every
 
 TASKS_AT_ONCE = 50

@@ -12,10 +12,10 @@ from itertools import combinations
 from django.db.models import F, Max, Q
 
 from flywheel.agents.models import Version
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.served import BESIDE, name_of
-from flywheel.jobs import State
 
 NAMED = 3 * BESIDE
 """Versions that a self-test may ask, the likeliest first: some may not load."""

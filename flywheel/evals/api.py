@@ -12,14 +12,14 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Opening, Split
 from flywheel.evals import apart, rollout_looks, submission
 from flywheel.evals.compare import CannotCompare, comparison, doubts, leaks_of, trained_on
 from flywheel.evals.grid_api import TrainedOnOut
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.refs import find_task_set
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["evals"])
 

@@ -7,13 +7,13 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.core.compare import compare
+from flywheel.edge.jobs import State
 from flywheel.environments import leaks
 from flywheel.environments.models import MEASURED, Split
 from flywheel.evals import apart
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.run_summaries import bucket_of, rows_of
 from flywheel.evals.unanswered import hold
-from flywheel.jobs import State
 
 REVISION = 1
 """Raise it when a change to `core.compare` or `core.stats` can change a number."""

@@ -9,12 +9,12 @@ from django.http import QueryDict
 
 from flywheel.accounts.models import User
 from flywheel.core.errors import FieldError
+from flywheel.edge.jobs import State
+from flywheel.edge.paging import Page, keyset
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.people import disputed
 from flywheel.evals.rollout_looks import note_look
-from flywheel.jobs import State
-from flywheel.paging import Page, keyset
 
 MOST: Final = 10
 """Versions side by side."""

@@ -8,11 +8,11 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.paging import BadCursor
 from flywheel.environments import leaks
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import apart
 from flywheel.evals import grid as grids
-from flywheel.paging import BadCursor
 
 router = Router(tags=["evals"])
 

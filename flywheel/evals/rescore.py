@@ -16,11 +16,11 @@ from flywheel.accounts.models import User, record
 from flywheel.core import envs, verifiers
 from flywheel.core.stats import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
+from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.evals.void import void_of
-from flywheel.jobs import StaleState
 from flywheel.trajectories.load import traces_of
 
 AT_ONCE = 64

@@ -11,14 +11,14 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore, Rescored
 from flywheel.evals.people import Agreement, Both, agreements, note_looks
 from flywheel.evals.rollout_looks import note_look
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["evals"])
 

@@ -9,12 +9,12 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.rollout_looks import note_look, refuse_sealed
-from flywheel.jobs import StaleState
-from flywheel.polling import loaded_anew
 
 SHOWN = 200
 

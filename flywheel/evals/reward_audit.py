@@ -23,11 +23,11 @@ from flywheel.core.errors import FieldError
 from flywheel.core.reward_audit import LEAST, MOST, Judgement, draw, examine, spread
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.standing import Judged, audits_of
 from flywheel.evals.unanswered import hold
-from flywheel.jobs import State
 from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
 

@@ -12,12 +12,12 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.reward_audit import LEAST, MOST
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals import reward_audit as verbs
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.solved import Solved, solve_rates
 from flywheel.evals.standing import Judged, Standing, standing
-from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["reward audits"])
 

@@ -14,13 +14,13 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
 from flywheel.core.reward_audit import LEAST, MOST, RULE
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.evals import reward_audit as verbs
 from flywheel.evals import reward_audit_show as show
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.standing import Judged, audits_of, overrides_of, runs_of, standing
-from flywheel.paging import BadCursor, keyset
 
 PAGE = 50
 OFFERED = 20

@@ -20,15 +20,15 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
-from flywheel import env
 from flywheel.accounts.upstream import VLLM_KEY, key_of
 from flywheel.agents import artifacts, lora
 from flywheel.agents.content import TRANSFORMERS
 from flywheel.agents.lora import NotServable
 from flywheel.agents.models import Agent, Version
 from flywheel.core.replies import Reply
+from flywheel.edge.jobs import State
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.jobs import State
+from flywheel.system import env
 
 LOADED = 12
 """Adapters that the server has at most; the one that was used longest ago makes room."""

@@ -8,19 +8,19 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel import env
 from flywheel.accounts.models import User, record
 from flywheel.agents.content import DEFAULT_SAMPLING, BadContent, check_sampling
 from flywheel.agents.lora import NotServable
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.errors import FieldError
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals import budget as budgets
 from flywheel.evals import served, unanswered
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.void import void_of
-from flywheel.jobs import StaleState, State
+from flywheel.system import env
 
 MAX_SAMPLES = 64
 MAX_SEED = 2**31 - 1

@@ -18,11 +18,11 @@ from flywheel.core import verifiers
 from flywheel.core.digests import digest
 from flywheel.core.suites import Tried
 from flywheel.core.verifiers import AWAY
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite
 from flywheel.evals import submission, unanswered
 from flywheel.evals.models import Engine, EvalRun, Result
 from flywheel.evals.void import void_of
-from flywheel.jobs import State
 
 FIRST_SEED = 1
 

@@ -10,10 +10,10 @@ from django.db.models import Q, QuerySet
 
 from flywheel.core import verifiers
 from flywheel.core.verifiers import AWAY
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals.models import Comparison, EvalRun, Result
 from flywheel.evals.void import void_of
-from flywheel.jobs import State
 from flywheel.trajectories.delete import erase
 from flywheel.trajectories.models import Trajectory
 

@@ -6,10 +6,12 @@ from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel import env
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.polling import loaded_anew
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals import apart, budget, facts, rollout_looks, show, submission, unanswered
@@ -17,9 +19,7 @@ from flywheel.evals import matrix as matrices
 from flywheel.evals.compare import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.forms import BudgetForm, EvalForm
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import StaleState, State
-from flywheel.paging import BadCursor, about, keyset
-from flywheel.polling import loaded_anew
+from flywheel.system import env
 
 LOGGED = 200
 """Lines of the event log on the page, the newest."""

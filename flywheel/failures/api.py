@@ -9,10 +9,10 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures.buckets import every
 from flywheel.failures.label import LATEST, BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
-from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["failures"])

@@ -18,7 +18,7 @@ from flywheel.core.buckets import detect as run_detectors
 from flywheel.core.traces import Trace, told_twice
 from flywheel.failures import detectors, fill
 from flywheel.failures.models import DetectorSetting
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import search
 from flywheel.trajectories.formats.reading import text
 from flywheel.trajectories.load import Outline, glance, read_json

@@ -13,12 +13,12 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission
 from flywheel.core.buckets import DETECTORS
 from flywheel.core.stats import Estimate
+from flywheel.edge.paging import about
 from flywheel.failures import agreement as agreeing
 from flywheel.failures import detectors, measures, queue
 from flywheel.failures.buckets import BadBucket, name_of, offered
 from flywheel.failures.detector_words import ABOUT
 from flywheel.failures.models import Proposal
-from flywheel.paging import about
 from flywheel.trajectories.models import Trajectory
 
 LISTED = 50

@@ -16,7 +16,7 @@ from flywheel.accounts.models import Project, User, record
 from flywheel.core.buckets import BUCKETS, DETECTORS, Detector
 from flywheel.failures.buckets import BadBucket, of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import announce
 
 AT_ONCE = 2_000

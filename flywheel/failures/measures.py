@@ -24,7 +24,7 @@ from flywheel.core.stats import Estimate, proportion
 from flywheel.failures import detectors as detecting
 from flywheel.failures.buckets import every
 from flywheel.failures.models import OPEN, DetectorSetting, Failure, QueueItem, Rule
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Source
 
 MEASURED = 20_000

@@ -10,7 +10,7 @@ from django.utils import timezone
 from flywheel.accounts.models import User
 from flywheel.failures.models import OPEN, Queue, QueueItem, QueueTally, Review
 from flywheel.failures.queue import RECENT
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 
 NOTHING_WRONG = "nothing wrong"
 FOLDED_FROM = 50

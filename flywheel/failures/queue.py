@@ -15,9 +15,9 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.core.buckets import DETECTORS
+from flywheel.edge.paging import about, beyond
 from flywheel.failures.buckets import every, name_of
 from flywheel.failures.models import Failure, Proposal, Review
-from flywheel.paging import about, beyond
 from flywheel.trajectories.models import Source, Trajectory
 
 ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "oldest first"}

@@ -10,6 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.core.stats import Estimate
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures import agreement, fill, give, make_queue, progress
 from flywheel.failures import take as taking
 from flywheel.failures.label import LATEST, BadLabel, Superseded
@@ -27,7 +28,6 @@ from flywheel.failures.queue_schemas import (
     ReviewIn,
     TakeIn,
 )
-from flywheel.paging import BadCursor, keyset
 
 router = Router(tags=["queues"])
 

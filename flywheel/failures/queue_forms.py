@@ -9,11 +9,11 @@ from django.http import QueryDict
 
 from flywheel.accounts.models import Project
 from flywheel.core.buckets import DETECTORS
+from flywheel.edge.paging import about
 from flywheel.failures.buckets import offered
 from flywheel.failures.make_queue import AT_MOST, LONGEST, BadQueue, Wanted
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers
-from flywheel.paging import about
 from flywheel.templatetags.flywheel import safe_text
 from flywheel.trajectories import export
 from flywheel.trajectories.bulk import BadBulk

@@ -10,12 +10,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.failures import agreement, fill, make_queue, progress, queue_forms
 from flywheel.failures.label import describe
 from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.queue import Filters, waiting
 from flywheel.failures.take import in_hand, may_review
-from flywheel.paging import BadCursor, about, keyset
 from flywheel.trajectories import bulk
 
 STATES = dict(QueueItem.State.choices)

@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Any
 
 from flywheel.accounts.models import Permission, Project, Scope
+from flywheel.edge.prepared_queries import Standing
 from flywheel.failures import fill
 from flywheel.failures.models import Queue
-from flywheel.standing import Standing
 from flywheel.trajectories.bulk import Action, BadBulk, Done, register
 from flywheel.trajectories.models import Bulk
 

@@ -9,6 +9,8 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures import similar, similar_change, similar_label, similar_read
 from flywheel.failures.label import BadLabel
 from flywheel.failures.models import Cluster, Clustering
@@ -27,8 +29,6 @@ from flywheel.failures.similar_schemas import (
     NeighboursOut,
     PageQuery,
 )
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
 from flywheel.trajectories.bulk import BadBulk
 from flywheel.trajectories.list_api import BulkOut
 from flywheel.trajectories.models import Bulk, Trajectory

@@ -11,11 +11,11 @@ from django.db import transaction
 
 from flywheel.accounts.models import User, record
 from flywheel.core.similarity import Space
+from flywheel.edge.jobs import FINISHED, State
 from flywheel.failures import similar
 from flywheel.failures.models import Cluster, Clustering, Member
 from flywheel.failures.similar import Described
 from flywheel.failures.similar_read import sketches_of
-from flywheel.jobs import FINISHED, State
 
 NEW: Final = "new"
 """Where `move` puts members: into a cluster of their own."""

@@ -18,7 +18,7 @@ from flywheel.core import similarity
 from flywheel.core.similarity import METHOD, PARTS, Near, Terms
 from flywheel.core.traces import Trace
 from flywheel.failures.models import Cluster, Failure, Proposal, Sketch
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.load import Outline, complete, glance, step_of
 from flywheel.trajectories.models import Label, Source, Step, Trajectory
 

@@ -9,7 +9,7 @@ from datetime import date
 from flywheel.core import episodes
 from flywheel.core.traces import Trace
 from flywheel.failures.models import Cluster, Clustering
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.load import complete, step_of
 from flywheel.trajectories.models import Step, Trajectory
 

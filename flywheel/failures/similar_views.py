@@ -11,11 +11,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.polling import loaded_anew
 from flywheel.failures import buckets, fill, similar, similar_change, similar_read, similar_show
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
-from flywheel.polling import loaded_anew
 from flywheel.trajectories.models import Trajectory
 
 CLUSTERS = 20

@@ -17,9 +17,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.stats import Estimate, clustered_rate, proportion
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
-from flywheel.jobs import State
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.suites import LiveResult, live_results
 from flywheel.training.models import TrainingRun

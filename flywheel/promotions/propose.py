@@ -11,12 +11,12 @@ from flywheel.core.digests import digest
 from flywheel.core.gate import Evidence, decide
 from flywheel.core.gate import Policy as Rules
 from flywheel.core.metrics import Row
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals import apart
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import bucket_of, rows_of
 from flywheel.evals.unanswered import hold
-from flywheel.jobs import State
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.policy import current_policy

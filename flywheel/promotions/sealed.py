@@ -19,6 +19,7 @@ from flywheel.core import verifiers
 from flywheel.core.compare import difference
 from flywheel.core.gate import Policy as Rules
 from flywheel.core.gate import confirm, detectable, spending
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals import apart, unanswered
@@ -27,7 +28,6 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import rows_of
 from flywheel.evals.submission import CannotEvaluate
 from flywheel.evals.void import void_of
-from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.propose import evidence_of
 

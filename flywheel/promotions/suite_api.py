@@ -12,13 +12,13 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
 from flywheel.agents.refs import UnknownReference
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import BadSuite, ChangedMeanwhile
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.submission import CannotEvaluate
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 

@@ -9,12 +9,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
+from flywheel.edge.jobs import StaleState
 from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.suites import BadSuite
 from flywheel.evals.models import EvalRun
 from flywheel.evals.submission import CannotEvaluate
-from flywheel.jobs import StaleState
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.suite_forms import RetireForm, SuiteForm

@@ -18,6 +18,7 @@ from typing import Any, Final
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.suites import Finding, judge_mean, judge_no_break, judge_no_failure
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
 from flywheel.evals import apart
@@ -28,7 +29,6 @@ from flywheel.evals.submission import CannotEvaluate
 from flywheel.evals.suites import Attempts, Settings
 from flywheel.evals.unanswered import can_resume
 from flywheel.evals.void import void_of
-from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate
 from flywheel.training import contamination
 from flywheel.training.models import ContaminationCheck

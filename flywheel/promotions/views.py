@@ -10,9 +10,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.paging import keyset
 from flywheel.evals.models import EvalRun
 from flywheel.evals.rollout_looks import note_look
-from flywheel.paging import keyset
 from flywheel.promotions import lineage as origins
 from flywheel.promotions import sealed, show
 from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm

@@ -14,11 +14,11 @@ from flywheel.core.fixes import LEARNABLE
 from flywheel.core.metrics import Row, clusters_of, task_samples
 from flywheel.core.stats import Variance, minimum_detectable, variance_components
 from flywheel.core.words import percent
+from flywheel.edge.jobs import State
 from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import rows_of
-from flywheel.jobs import State
 from flywheel.training import contamination
 from flywheel.training.dataset import CannotBuild, Draft, draft, kept
 from flywheel.training.models import Dataset, Point, TrainingRun

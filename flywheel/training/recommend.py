@@ -11,12 +11,12 @@ from flywheel.core import envs, recipes
 from flywheel.core.fixes import Evidence, Fix, recommend
 from flywheel.core.metrics import pass_at_k
 from flywheel.core.stats import Estimate
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import rows_of
 from flywheel.failures.buckets import family
 from flywheel.failures.models import Decision, Failure
-from flywheel.jobs import State
 from flywheel.training.models import Recommendation, TrainingRun
 from flywheel.trajectories.models import Step
 

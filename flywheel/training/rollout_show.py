@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from flywheel.edge.paging import Page
 from flywheel.evals.models import EvalRun
-from flywheel.paging import Page
 from flywheel.training import contamination
 from flywheel.training.choice import BadChoice, Choice, read
 from flywheel.training.dataset import CannotBuild, Draft

@@ -8,7 +8,6 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel import env
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
@@ -16,6 +15,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import facts
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.submission import CannotEvaluate
+from flywheel.system import env
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
 from flywheel.training.collect import collect

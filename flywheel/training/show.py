@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.words import percent
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from flywheel.training.charts import Steps
 from flywheel.training.dataset import open_rows
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 
-from flywheel import broker
+from flywheel.system import broker
 
 log = logging.getLogger(__name__)
 

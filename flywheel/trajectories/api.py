@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import export, query, show
 from flywheel.trajectories.api_schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.delete import delete

@@ -16,7 +16,7 @@ from django.db import connection
 from flywheel.accounts.models import Project
 from flywheel.core import traces
 from flywheel.core.digests import digest
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories import facts, naming, rows
 from flywheel.trajectories.arrivals import EARLIEST, EPOCH, LATEST, MAX_US, Said, called, title
 from flywheel.trajectories.formats import dialects, genai

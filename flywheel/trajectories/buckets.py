@@ -5,7 +5,7 @@ from typing import Any
 from flywheel.accounts.models import Project
 from flywheel.core import buckets as core
 from flywheel.core.buckets import BUCKETS, Bucket
-from flywheel.standing import Standing, naming
+from flywheel.edge.prepared_queries import Standing, naming
 
 _OWN = Standing(lambda project: naming(Project, "buckets", project))
 _READ = "_buckets"

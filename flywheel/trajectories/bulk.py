@@ -25,7 +25,7 @@ from django.http import FileResponse, Http404, HttpResponseBase
 
 from flywheel.accounts.access import audit
 from flywheel.accounts.models import Permission, Project, Scope, User, record
-from flywheel.jobs import State
+from flywheel.edge.jobs import State
 from flywheel.trajectories import delete as deleting
 from flywheel.trajectories import export as exporting
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory

@@ -10,9 +10,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.jobs import StaleState, State
-from flywheel.paging import BadCursor, about, keyset
-from flywheel.polling import loaded_anew
+from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.polling import loaded_anew
 from flywheel.trajectories import bulk, export
 from flywheel.trajectories.models import Bulk
 

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Project
 from flywheel.core.buckets import Bucket, name_of
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.templatetags.flywheel import NOTHING, count, duration, mark_outcome, money, number, relative, tokens
 from flywheel.trajectories import buckets
 from flywheel.trajectories.columns import COLUMNS

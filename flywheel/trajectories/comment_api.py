@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import comments
 from flywheel.trajectories.api_schemas import ListQuery
 from flywheel.trajectories.models import Comment, Mention, Trajectory

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import comments as talk
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 

@@ -11,10 +11,10 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from flywheel import env
 from flywheel.accounts import keys
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.system import env
 from flywheel.trajectories import snippets
 from flywheel.trajectories.diagnosis import diagnose
 from flywheel.trajectories.snippets import FIRST, SNIPPETS

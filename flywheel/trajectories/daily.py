@@ -21,7 +21,7 @@ from django.db.models.functions import TruncDay
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Label, MetricsDay, MetricsStale, Source, Trajectory
 
 KEPT_DAYS = 732

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.standing import Standing, naming
+from flywheel.edge.prepared_queries import Standing, naming
 from flywheel.templatetags.flywheel import safe_text
 from flywheel.trajectories import export as exporting
 from flywheel.trajectories import inside, oddities, outline, show, tree

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from flywheel.accounts.access import KeyRequest, PageRequest, audit
 from flywheel.core.traces import Trace
-from flywheel.sql import give_back
+from flywheel.system.sql import give_back
 from flywheel.trajectories import spreadsheet
 from flywheel.trajectories.formats import as_spans, atif, openai_chat
 from flywheel.trajectories.load import traces_of

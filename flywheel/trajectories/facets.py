@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import grammar
 from flywheel.trajectories.buckets import every
 from flywheel.trajectories.fields import nearest

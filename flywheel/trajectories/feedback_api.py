@@ -10,7 +10,7 @@ from ninja.errors import HttpError, ValidationError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import rows
 from flywheel.trajectories.api_schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.feedback import MOST, Given, Problem, give

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.jobs import StaleState
-from flywheel.polling import loaded_anew
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
 from flywheel.trajectories import import_jobs
 from flywheel.trajectories.models import Import
 

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import Sum
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.jobs import State
+from flywheel.edge.jobs import State
 from flywheel.trajectories import uploads
 from flywheel.trajectories.importing import label_of
 from flywheel.trajectories.models import Batch, Import

@@ -31,7 +31,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from flywheel.accounts.access import Declared, KeyRequest, key_required
 from flywheel.accounts.models import ApiKey, Project, Scope
-from flywheel.sql import give_back
+from flywheel.system.sql import give_back
 from flywheel.trajectories import attempts
 from flywheel.trajectories.events import store_logs
 from flywheel.trajectories.formats import logs as otlp_logs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from django.db import connection
 
 from flywheel.core.redact import Redactor
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories import redaction
 from flywheel.trajectories.models import Batch, Quarantined
 

@@ -12,8 +12,8 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
-from flywheel.jobs import StaleState
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import bulk, saved
 from flywheel.trajectories.facets import facets_of
 from flywheel.trajectories.models import Bulk, Trajectory, View

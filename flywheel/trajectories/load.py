@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from flywheel.core import traces
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import events
 from flywheel.trajectories.blobs import restore
 from flywheel.trajectories.formats import logs, otlp

@@ -11,7 +11,7 @@ from django.utils.text import slugify
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories.models import Trajectory
 
 _LABEL = re.compile(r"(?:(?P<agent>[^@]+)@)?v?(?P<number>[0-9]{1,9})")

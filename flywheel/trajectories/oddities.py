@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.templatetags.flywheel import count as counted
 from flywheel.templatetags.flywheel import duration
 from flywheel.trajectories.models import Source, Step, Trajectory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import oddities
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.oddities import NO_PARENT

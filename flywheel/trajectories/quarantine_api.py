@@ -9,7 +9,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories import quarantine
 from flywheel.trajectories.models import Quarantined
 

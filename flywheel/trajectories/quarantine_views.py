@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.templatetags.flywheel import count as counted
 from flywheel.trajectories import quarantine
 from flywheel.trajectories.models import Quarantined, Reread

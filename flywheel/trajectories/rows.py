@@ -16,7 +16,7 @@ import psycopg
 from django.contrib.postgres.fields import ArrayField
 from django.db import IntegrityError, connection, models
 
-from flywheel.sql import bound, patience, planned
+from flywheel.system.sql import bound, patience, planned
 from flywheel.trajectories import facts
 from flywheel.trajectories.arrivals import EPOCH, Arrival
 from flywheel.trajectories.blobs import spill

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 
 from flywheel.accounts.models import Permission, Project, User, record
-from flywheel.standing import Standing
+from flywheel.edge.prepared_queries import Standing
 from flywheel.trajectories import columns
 from flywheel.trajectories.models import Taste, View
 from flywheel.trajectories.query import parse

@@ -19,7 +19,7 @@ from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, Value
 from psycopg.errors import DataError, ProgramLimitExceeded
 
 from flywheel.core import traces
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Words
 
 log = logging.getLogger(__name__)

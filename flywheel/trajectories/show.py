@@ -10,8 +10,8 @@ from typing import Any
 from flywheel.core import traces
 from flywheel.core.tools import parse_call
 from flywheel.core.traces import Conversation, Message
-from flywheel.sql import bound
-from flywheel.standing import Standing
+from flywheel.edge.prepared_queries import Standing
+from flywheel.system.sql import bound
 from flywheel.trajectories.conversation_turns import Turn
 from flywheel.trajectories.folds import fold
 from flywheel.trajectories.load import complete, step_of

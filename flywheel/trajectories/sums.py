@@ -12,7 +12,7 @@ from django.db.models import BigIntegerField
 from django.db.models.functions import Cast, Extract
 
 from flywheel.core import traces
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.arrivals import EPOCH, Arrival
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.places import UNTIMED

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Trajectory
 
 AT_ONCE = 1_000

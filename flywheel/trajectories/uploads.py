@@ -19,7 +19,7 @@ from typing import BinaryIO
 from django.conf import settings
 
 from flywheel.accounts.models import Project, User
-from flywheel.jobs import FINISHED
+from flywheel.edge.jobs import FINISHED
 from flywheel.trajectories.models import Import
 
 KEPT_SECONDS = 24 * 60 * 60

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.paging import BadCursor, Page, keyset
+from flywheel.edge.paging import BadCursor, Page, keyset
 from flywheel.trajectories import bulk, cells, columns, saved
 from flywheel.trajectories import export as exporting
 from flywheel.trajectories.facets import COUNTED, facets_of, meant

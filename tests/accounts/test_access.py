@@ -19,7 +19,6 @@ from ninja.operation import Operation
 
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
-from flywheel.api import api
 from flywheel.environments.models import Generation, Proving, Trial
 from flywheel.environments.play import start as start_play
 from flywheel.environments.suites import put as put_suite
@@ -27,11 +26,12 @@ from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
 from flywheel.failures.buckets import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
+from flywheel.server.api import api
 from flywheel.trajectories import bulk, comments, saved, uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
 from tests.conftest import Build, Cast
+from tests.edge.test_jobs import training_run
 from tests.promotions.conftest import agent, candidate, evaluated
-from tests.test_jobs import training_run
 
 __all__ = ["agent", "candidate", "evaluated"]
 

@@ -2,8 +2,8 @@
 
 The first of each kind (`kinds.py`) goes the real way: stored as telemetry, read by detectors, judged, labelled. Its
 rows are then read back as text in which the marks are replaced for each copy: other words, ids, times. Digests and
-sizes of steps are worked out anew. `tests/test_bench_lists.py` holds copies to what the store makes of them when it
-reads them again. How often a word is used follows Zipf's law, so that there are common words and rare ones.
+sizes of steps are worked out anew. `tests/benching/test_bench_lists.py` holds copies to what the store makes of them
+when it reads them again. How often a word is used follows Zipf's law, so that there are common words and rare ones.
 """
 
 import bisect

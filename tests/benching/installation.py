@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from flywheel import postgres
+from flywheel.system import postgres
 from tests.benching import processes
 from tests.benching.bodies import SPANS_EACH
 
@@ -51,7 +51,7 @@ class Installation:
     def start(self) -> None:
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flywheel.supervisor"],
+                [sys.executable, "-m", "flywheel.server.supervisor"],
                 cwd=ROOT,
                 env=self.settings,
                 stdout=log,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flywheel import postgres
+from flywheel.system import postgres
 from tests.benching import bodies
 
 ROOT = Path(__file__).resolve().parents[2]

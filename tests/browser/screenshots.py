@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from flywheel import env
+from flywheel.system import env
 from tests.browser.browse import Tab, open_browser
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"

@@ -11,9 +11,9 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Role, User
 from flywheel.accounts.upstream import set_upstream
+from flywheel.edge.jobs import Job
 from flywheel.environments.models import Environment, Proving, Split, Trial
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import Job
 from flywheel.training.models import Dataset
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build

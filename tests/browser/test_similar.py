@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
+from flywheel.edge.jobs import Lease
 from flywheel.failures.models import Clustering, Failure
-from flywheel.jobs import Lease
 from flywheel.trajectories.models import Bulk
 from tests.browser.browse import NARROW, Tab
 from tests.browser.test_queues import Place, place

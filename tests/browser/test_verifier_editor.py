@@ -125,7 +125,7 @@ def test_a_builder_composes_tries_saves_and_judges_again(
 def _old_run(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
     """Four tasks of failures, each answered wrongly twice."""
     with monkeypatch.context() as patched:
-        patched.setattr("flywheel.jobs.Job.nudge", lambda _: None)
+        patched.setattr("flywheel.edge.jobs.Job.nudge", lambda _: None)
         patched.setattr(evaluating, "open_version", lambda _: FakeEngine(lambda _: say("Nobody")))
         task_set = build.task_set(train=4, held_out=0)
         run = finished(build, patched, answer=lambda _: say("Nobody"), task_set=task_set, split=Split.TRAIN)

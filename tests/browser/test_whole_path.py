@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Suite, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Decision, Failure
-from flywheel.jobs import State
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.suites import standings
 from flywheel.training.models import TrainingRun

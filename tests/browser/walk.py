@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator
 
-from flywheel import env
+from flywheel.system import env
 from tests.browser.browse import Tab, open_browser
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "builder.md"

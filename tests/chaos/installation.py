@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg
 
-from flywheel import postgres
+from flywheel.system import postgres
 from tests.benching.processes import free_port, rss_mb, tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -66,7 +66,9 @@ class Installation:
         self.environment.pop("CELERY_BROKER_URL", None)
         python = sys.executable
         celery = [python, "-m", "celery", "-A", "workers.celery", "--quiet"]
-        self.commands = {"web": [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"]}
+        self.commands = {
+            "web": [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"]
+        }
         if with_worker:
             self.commands["worker"] = [*celery, "worker", "--concurrency", "2", "--without-mingle", "--without-gossip"]
             self.commands["beat"] = [*celery, "beat"]

@@ -13,13 +13,13 @@ from flywheel.accounts.models import Scope
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
 from flywheel.core.verifiers import Runners
+from flywheel.edge.jobs import State
 from flywheel.environments import environment_versions, frozen_sets, proving
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.export import CannotExport, exported
 from flywheel.environments.import_tasks import import_tasks
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.play import start
-from flywheel.jobs import State
 from flywheel.training.dataset import CannotBuild
 from flywheel.training.dataset import build as build_dataset
 from tests.conftest import Build, Cast

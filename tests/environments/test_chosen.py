@@ -10,9 +10,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import tools
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.label import decide
-from flywheel.jobs import Lease
 from flywheel.trajectories import bulk
 from flywheel.trajectories.models import Bulk, Source
 from tests.conftest import Build, Cast

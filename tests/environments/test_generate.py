@@ -17,6 +17,7 @@ from flywheel.core.envs.workplace.templates import HELD_OUT
 from flywheel.core.envs.workplace.tools import TOOLS
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import generate
 from flywheel.environments.bulk import without_task
 from flywheel.environments.environment_versions import CannotMake, environment
@@ -28,7 +29,6 @@ from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.evals.submission import submit
 from flywheel.failures.label import decide, tools_of
-from flywheel.jobs import Lease, State
 from flywheel.training.dataset import build as build_dataset
 from flywheel.training.dataset import draft, open_rows
 from tests.conftest import Build, Cast

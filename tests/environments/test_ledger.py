@@ -9,11 +9,11 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
+from flywheel.edge.jobs import State
 from flywheel.environments import ledger, trials
 from flywheel.environments.models import Opening, Split, TaskSetMember
 from flywheel.evals.models import EvalRun
 from flywheel.evals.rollout_looks import note_look
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db

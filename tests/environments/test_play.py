@@ -15,13 +15,13 @@ from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments import environment_versions, generate, play_state, trials
 from flywheel.environments import play as verbs
 from flywheel.environments.environment_versions import CannotMake, environment, environment_version
 from flywheel.environments.models import Environment, Generation, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.play_forms import MoveForm
 from flywheel.environments.task_rows import core_task
-from flywheel.jobs import Lease, State
 from tests.conftest import Build, Cast
 from workers import playing
 from workers.generating import make_tasks

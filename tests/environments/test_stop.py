@@ -8,9 +8,9 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, Scope
+from flywheel.edge.jobs import State
 from flywheel.environments import proving, trials
 from flywheel.environments.models import Proving, Trial
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from workers.proving import prove_tasks
 

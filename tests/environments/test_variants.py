@@ -16,6 +16,7 @@ from flywheel.core import envs
 from flywheel.core.interop import gym
 from flywheel.core.variants import Spec
 from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.edge.jobs import State
 from flywheel.environments import generate, variants
 from flywheel.environments.environment_versions import CannotMake, environment
 from flywheel.environments.frozen_sets import freeze
@@ -26,7 +27,6 @@ from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from workers.tasks import handler
 

@@ -10,11 +10,11 @@ from django.db import transaction
 
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.served import name_of
-from flywheel.jobs import Lease
 from tests.conftest import Build
 from workers import evaluating
 

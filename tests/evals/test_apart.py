@@ -13,12 +13,12 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
 from flywheel.evals import apart, served
 from flywheel.evals.compare import CannotCompare, check
 from flywheel.evals.models import EvalRun
 from flywheel.evals.served import name_of
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import adapted, finished, on_vllm, submit
 

@@ -9,12 +9,12 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Opening, Task, TaskSet, TaskSetMember
 from flywheel.evals import compare
 from flywheel.evals.compare import CannotCompare, comparison, doubts
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.show import comparison_context
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import finished, right, say, submit, wrong
 

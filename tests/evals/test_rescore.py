@@ -9,11 +9,11 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.edge.jobs import State
 from flywheel.environments import environment_versions
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
-from flywheel.jobs import State
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.evals.fake import QuietLease, finished, right, say, submit
 from tests.workers.test_python_verifier import carry_out

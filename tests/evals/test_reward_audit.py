@@ -12,12 +12,12 @@ from django.utils import timezone
 from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.core import tools, verifiers
+from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals import reward_audit as verbs
 from flywheel.evals.models import EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.solved import solve_rates, unlearnable
 from flywheel.evals.standing import Judged, standing
-from flywheel.jobs import State
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast
 

@@ -10,9 +10,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.edge.jobs import State
 from flywheel.evals import facts, matrix
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import claim, finished, right, submit, wrong
 

@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts, lora
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.jobs import State
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.submission import CannotEvaluate
-from flywheel.jobs import State
 from flywheel.promotions import promote as promoting
 from flywheel.promotions.models import Promotion
 from flywheel.promotions.promote import CannotPromote, _move, make_first, roll_back

@@ -13,11 +13,11 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.accounts.upstream import set_upstream
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
+from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.submission import CannotEvaluate
 from flywheel.evals.submission import submit as verb
-from flywheel.jobs import State
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
 

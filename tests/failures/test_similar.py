@@ -13,11 +13,11 @@ from django.utils import timezone
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import clusters as grouping
 from flywheel.core import similarity
+from flywheel.edge.jobs import Lease, State
 from flywheel.failures import similar, similar_change, similar_read
 from flywheel.failures.label import decide
 from flywheel.failures.models import Cluster, Clustering, Failure, Member, Sketch
 from flywheel.failures.similar_change import NEW, REST, BadChange
-from flywheel.jobs import Lease, State
 from flywheel.trajectories.delete import delete
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast

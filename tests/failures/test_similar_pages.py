@@ -13,12 +13,12 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.edge.jobs import Lease, State
 from flywheel.failures import similar_change, similar_show, similar_views
 from flywheel.failures.label import decide
 from flywheel.failures.make_queue import Wanted
 from flywheel.failures.make_queue import make as make_queue
 from flywheel.failures.models import Cluster, Clustering, Failure, ProjectBucket, QueueItem
-from flywheel.jobs import Lease, State
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
 from tests.failures.test_similar import _patience, by_kind, clustered, kind_of, rows, submitted, work

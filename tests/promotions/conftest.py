@@ -5,11 +5,11 @@ import pytest
 from django.utils import timezone
 
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite, TaskSet
 from flywheel.environments.suites import put
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run_summaries import summary_of
-from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import make_first
 from flywheel.promotions.propose import propose

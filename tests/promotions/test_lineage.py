@@ -10,12 +10,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import User
+from flywheel.edge.jobs import State
 from flywheel.environments.models import TaskSetMember
 from flywheel.evals.models import Result
 from flywheel.failures import fill
 from flywheel.failures.label import decide
 from flywheel.failures.make_queue import Wanted, make
-from flywheel.jobs import State
 from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun

@@ -2,8 +2,8 @@ import pytest
 
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
+from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun, Result
-from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.policy import change_policy
 from flywheel.promotions.propose import CannotPropose, propose, report_of

@@ -11,12 +11,12 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.gate import spending
+from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rollout_looks import Sealed, note_look
 from flywheel.evals.submission import CannotEvaluate, submit
-from flywheel.jobs import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.policy import change_policy
 from flywheel.promotions.promote import CannotPromote, promote

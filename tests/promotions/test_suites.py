@@ -9,12 +9,12 @@ from django.test.utils import CaptureQueriesContext
 
 from flywheel.agents.models import Agent
 from flywheel.core.contamination import METHOD
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import put, retire
 from flywheel.evals import suites as evals
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.submission import CannotEvaluate, resume
-from flywheel.jobs import StaleState, State
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import CannotPromote, promote

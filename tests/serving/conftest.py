@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
-from flywheel.supervisor import die_with_parent
+from flywheel.server.supervisor import die_with_parent
 from tests.conftest import Build
 from workers import serving
 from workers.reference.build import POLICY

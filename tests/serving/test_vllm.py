@@ -20,11 +20,11 @@ from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
 from flywheel.core.rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
+from flywheel.edge.jobs import State
 from flywheel.environments import environment_versions
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.submission import CannotEvaluate
-from flywheel.jobs import State
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
 from tests.evals.fake import submit, work

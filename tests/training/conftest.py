@@ -10,10 +10,10 @@ import pytest
 
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import tools
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run_summaries import summary_of
-from flywheel.jobs import State
 from flywheel.training.launch import launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast

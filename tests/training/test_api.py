@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from flywheel.accounts.models import AuditEntry
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
-from flywheel.jobs import State
 from flywheel.training.models import TrainingRun
 from tests.training.conftest import Room, right
 

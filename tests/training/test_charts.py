@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.jobs import State
+from flywheel.edge.jobs import State
 from flywheel.training import charts, plan, show
 from flywheel.training.models import TrainingRun
 from tests.training.conftest import NOON, Room

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.core import recipes
+from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from flywheel.training.models import Point, TrainingRun
 from tests.training.conftest import NOON, Room
 

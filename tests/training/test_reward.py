@@ -9,9 +9,9 @@ from django.test import Client
 
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
-from flywheel.jobs import Lease
 from flywheel.training import reward
 from flywheel.training.dataset import build as build_dataset
 from flywheel.training.launch import CannotLaunch

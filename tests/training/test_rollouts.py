@@ -12,10 +12,10 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.submission import CannotEvaluate
-from flywheel.jobs import State
 from flywheel.training import dataset, from_rollouts, rollouts
 from flywheel.training.choice import BadChoice, Choice, read
 from flywheel.training.collect import collect

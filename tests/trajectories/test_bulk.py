@@ -19,10 +19,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.edge.jobs import Lease, State
+from flywheel.edge.paging import about
 from flywheel.failures import make_queue
 from flywheel.failures.models import QueueItem
-from flywheel.jobs import Lease, State
-from flywheel.paging import about
 from flywheel.trajectories import bulk, bulk_views, reread
 from flywheel.trajectories.delete import delete, delete_all
 from flywheel.trajectories.export import EXPORTS

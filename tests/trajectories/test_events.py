@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from flywheel.accounts.models import ApiKey, Project, User
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories import beside, events, ingest, quarantine, show
 from flywheel.trajectories.feedback import give
 from flywheel.trajectories.formats import logs, otlp

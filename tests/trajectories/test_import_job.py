@@ -12,7 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories import import_jobs, importing, retention, uploads
 from flywheel.trajectories.models import Batch, Import, Step, Trajectory
 from tests.conftest import Cast

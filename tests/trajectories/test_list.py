@@ -11,8 +11,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from flywheel import paging
 from flywheel.accounts.models import User
+from flywheel.edge import paging
 from flywheel.trajectories import views
 from flywheel.trajectories.models import Source
 from tests.conftest import Build, Cast

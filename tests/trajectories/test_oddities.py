@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.sql import bound
+from flywheel.system.sql import bound
 from flywheel.trajectories import oddities
 from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.oddities import of_steps, of_whole

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import traces
-from flywheel.jobs import Lease, State
+from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories.formats import dialects
 from flywheel.trajectories.models import Body, Feedback, Reread, Source, Step, Trajectory
 from flywheel.trajectories.reread import read_again, reread

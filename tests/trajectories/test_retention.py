@@ -174,7 +174,7 @@ def test_the_page_shows_what_it_would_delete_before_it_is_saved(
 
 
 def test_beat_sweeps(cast: Cast, send: Callable[..., Any]) -> None:
-    from flywheel import broker
+    from flywheel.system import broker
     from workers import tasks
 
     send(body_of(episode()))

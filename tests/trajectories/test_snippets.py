@@ -99,7 +99,7 @@ def served(transactional_db: None) -> Iterator[str]:
         port = probe.getsockname()[1]
     here = {"FLYWHEEL_HOME": str(settings.HOME), "FLYWHEEL_PORT": str(port), "DATABASE_URL": database_url()}
     process = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"],
+        [sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"],
         cwd=ROOT,
         env={**os.environ, **here, "FLYWHEEL_WEB_PROCESSES": "1"},
     )

@@ -20,6 +20,7 @@ from flywheel.agents.models import Artifact
 from flywheel.core import envs, verifiers
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.leaks import trained_on
 from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
@@ -28,7 +29,6 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore
 from flywheel.evals.submission import CannotEvaluate, attempt_seed, resume
 from flywheel.evals.unanswered import can_resume
-from flywheel.jobs import StaleState, State
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory

@@ -14,13 +14,13 @@ from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
 from flywheel.core.stats import cohen_kappa
 from flywheel.core.verifiers import VerifierError
+from flywheel.edge.jobs import Job, StaleState, State
 from flywheel.environments import environment_versions, proving, trials
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
 from flywheel.evals import compare, rescore, submission
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.people import agreements
 from flywheel.failures.label import decide
-from flywheel.jobs import Job, StaleState, State
 from flywheel.training.rollouts import NotForTraining, attempts
 from flywheel.trajectories.delete import delete
 from tests.conftest import SYSTEM, TOOLS, Build

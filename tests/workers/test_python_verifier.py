@@ -17,12 +17,12 @@ from flywheel.core.envs import build as build_env
 from flywheel.core.tools import call_text
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
+from flywheel.edge.jobs import Job, State
 from flywheel.environments import environment_versions, frozen_sets, proving, trials
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task, Trial
 from flywheel.environments.prove import prove
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
-from flywheel.jobs import Job, State
 from tests.conftest import SYSTEM, TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, say, wrong
 from tests.worker import Worker
@@ -355,6 +355,6 @@ def test_a_real_worker_proves_tries_and_judges_again(
 def _run_here(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
     """An eval run carried out in this process, before the worker sees it."""
     with monkeypatch.context() as patched:
-        patched.setattr("flywheel.jobs.Job.nudge", lambda _: None)
+        patched.setattr("flywheel.edge.jobs.Job.nudge", lambda _: None)
         patched.setattr(evaluating, "open_version", lambda _: FakeEngine(right))
         return finished(build, patched, task_set=build.task_set(held_out=4))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from flywheel.edge.jobs import State
 from flywheel.evals import served
 from flywheel.evals.compare import check
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.jobs import State
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
 from tests.evals.fake import adapted, submit, work

@@ -23,9 +23,9 @@ from safetensors.numpy import save_file
 from flywheel.accounts.models import User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
+from flywheel.edge.jobs import State
 from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from flywheel.training.dataset import build as dataset
 from flywheel.training.launch import cancel, launch, resume
 from flywheel.training.mix import mix

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import env
+from flywheel.system import env
 from workers.sandbox.layers import ALL
 from workers.sandbox.outcome import Limits, Outcome, Status
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel import env
+from flywheel.system import env
 from workers.sandbox import layers
 from workers.sandbox.host import GETTING, MISSING, run
 from workers.sandbox.outcome import MIB, Limits, Outcome, Status

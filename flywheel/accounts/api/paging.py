@@ -5,7 +5,7 @@ from typing import Any
 from ninja import Field, Schema
 from ninja.errors import HttpError
 
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 
 
 class Paged(Schema):

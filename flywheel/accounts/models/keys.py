@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models.people import PROJECT_COLUMNS, Project, User
 from flywheel.accounts.models.permissions import Scope, granted
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 
 
 class ApiKey(models.Model):

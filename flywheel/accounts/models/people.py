@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models.permissions import Role, granted
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 
 PROJECT_COLUMNS: Sequence[str] = ("id", "slug", "name", "is_demo", "upstream", "created_at")
 """What every page and every call needs of its project."""

@@ -12,7 +12,7 @@ from flywheel.accounts import audit, keys, members, upstream
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.models import ApiKey, Permission, User
-from flywheel.paging import BadCursor, about, keyset
+from flywheel.edge.paging import BadCursor, about, keyset
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""

@@ -13,7 +13,7 @@ from flywheel.agents.content import BadContent
 from flywheel.agents.make import make_agent
 from flywheel.agents.models import Agent
 from flywheel.agents.refs import UnknownReference, find_agent
-from flywheel.paging import BadCursor, keyset
+from flywheel.edge.paging import BadCursor, keyset
 
 router = Router(tags=["agents"])
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
-from flywheel.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
+from flywheel.edge.jobs import Job, JobEvent
 from flywheel.environments.models.environments import Environment
 from flywheel.failures.models import Failure
-from flywheel.jobs import Job, JobEvent
 from flywheel.trajectories.models import Trajectory
 
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent
 
 
 class Proving(Job):

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from flywheel.edge.jobs import Job, JobEvent
 from flywheel.environments.models import EnvironmentVersion
-from flywheel.jobs import Job, JobEvent
 
 
 class Rescore(Job):

@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import Q
 
 from flywheel.agents.models import Version
+from flywheel.edge.jobs import Job, JobEvent
 from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.jobs import Job, JobEvent
 from flywheel.trajectories.models import Trajectory
 
 

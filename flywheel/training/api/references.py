@@ -9,10 +9,10 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import keyed
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.evals.refs import find_task_set
-from flywheel.paging import BadCursor, keyset
 from flywheel.training.models import Dataset
 
 LIST_MAX = 200

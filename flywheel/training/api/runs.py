@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.jobs import StaleState
+from flywheel.edge.jobs import StaleState
 from flywheel.training import launch as verbs
 from flywheel.training import reward
 from flywheel.training.api.references import ListQuery, dataset_by_ref, eval_of, page_of, task_set_of, version_of

@@ -7,9 +7,9 @@ from django.db.models import Q
 
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.jobs import Job, JobEvent, State
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
-from flywheel.jobs import Job, JobEvent, State
 from flywheel.training.models.datasets import Dataset
 from flywheel.training.models.recommendations import Recommendation
 

@@ -13,10 +13,10 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import State
 from flywheel.training import dataset, forms, launch, plan, reward
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pages.listing import listed

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 
 from flywheel.accounts.access import PageRequest
-from flywheel.paging import BadCursor, Page, about, keyset
+from flywheel.edge.paging import BadCursor, Page, about, keyset
 
 PAGE = 50
 

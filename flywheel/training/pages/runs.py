@@ -11,9 +11,9 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
-from flywheel.jobs import StaleState, State
 from flywheel.training import charts, launch, reward, show
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages.listing import page_of

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from flywheel.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent
 
 
 class Import(Job):

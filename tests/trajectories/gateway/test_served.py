@@ -50,7 +50,14 @@ class Served:
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"],
+                [
+                    sys.executable,
+                    "-m",
+                    "gunicorn",
+                    "flywheel.wsgi",
+                    "--config",
+                    "python:flywheel.server.gunicorn_settings",
+                ],
                 cwd=ROOT,
                 env=environment,
                 stdout=log,

@@ -153,7 +153,7 @@ def as_user() -> Iterator[Command]:
     """A command for Python as another account, in a copy of what it needs: ours may lie in a private home."""
     directory = Path(tempfile.mkdtemp(prefix="fw-user-"))
     try:
-        for part in ("workers/__init__.py", "flywheel/__init__.py", "flywheel/env.py", "tests/__init__.py"):
+        for part in ("workers/__init__.py", "flywheel/__init__.py", "flywheel/system/env.py", "tests/__init__.py"):
             (directory / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / part, directory / part)
         (directory / "tests/workers").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import env
+from flywheel.system import env
 from workers.sandbox import host, layers, seccomp
 from workers.sandbox.outcome import Status
 from workers.sandbox.report import report

@@ -15,9 +15,9 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, transaction
 
-from flywheel import broker
 from flywheel.accounts import members
 from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.system import broker
 
 LOCK = 0x464C590001
 DEMO_ROLES = {

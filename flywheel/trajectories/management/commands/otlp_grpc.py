@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from flywheel import env
+from flywheel.system import env
 
 GRACE_S = 10.0
 """How long calls that are under way may take when the process is told to end."""

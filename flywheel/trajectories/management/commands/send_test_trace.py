@@ -14,10 +14,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from flywheel import env
 from flywheel.accounts import keys
 from flywheel.accounts.management.commands.create_key import system_account
 from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.system import env
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.sample import SENT_BY, SPANS, episode, to_json

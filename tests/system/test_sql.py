@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from django.db import DataError, NotSupportedError, OperationalError, connection, transaction
 
-from flywheel.sql import bound, patience, planned
+from flywheel.system.sql import bound, patience, planned
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WORDS = ["plain", "null", "", 'a "quoted" word', "back\\slash", "{a,b}", "ä, ö", " ", "%s $1"]

@@ -10,7 +10,7 @@ from django.test import Client
 from flywheel.accounts.models import Membership, Role, User
 from flywheel.failures.detect import detect, unread
 from flywheel.failures.models import Failure, Proposal
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories import search
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.load import traces_of

@@ -15,10 +15,11 @@ from django.apps import apps
 from django.conf import settings
 from pytest_django import DjangoDbBlocker
 
-from flywheel import broker, jobs
+from flywheel.edge import jobs
+from flywheel.system import broker
 from tests.worker import database_url
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "tokenizers", "pandas", "pyarrow")
 WEB_RSS_MAX_MB = 250
 

@@ -1,4 +1,4 @@
-"""`python -m flywheel.supervisor`: PostgreSQL, web, worker and beat under one foreground process.
+"""`python -m flywheel.server.supervisor`: PostgreSQL, web, worker and beat under one foreground process.
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from flywheel import env, postgres
+from flywheel.system import env, postgres
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STOP_GRACE_S = 20.0
 READY_WITHIN_S = 120.0
 
@@ -113,7 +113,7 @@ def children() -> list[Child]:
     found = [
         Child(
             "web",
-            [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.serving"],
+            [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"],
         ),
         Child("worker", [*celery, "worker", "--concurrency", "3", *calm, "--without-mingle", "--without-gossip"]),
         Child("beat", [*celery, "beat", *calm]),
@@ -124,7 +124,7 @@ def children() -> list[Child]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m flywheel.supervisor", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m flywheel.server.supervisor", description=__doc__.splitlines()[0])
     parser.add_argument("--demo", action="store_true", help="load the story into the project `demo`")
     options = parser.parse_args()
     try:

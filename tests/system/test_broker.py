@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
 
-from flywheel import broker
+from flywheel.system import broker
 
 
 def as_pgmq_sees_it(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

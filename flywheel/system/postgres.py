@@ -543,7 +543,7 @@ def _check(result: int) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Print the server's URL; 1 on an error, 2 on a wrong call, 3 where `status` finds no server."""
     if len(arguments) != 2 or arguments[0] not in ("start", "stop", "status"):
-        sys.stderr.write("usage: python -m flywheel.postgres start|stop|status DIR\n")
+        sys.stderr.write("usage: python -m flywheel.system.postgres start|stop|status DIR\n")
         return 2
     command, data_dir = arguments[0], Path(arguments[1])
     try:

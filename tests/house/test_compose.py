@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from flywheel import env, supervisor
+from flywheel.server import supervisor
+from flywheel.system import env
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
@@ -35,7 +36,7 @@ def test_commands_are_those_of_the_supervisor(name: str) -> None:
     theirs = SERVICES[name]["command"]
     program = ours.index("-m") + 1
     assert theirs[theirs.index("-m") + 1] == ours[program]
-    known = {"flywheel.wsgi", "python:flywheel.serving", "workers.celery"}
+    known = {"flywheel.wsgi", "python:flywheel.server.gunicorn_settings", "workers.celery"}
     assert known & set(ours) == known & set(theirs)
 
 

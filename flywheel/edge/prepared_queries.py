@@ -17,7 +17,7 @@ from django.db import connection
 from django.db.models import Expression, Model, QuerySet
 from django.db.models.query import get_related_populators
 
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 
 M = TypeVar("M", bound=Model)
 

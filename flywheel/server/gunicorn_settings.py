@@ -1,4 +1,4 @@
-"""How gunicorn serves the web: `gunicorn flywheel.wsgi --config python:flywheel.serving`, everywhere.
+"""How gunicorn serves the web: `gunicorn flywheel.wsgi --config python:flywheel.server.gunicorn_settings`, everywhere.
 
 A model call that passes through the gateway holds a thread for seconds, so there are more threads than requests that
 a machine could work on. What must not grow with them is bounded on its own: the database's connections by a pool in
@@ -20,7 +20,7 @@ from gunicorn import util
 from gunicorn.workers.gthread import _DEFER, TConn, ThreadWorker
 from psycopg_pool import ConnectionPool
 
-from flywheel import env
+from flywheel.system import env
 from flywheel.trajectories.pressure import Patient
 
 SWITCH_S = 0.0005
@@ -121,8 +121,8 @@ loglevel = "warning"
 def when_ready(server: Any) -> None:
     """Before the first fork: load every page and what carries messages, which takes long and much memory, and never
     collect what is there now, so that it stays shared."""
-    from flywheel import broker
-    from flywheel.warm import warm
+    from flywheel.server.warm_up import warm
+    from flywheel.system import broker
 
     warm()
     assert broker.app().connection_for_write().transport_cls

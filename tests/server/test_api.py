@@ -1,7 +1,7 @@
 """Whatever a click changes in the rooms of reviewers, a program can change: each page that takes a POST has its verb in
 the API, which the OpenAPI document names, and each that is read too."""
 
-from flywheel.api import api
+from flywheel.server.api import api
 from tests.accounts.test_access import PAGE_LIST
 
 SAME = {

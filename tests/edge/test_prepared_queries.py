@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.models import Membership, User
-from flywheel.standing import Standing
+from flywheel.edge.prepared_queries import Standing
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flywheel import env, postgres, supervisor
+from flywheel.server import supervisor
+from flywheel.system import env, postgres
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
 
 
@@ -39,7 +40,7 @@ class Running:
 
     def start(self, output: object = subprocess.PIPE, **changes: str) -> "subprocess.Popen[str]":
         process: subprocess.Popen[str] = subprocess.Popen(
-            [sys.executable, "-m", "flywheel.supervisor"],
+            [sys.executable, "-m", "flywheel.server.supervisor"],
             cwd=ROOT,
             env={**self.environment, **changes},
             stdout=output,  # type: ignore[call-overload]
@@ -132,7 +133,11 @@ def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         environment = {**os.environ, "FLYWHEEL_HOME": str(tmp_path), "FLYWHEEL_PORT": str(port)}
         done = subprocess.run(
-            [sys.executable, "-m", "flywheel.supervisor"], cwd=ROOT, env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "flywheel.server.supervisor"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
     assert done.returncode != 0
     assert f"FLYWHEEL_PORT={port}" in done.stderr

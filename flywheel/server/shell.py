@@ -12,7 +12,7 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Permission, Project
-from flywheel.sql import planned
+from flywheel.system.sql import planned
 from flywheel.trajectories.buckets import every
 
 ROOMS = [

@@ -20,18 +20,18 @@ from typing import Any
 
 import pytest
 
-from flywheel import postgres
+from flywheel.system import postgres
 
 if sys.platform != "linux":
     pytest.skip("the embedded PostgreSQL needs Linux", allow_module_level=True)
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parents[2]
 ROOT = os.geteuid() == 0
 NOBODY, DAEMON, UNNAMED = 65534, 1, 54321
 PREAMBLE = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from flywheel import postgres
+from flywheel.system import postgres
 uid, arguments = int(sys.argv[1]), sys.argv[3:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that began the tests with & has it ignored
 if uid >= 0:

@@ -17,7 +17,7 @@ from flywheel.core import words
 from flywheel.core.stats import Estimate
 from flywheel.templatetags import flywheel as tags
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 

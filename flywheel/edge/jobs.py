@@ -39,8 +39,8 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from flywheel import broker
-from flywheel.sql import planned
+from flywheel.system import broker
+from flywheel.system.sql import planned
 
 log = logging.getLogger(__name__)
 

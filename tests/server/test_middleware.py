@@ -2,7 +2,7 @@ import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from flywheel.middleware import PROGRAMS, programs, security_headers
+from flywheel.server.middleware import PROGRAMS, programs, security_headers
 from flywheel.urls import gateway_urls, ingest_urls
 
 

@@ -1,7 +1,7 @@
 """Every environment variable that Flywheel reads, in one place.
 
 A bad value is refused with its name, the value and what would be right. `docs/guides/operator.md` lists them all
-(`tests/test_docs.py` holds the list and this module in step).
+(`tests/house/test_docs.py` holds the list and this module in step).
 """
 
 import os

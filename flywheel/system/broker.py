@@ -87,7 +87,7 @@ def install() -> None:
     from pgmq.install import get_embedded_install_sql
 
     with psycopg.connect(conninfo()) as connection:
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.broker.install'))")
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('flywheel.system.broker.install'))")
         if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() == (None,):
             connection.execute(get_embedded_install_sql().encode())
 

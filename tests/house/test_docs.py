@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import env
 from flywheel.accounts.models import Role
 from flywheel.core import recipes
 from flywheel.core.buckets import BUCKETS
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import PARTS
 from flywheel.promotions.models import Candidate
+from flywheel.system import env
 from flywheel.trajectories import query
 from flywheel.trajectories.formats import FORMATS
 from flywheel.trajectories.models import Label, Outcome, Source
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
 
 

@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.template import engines
 
-from flywheel.warm import warm
+from flywheel.server.warm_up import warm
 
 
 def test_every_template_can_be_read_before_it_is_asked_for() -> None:

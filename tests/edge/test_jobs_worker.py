@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from flywheel.edge.jobs import MAX_ATTEMPTS, RENUDGE_AFTER, Job, State
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import MAX_ATTEMPTS, RENUDGE_AFTER, Job, State
 from tests.conftest import Build
-from tests.test_jobs import training_run
+from tests.edge.test_jobs import training_run
 from tests.worker import PATIENCE_S, Worker, empty_broker
 from workers.celery import GIVE_BACK_S
 

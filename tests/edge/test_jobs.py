@@ -12,9 +12,10 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
-from flywheel import broker, jobs
+from flywheel.edge import jobs
+from flywheel.edge.jobs import Lease, LeaseLost, StaleState, State
 from flywheel.evals.models import EvalRun
-from flywheel.jobs import Lease, LeaseLost, StaleState, State
+from flywheel.system import broker
 from flywheel.training.models import Dataset, TrainingRun
 from tests.conftest import Build
 
@@ -162,7 +163,7 @@ def test_an_owner_that_stops_inside_a_write_does_not_block_its_successor(lease: 
 def test_an_owner_knows_by_the_clock_that_it_was_silent_too_long(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not lease.lost
     now = time.monotonic()
-    monkeypatch.setattr("flywheel.jobs.time.monotonic", lambda: now + 1.7)
+    monkeypatch.setattr("flywheel.edge.jobs.time.monotonic", lambda: now + 1.7)
     assert lease.lost
     monkeypatch.undo()
     assert lease.lost, "once lost it stays lost"
@@ -336,7 +337,7 @@ def test_the_sweeper_wakes_for_what_waits_and_for_what_lost_its_owner(
     submit: Callable[..., EvalRun], lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[int] = []
-    monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda job: woken.append(job.pk))
+    monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda job: woken.append(job.pk))
     waiting = submit()
     woken.clear()
     assert jobs.sweep() == 0, "it was announced just now, and the other has an owner"
@@ -352,7 +353,7 @@ def test_many_waiting_jobs_cost_few_messages(submit: Callable[..., EvalRun], mon
         submit()
     EvalRun.objects.update(nudged_at=timezone.now() - timedelta(minutes=1))
     woken: list[int] = []
-    monkeypatch.setattr("flywheel.jobs.Job.nudge", lambda job: woken.append(job.pk))
+    monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda job: woken.append(job.pk))
     assert jobs.sweep() == 10
     assert len(woken) == jobs.WAKE_UPS_AT_ONCE
     EvalRun.objects.update(created_at=timezone.now() - timedelta(hours=1))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flywheel import env
-from flywheel.env import BadSetting, Database, parse_database
+from flywheel.system import env
+from flywheel.system.env import BadSetting, Database, parse_database
 
 READERS: dict[str, Callable[[], Any]] = {
     "FLYWHEEL_HOME": env.home,
