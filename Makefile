@@ -34,10 +34,10 @@ up: $(STAMP)  ## The same with an empty project
 	@exec $(BIN)/python -m flywheel.server.supervisor
 
 turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON
-	@$(BIN)/python -m workers.turn
+	@$(BIN)/python -m workers.programs.turn
 
 serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the reference policy's base, or that of VERSION=agent@number; more with ARGS
-	@exec $(BIN)/python -m workers.serving $(if $(VERSION),--version $(VERSION)) $(ARGS)
+	@exec $(BIN)/python -m workers.programs.vllm_server $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 test: $(DEV_STAMP) browser  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

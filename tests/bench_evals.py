@@ -132,11 +132,11 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
     from flywheel.environments.models import Split
     from flywheel.evals.models import EvalRun
     from flywheel.evals.submission import submit
-    from workers import evaluating
+    from workers.jobs import eval_runs
 
     task_set, samples = made
-    engine = evaluating.open_version(version)
-    opened, evaluating.open_version = evaluating.open_version, lambda version: Kept(engine)  # noqa: ARG005
+    engine = eval_runs.open_version(version)
+    opened, eval_runs.open_version = eval_runs.open_version, lambda version: Kept(engine)  # noqa: ARG005
 
     def new() -> EvalRun:
         run, _ = submit(
@@ -150,7 +150,7 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
         _carry_out(new())
         pairs = [_pair(new(), engine, is_ours_first=number % 2 == 0) for number in range(ROUNDS)]
     finally:
-        evaluating.open_version = opened
+        eval_runs.open_version = opened
         engine.close()
     ours, reference = (attempts / statistics.median(column) for column in zip(*pairs, strict=True))
     rounds = [bare / run for run, bare in pairs]
@@ -180,30 +180,31 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     from flywheel.core.rollouts import Sampling, play
     from flywheel.environments.task_rows import core_task
     from flywheel.evals.submission import attempt_seed
-    from workers import evaluating, judging
+    from workers.jobs import eval_runs
+    from workers.judging import attempt_verdicts
 
     made = run.task_set.environment_version
-    env = envs.build(made.environment.kind, made.config, made.verifier, judging.RUNNERS)
+    env = envs.build(made.environment.kind, made.config, made.verifier, attempt_verdicts.RUNNERS)
     members = run.task_set.members.select_related("task").order_by("task__number")
     tools = run.version.tools if KINDS[made.environment.kind].from_failures else env.tools
     attempts = [
         (core_task(member.task), k, attempt_seed(run, member.task, k)) for k in range(run.samples) for member in members
     ]
     turns = 0
-    for start in range(0, len(attempts), evaluating.CHUNK):
-        chunk = attempts[start : start + evaluating.CHUNK]
+    for start in range(0, len(attempts), eval_runs.CHUNK):
+        chunk = attempts[start : start + eval_runs.CHUNK]
         turns += sum(len(one.responses) for one in play(engine, env, chunk, Sampling(**run.sampling), tools))
     return len(attempts), turns
 
 
 def _carry_out(run: Any) -> None:
     from flywheel.evals.models import EvalRun
-    from workers import evaluating
+    from workers.jobs import eval_runs
 
     lease = EvalRun.claim(run.pk)
     assert lease is not None
     with lease:
-        evaluating.evaluate(lease)
+        eval_runs.evaluate(lease)
     run.refresh_from_db()
     assert run.state == "succeeded", run.error
 

@@ -16,17 +16,17 @@ from flywheel.accounts.models import Pulse
 from flywheel.edge import jobs
 
 HANDLERS = {
-    "environments.Generation": "workers.generating.make_tasks",
-    "environments.PlayTurn": "workers.playing.make_moves",
-    "environments.Proving": "workers.proving.prove_tasks",
-    "environments.Trial": "workers.trying.try_verifier",
-    "evals.EvalRun": "workers.evaluating.evaluate",
-    "evals.Rescore": "workers.rescoring.judge_again",
-    "failures.Clustering": "workers.clustering.cluster",
-    "training.TrainingRun": "workers.training.train",
-    "trajectories.Bulk": "workers.bulk.carry_out",
-    "trajectories.Import": "workers.importing.import_file",
-    "trajectories.Reread": "workers.rereading.read_again",
+    "environments.Generation": "workers.jobs.task_generation.make_tasks",
+    "environments.PlayTurn": "workers.jobs.playground_moves.make_moves",
+    "environments.Proving": "workers.jobs.task_proofs.prove_tasks",
+    "environments.Trial": "workers.jobs.verifier_trials.try_verifier",
+    "evals.EvalRun": "workers.jobs.eval_runs.evaluate",
+    "evals.Rescore": "workers.jobs.rescores.judge_again",
+    "failures.Clustering": "workers.jobs.failure_clusters.cluster",
+    "training.TrainingRun": "workers.jobs.training_runs.train",
+    "trajectories.Bulk": "workers.jobs.bulk_changes.carry_out",
+    "trajectories.Import": "workers.jobs.file_imports.import_file",
+    "trajectories.Reread": "workers.jobs.span_rereads.read_again",
 }
 """Who carries out each kind of job: a function that takes the `Lease`."""
 
@@ -55,8 +55,8 @@ def detect(project_id: int | None = None) -> None:
 
     They read it humbly: a burst of spans is stored first, and read when it is over.
     """
-    from workers.detecting import detect_waiting
-    from workers.humble import humbly
+    from workers.jobs.detection import detect_waiting
+    from workers.processes.niceness import humbly
 
     humbly(lambda: detect_waiting(project_id))
 

@@ -1,7 +1,7 @@
 """How a policy is asked, and how an attempt at a task comes about.
 
 `Engine` is the one protocol behind which a policy answers: weights through transformers, or an OpenAI-compatible server
-(`workers.engines`). `play` runs many episodes of an environment through an engine, a batch a turn.
+(`workers.engines.engine_endpoints`). `play` runs many episodes of an environment through an engine, a batch a turn.
 """
 
 from collections.abc import Callable, Mapping, Sequence

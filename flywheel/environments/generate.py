@@ -1,7 +1,8 @@
 """Tasks out of a seed, for environments whose kind can make them: no failure has to happen first.
 
-A worker makes them (`workers/generating.py`), a few at a time, each with its proof. The same seed gives the same tasks;
-those that are there already are left alone, so that whoever goes on after an interruption makes nothing twice.
+A worker makes them (`workers/jobs/task_generation.py`), a few at a time, each with its proof. The same seed gives the
+same tasks; those that are there already are left alone, so that whoever goes on after an interruption makes nothing
+twice.
 """
 
 import uuid

@@ -1,8 +1,8 @@
 """Playing one episode by hand or with a version: every move of a `Play`.
 
 The environment is pure, so an episode is its messages and nothing else: each move asks it again, and a move is taken
-back by cutting messages off. What a version says is asked by a worker (`workers/playing.py`), which also judges where
-the verifier needs more than pure code.
+back by cutting messages off. What a version says is asked by a worker (`workers/jobs/playground_moves.py`), which also
+judges where the verifier needs more than pure code.
 """
 
 import uuid

@@ -2,7 +2,8 @@
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
-story, by a command of its own (`python -m workers.demo`), because the web's package knows nothing of the workers'.
+story, by a command of its own (`python -m workers.programs.demo`), because the web's package knows nothing of the
+workers'.
 
 Killed with -9 it leaves PostgreSQL running, which the next start adopts; its other children notice that their parent is
 gone and end (`PR_SET_PDEATHSIG`).
@@ -41,7 +42,8 @@ class Child:
 
     def start(self) -> None:
         # A group of its own, so that Ctrl-C reaches us alone; the same session, since Linux shares the processor evenly
-        # among sessions, and what a worker does humbly (`workers.humble`) would take as much of it as the web.
+        # among sessions, and what a worker does humbly (`workers.processes.niceness`) would take as much of it as the
+        # web.
         self.process = subprocess.Popen(self.command, cwd=ROOT, process_group=0, preexec_fn=die_with_parent)
         self.started = time.monotonic()
 
@@ -143,7 +145,7 @@ def _run(demo: bool) -> None:
         signal.signal(signal.SIGINT, _raise_stop)
         database = None if env.database_url() else Database(home / "postgres")
         running: list[Child] = []
-        story = Child("story", [sys.executable, "-m", "workers.demo"])
+        story = Child("story", [sys.executable, "-m", "workers.programs.demo"])
         try:
             _check_ports()
             if database is not None:

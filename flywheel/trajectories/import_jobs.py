@@ -1,4 +1,4 @@
-"""Files that take longer than a person waits: a worker imports them (`workers/importing.py`), from
+"""Files that take longer than a person waits: a worker imports them (`workers/jobs/file_imports.py`), from
 where they lie in `uploads`."""
 
 import uuid

@@ -13,7 +13,7 @@ from flywheel.accounts.models import Project, Role
 from flywheel.agents.models import Agent
 from tests.browser import browse
 from tests.worker import Worker
-from workers import story
+from workers.programs import story_playback
 
 CUSTOMERS, SESSIONS_BEFORE = 30, 20
 ROLES = {
@@ -51,17 +51,17 @@ def stage(browser: Browser, live_server: LiveServer, worker: Worker) -> Stage:
     project = Project.objects.create(slug="acme", name="Acme")
     passwords = {name: secrets.token_urlsafe(12) for name in ROLES}
     for name, roles in ROLES.items():
-        person = story.person(project, name, *roles)
+        person = story_playback.person(project, name, *roles)
         person.set_password(passwords[name])
         person.save()
-    story.policy(project)
-    agent = story.agent_with_first_version(project)
-    story.environment(project, agent)
+    story_playback.policy(project)
+    agent = story_playback.agent_with_first_version(project)
+    story_playback.environment(project, agent)
     now = datetime.now(UTC)
     monday = now - timedelta(days=5)
     before, after = range(SESSIONS_BEFORE), range(SESSIONS_BEFORE, CUSTOMERS)
-    story.send_traffic(project, agent, live_server.url, before, begin=now - timedelta(days=10), end=monday)
-    story.send_traffic(project, agent, live_server.url, after, begin=monday, end=now)
-    story.wait_for_detectors(project)
-    story.label_all(project, before=monday)
+    story_playback.send_traffic(project, agent, live_server.url, before, begin=now - timedelta(days=10), end=monday)
+    story_playback.send_traffic(project, agent, live_server.url, after, begin=monday, end=now)
+    story_playback.wait_for_detectors(project)
+    story_playback.label_all(project, before=monday)
     return Stage(project, agent, live_server.url, passwords, worker)

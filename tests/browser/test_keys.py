@@ -18,7 +18,7 @@ from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Decision, Failure, Queue, QueueItem
 from tests.browser.browse import PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = [
     pytest.mark.browser,

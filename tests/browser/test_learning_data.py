@@ -21,7 +21,7 @@ from tests.training import test_mix
 from tests.training.conftest import Room, room  # noqa: F401 a fixture
 from tests.training.test_rollouts import said
 from tests.workers.judge_server import JudgeServer, answer_of, judge_server
-from tests.workers.test_python_verifier import recorded
+from tests.workers.judging.test_attempt_verdicts import recorded
 from workers.tasks import handler
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]

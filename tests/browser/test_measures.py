@@ -13,7 +13,7 @@ from flywheel.failures.label import decide
 from flywheel.failures.models import DetectorSetting
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = [
     pytest.mark.browser,

@@ -18,7 +18,7 @@ from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab
 from tests.conftest import Build, Cast
 from tests.trajectories.lengthy import long_trajectory
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = [
     pytest.mark.browser,

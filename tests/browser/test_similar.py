@@ -12,8 +12,8 @@ from tests.browser.browse import NARROW, Tab
 from tests.browser.test_queues import Place, place
 from tests.conftest import Build
 from tests.failures.test_similar import KINDS, PEOPLE, work
-from workers import bulk
-from workers.detecting import detect_waiting
+from workers.jobs import bulk_changes
+from workers.jobs.detection import detect_waiting
 
 __all__ = ["place"]
 
@@ -59,7 +59,7 @@ def test_failures_are_clustered_looked_at_and_labelled_by_keys(browser: Browser,
     lease = Bulk.claim(labelling.pk)
     assert isinstance(lease, Lease)
     with lease:
-        bulk.carry_out(lease)
+        bulk_changes.carry_out(lease)
     expect(page.locator("main")).to_contain_text("Labelled5")
     assert set(Failure.objects.values_list("bucket", flat=True)) == {"wrong_tool"}
     assert Failure.objects.count() == 5

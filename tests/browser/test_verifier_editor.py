@@ -15,8 +15,8 @@ from tests.browser.browse import NARROW, Tab
 from tests.conftest import Build
 from tests.evals.fake import FakeEngine, finished, say
 from tests.worker import Worker
-from tests.workers.test_python_verifier import recorded
-from workers import evaluating
+from tests.workers.judging.test_attempt_verdicts import recorded
+from workers.jobs import eval_runs
 from workers.sandbox import host
 from workers.sandbox.outcome import Status
 
@@ -126,7 +126,7 @@ def _old_run(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
     """Four tasks of failures, each answered wrongly twice."""
     with monkeypatch.context() as patched:
         patched.setattr("flywheel.edge.jobs.Job.nudge", lambda _: None)
-        patched.setattr(evaluating, "open_version", lambda _: FakeEngine(lambda _: say("Nobody")))
+        patched.setattr(eval_runs, "open_version", lambda _: FakeEngine(lambda _: say("Nobody")))
         task_set = build.task_set(train=4, held_out=0)
         run = finished(build, patched, answer=lambda _: say("Nobody"), task_set=task_set, split=Split.TRAIN)
     for result in run.results.filter(sample=0).select_related("task"):

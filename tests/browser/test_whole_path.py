@@ -18,8 +18,8 @@ from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab
 from tests.browser.conftest import Stage
+from workers.programs.story_playback import SEED
 from workers.reference import story as world
-from workers.story import SEED
 
 pytestmark = [
     pytest.mark.browser,

@@ -5,7 +5,7 @@ import pytest
 from flywheel.core.key_hosts import refusal
 from flywheel.core.rollouts import EngineError
 from flywheel.trajectories.gateway.routing import NoRoute, Route
-from workers.engines import open_engine
+from workers.engines.engine_endpoints import open_engine
 
 
 @pytest.mark.parametrize(

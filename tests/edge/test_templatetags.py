@@ -35,7 +35,7 @@ def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
     assert plain(tags.percent(0.642)) == words.percent(0.642, 1)
     sources = [path for room in ("flywheel", "workers") for path in (ROOT / room).rglob("*.py")]
     glued = {str(path.relative_to(ROOT)) for path in sources if re.search(r":\.\d%\}", path.read_text())}
-    assert glued <= {"flywheel/core/envs/tictactoe.py", "workers/turn.py"}
+    assert glued <= {"flywheel/core/envs/tictactoe.py", "workers/programs/turn.py"}
     pages = [path for path in (ROOT / "templates").rglob("*.html") if re.search(r"\d%(?![0-9A-F}])", path.read_text())]
     assert not pages
 

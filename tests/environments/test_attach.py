@@ -24,9 +24,10 @@ from flywheel.training.dataset import CannotBuild
 from flywheel.training.dataset import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
-from tests.workers.test_gyms import OK, OURS, Odd, odd, rows, served
-from workers import hosting, judging
-from workers.gyms import Gym
+from tests.workers.test_gym_sessions import OK, OURS, Odd, odd, rows, served
+from workers.gym_sessions import Gym
+from workers.judging import attempt_verdicts
+from workers.programs import environment_hosting
 
 __all__ = ["odd", "served"]
 
@@ -60,7 +61,7 @@ def attached(cast: Cast, base_url: str, tools: list[dict[str, Any]] | None = Non
 
 
 def proved(environment: Environment) -> None:
-    runners = Runners(python=judging.python, gym=Gym(timeout_s=5, patience_s=0.1, backoff_s=0.01))
+    runners = Runners(python=attempt_verdicts.python, gym=Gym(timeout_s=5, patience_s=0.1, backoff_s=0.01))
     while proving.prove_some(environment, environment.latest, runners):
         pass
 
@@ -101,7 +102,7 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     with pytest.raises(CannotExport, match="somebody else's server"):
         exported(task_set, ["held_out"])
     with pytest.raises(CannotExport, match="its rows and its verdict are had there"):
-        hosting.server(task_set=task_set, splits=["held_out"])
+        environment_hosting.server(task_set=task_set, splits=["held_out"])
     with pytest.raises(CannotMake, match="only eval runs play"):
         start(task=environment.tasks.all()[0], actor=cast.builder)
 
@@ -131,7 +132,7 @@ def test_a_server_that_breaks_leaves_attempts_unscored_and_proofs_red_until_it_i
     assert all("corrected" not in {c["name"] for c in task.proof["checks"]} for task in environment.tasks.all())
     task_set = frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
     odd.answers["/add"] = lambda server: OK["/add"] if len(server.asked) % 2 else (500, b"boom", {})
-    monkeypatch.setattr("workers.judges.Gym", lambda: Gym(timeout_s=2, patience_s=0.1, backoff_s=0.01))
+    monkeypatch.setattr("workers.judging.project_judges.Gym", lambda: Gym(timeout_s=2, patience_s=0.1, backoff_s=0.01))
 
     def answer(request: ChatRequest) -> ChatResponse:
         is_first = request.messages[-1].role == "user"

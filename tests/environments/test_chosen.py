@@ -16,7 +16,7 @@ from flywheel.failures.label import decide
 from flywheel.trajectories import bulk
 from flywheel.trajectories.models import Bulk, Source
 from tests.conftest import Build, Cast
-from workers.bulk import carry_out
+from workers.jobs.bulk_changes import carry_out
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
 WRONG = tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})

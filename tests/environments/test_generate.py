@@ -34,8 +34,8 @@ from flywheel.training.dataset import draft, open_rows
 from tests.conftest import Build, Cast
 from tests.evals.fake import finished
 from tests.worker import Worker
-from workers import evaluating
-from workers.generating import make_tasks
+from workers.jobs import eval_runs
+from workers.jobs.task_generation import make_tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SignIn = Callable[[User], Client]
@@ -188,11 +188,11 @@ def evaluated(cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch) -> Eval
         split=Split.TRAIN,
         samples=1,
     )
-    monkeypatch.setattr(evaluating, "open_version", lambda _: Solves(task_set))
+    monkeypatch.setattr(eval_runs, "open_version", lambda _: Solves(task_set))
     lease = EvalRun.claim(run.pk)
     assert isinstance(lease, Lease)
     with lease:
-        evaluating.evaluate(lease)
+        eval_runs.evaluate(lease)
     run.refresh_from_db()
     return run
 

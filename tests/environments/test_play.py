@@ -23,8 +23,8 @@ from flywheel.environments.models import Environment, Generation, Opening, Play,
 from flywheel.environments.play_forms import MoveForm
 from flywheel.environments.task_rows import core_task
 from tests.conftest import Build, Cast
-from workers import playing
-from workers.generating import make_tasks
+from workers.jobs import playground_moves
+from workers.jobs.task_generation import make_tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SignIn = Callable[[User], Client]
@@ -115,13 +115,13 @@ def test_a_version_makes_one_move_or_all(
 ) -> None:
     task = next(task for task in tasks("workplace") if len(task.target["calls"]) >= 1)
     engine = Reference(task)
-    monkeypatch.setattr(playing, "open_version", lambda _: engine)
+    monkeypatch.setattr(playground_moves, "open_version", lambda _: engine)
     version = build.version(sampling={"max_tokens": 64})
     play = verbs.start(task=task, actor=cast.builder)
     turn = verbs.ask(play=play, version=version, actor=cast.builder, at=0, key=uuid.uuid4(), to_the_end=to_the_end)
     with pytest.raises(verbs.CannotPlay, match="making its move"):
         verbs.say(play=play, message=Message("assistant", "me first"), at=0)
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     turn.refresh_from_db()
     assert (turn.state, engine.closed) == (State.SUCCEEDED, True)
@@ -139,15 +139,15 @@ def test_a_turn_that_is_taken_over_makes_no_move_twice(
     tasks: Tasks, cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = tasks("tictactoe")[0]
-    monkeypatch.setattr(playing, "open_version", lambda _: Reference(task))
+    monkeypatch.setattr(playground_moves, "open_version", lambda _: Reference(task))
     play = verbs.start(task=task, actor=cast.builder)
     turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
     lease = PlayTurn.claim(turn.pk)
     assert lease is not None
     monkeypatch.setattr(lease, "finish", lambda _: None)  # its worker dies before the end
-    playing.make_moves(lease)
+    playground_moves.make_moves(lease)
     PlayTurn.objects.filter(pk=turn.pk).update(state=State.QUEUED, lease_until=None)
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert len(play.moves) == 1
 
@@ -160,10 +160,10 @@ def test_an_engine_that_does_not_answer_leaves_what_was_played_and_says_why(
             return [ChatResponse(error="the server is full") for _ in requests]
 
     task = tasks("tictactoe")[0]
-    monkeypatch.setattr(playing, "open_version", lambda _: Silent(task))
+    monkeypatch.setattr(playground_moves, "open_version", lambda _: Silent(task))
     play = verbs.start(task=task, actor=cast.builder)
     turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert play.moves == []
     page = sign_in(cast.builder).get(reverse("environments:play", args=[cast.project.slug, play.pk]))
@@ -192,14 +192,14 @@ def test_the_tokens_of_versions_are_counted_and_limited(
     environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
     task = next(task for task in office.tasks.order_by("number") if len(task.target["calls"]) >= 1)
     engine = Counting(task)
-    monkeypatch.setattr(playing, "open_version", lambda _: engine)
+    monkeypatch.setattr(playground_moves, "open_version", lambda _: engine)
     play = verbs.start(task=task, actor=cast.builder)
     lookup = Message("assistant", "", (ToolCall("c", "tasks.search_tasks", {"query": "lunch"}),))
     play = verbs.say(play=play, message=lookup, at=0)
     version = build.version(sampling={"max_tokens": 64})
     engine.env.solve = lambda *_: lookup  # type: ignore[method-assign]
     turn = verbs.ask(play=play, version=version, actor=cast.builder, at=1, key=uuid.uuid4(), to_the_end=True)
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert engine.allowed == [40, 10], "no more than is left"
     assert [(move.by, move.tokens_in, move.tokens_out) for move in play.made] == [
@@ -225,10 +225,10 @@ def test_where_tokens_are_limited_a_version_must_say_them(
     verifier = {"kind": "workplace"}
     environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
     task = office.tasks.order_by("number")[0]
-    monkeypatch.setattr(playing, "open_version", lambda _: Reference(task))
+    monkeypatch.setattr(playground_moves, "open_version", lambda _: Reference(task))
     play = verbs.start(task=task, actor=cast.builder)
     turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     turn.refresh_from_db()
     assert "does not say how many tokens it wrote; here they are limited" in turn.error
 
@@ -431,7 +431,7 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     for _ in range(2):  # a double click asks once
         builder.post(again, {"at": 1})
     turn = play.turns.exclude(state=State.CANCELLED).get()
-    carry_out(PlayTurn, turn.pk, playing.make_moves)
+    carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert play.verdict is not None
     assert (play.verdict["score"], play.verdict["reason"]) == (0.5, "own: half")

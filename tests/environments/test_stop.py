@@ -12,7 +12,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments import proving, trials
 from flywheel.environments.models import Proving, Trial
 from tests.conftest import Build, Cast
-from workers.proving import prove_tasks
+from workers.jobs.task_proofs import prove_tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

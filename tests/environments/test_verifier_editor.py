@@ -31,7 +31,7 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.label import decide
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
-from tests.workers.test_python_verifier import recorded
+from tests.workers.judging.test_attempt_verdicts import recorded
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]

@@ -16,7 +16,7 @@ from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.served import name_of
 from tests.conftest import Build
-from workers import evaluating
+from workers.jobs import eval_runs
 
 Answer = Callable[[ChatRequest], ChatResponse]
 
@@ -84,7 +84,7 @@ def on_vllm(run: EvalRun, *beside: Version, **found: Any) -> EvalRun:
 def carry_out(run: EvalRun, monkeypatch: Any, answer: Answer = right, **engine: Any) -> FakeEngine:
     """Do what a worker does with the run, with this engine behind the version."""
     fake = FakeEngine(answer)
-    monkeypatch.setattr(evaluating, "open_version", lambda _: fake)
+    monkeypatch.setattr(eval_runs, "open_version", lambda _: fake)
     work(run)
     return fake
 
@@ -92,7 +92,7 @@ def carry_out(run: EvalRun, monkeypatch: Any, answer: Answer = right, **engine: 
 def work(run: EvalRun) -> None:
     lease = claim(run)
     with lease:
-        evaluating.evaluate(lease)
+        eval_runs.evaluate(lease)
     run.refresh_from_db()
 
 
@@ -117,9 +117,9 @@ class QuietLease(Lease):
 
 def finished(build: Build, monkeypatch: Any, answer: Answer = right, **fields: Any) -> EvalRun:
     run = submit(build, **fields)
-    monkeypatch.setattr(evaluating, "open_version", lambda _: FakeEngine(answer))
+    monkeypatch.setattr(eval_runs, "open_version", lambda _: FakeEngine(answer))
     claimed = claim(run)
-    evaluating.evaluate(QuietLease(claimed.job, claimed.fence, 0.0))
+    eval_runs.evaluate(QuietLease(claimed.job, claimed.fence, 0.0))
     run.refresh_from_db()
     assert run.state == "succeeded", run.error
     return run

@@ -16,7 +16,7 @@ from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.evals.fake import QuietLease, finished, right, say, submit
-from tests.workers.test_python_verifier import carry_out
+from tests.workers.judging.test_attempt_verdicts import carry_out
 from workers.tasks import handler
 
 pytestmark = pytest.mark.django_db

@@ -21,9 +21,9 @@ from flywheel.trajectories.store import store
 from tests.conftest import Build, Cast
 from tests.trajectories.formats.test_golden import GOLDEN, spans
 from tests.trajectories.talking import body_of, span
-from workers import detecting
-from workers.detecting import DETECTING, detect_waiting
-from workers.humble import Crowd
+from workers.jobs import detection
+from workers.jobs.detection import DETECTING, detect_waiting
+from workers.processes.niceness import Crowd
 
 pytestmark = pytest.mark.django_db
 
@@ -115,9 +115,9 @@ def test_what_arrives_while_rollouts_are_read_waits_for_a_few_of_them_only(
         order.append("arrived")
         return detect(rows)
 
-    monkeypatch.setattr(detecting, "AT_ONCE", 1)
-    monkeypatch.setattr(detecting, "make_searchable", search)
-    monkeypatch.setattr(detecting, "detect", guess)
+    monkeypatch.setattr(detection, "AT_ONCE", 1)
+    monkeypatch.setattr(detection, "make_searchable", search)
+    monkeypatch.setattr(detection, "detect", guess)
     assert detect_waiting(build.cast.project.pk) == 1
     assert order == ["rollout", "arrived", "rollout", "rollout"]
 
@@ -195,12 +195,12 @@ def test_detectors_give_way_to_a_flood_and_still_read_all_of_it(
         nonlocal now
         now += seconds
         if flood:
-            figures = {"received": detecting.FLOOD, "inserted": detecting.FLOOD}
+            figures = {"received": detection.FLOOD, "inserted": detection.FLOOD}
             Batch.objects.create(project=row.project, format="otlp", updated=0, duplicate=0, rejected=0, **figures)
 
-    monkeypatch.setattr(detecting, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    monkeypatch.setattr(detection, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
     monkeypatch.setattr(Crowd, "share", lambda _: share)
-    monkeypatch.setattr(detecting, "GIVE_WAY_S", 3 * detecting.LOOK_S)
+    monkeypatch.setattr(detection, "GIVE_WAY_S", 3 * detection.LOOK_S)
     assert detect_waiting() == 1
-    assert now == pauses * detecting.LOOK_S
+    assert now == pauses * detection.LOOK_S
     assert unread() == []

@@ -10,7 +10,7 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.failures.label import decide
 from flywheel.failures.models import Failure
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
 Key = Callable[..., dict[str, str]]

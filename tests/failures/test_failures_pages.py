@@ -12,7 +12,7 @@ from flywheel.failures import counts
 from flywheel.failures.label import decide, undo
 from flywheel.trajectories.models import Source
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]

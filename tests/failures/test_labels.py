@@ -11,7 +11,7 @@ from flywheel.failures.label import BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
 

@@ -25,7 +25,7 @@ from flywheel.failures.measures import Judged
 from flywheel.failures.models import DetectorSetting, ProjectBucket, Proposal, Queue, QueueItem, Rule
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 SignIn = Callable[[User], Client]
 BROKEN = '{"tool": "email.send", "arguments": {"to": '

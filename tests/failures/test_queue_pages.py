@@ -19,7 +19,7 @@ from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.failures.take import hold, take
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 BROKEN = '{"tool": "email.send", "arguments": {"to": '
 HTMX = {"HX-Request": "true"}

@@ -18,7 +18,7 @@ from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.failures.take import Held, NotYours, hold, release, requeue, take
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
 Make = Callable[..., Queue]

@@ -16,7 +16,7 @@ from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 BROKEN = '{"tool": "email.send", "arguments": {"to": '
 WRONG = '{"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "someday"}}'

@@ -22,8 +22,8 @@ from flywheel.trajectories.delete import delete
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
 from tests.worker import Worker
-from workers import clustering
-from workers.detecting import detect_waiting
+from workers.jobs import failure_clusters
+from workers.jobs.detection import detect_waiting
 
 SignIn = Callable[[User], Client]
 PEOPLE = ["Bako", "Nadia", "Jinsoo", "Fatima", "Santiago", "Yuki", "Raj"]
@@ -69,7 +69,7 @@ def work(job: Clustering) -> Clustering:
     """As a worker does it, but for the thread that renews the lease, which would not see the test's transaction."""
     lease = Clustering.claim(job.pk)
     assert isinstance(lease, Lease)
-    clustering.cluster(lease)
+    failure_clusters.cluster(lease)
     if lease.job.state == State.RUNNING:
         lease.finish(State.SUCCEEDED)
     job.refresh_from_db()
@@ -211,7 +211,7 @@ def test_a_double_click_makes_one_clustering_and_a_second_attempt_one_result(
     assert submitted(cast, key=key) == job
     lease = Clustering.claim(job.pk)
     assert lease is not None
-    clustering.cluster(lease)  # and dies before it can say so
+    failure_clusters.cluster(lease)  # and dies before it can say so
     Clustering.objects.filter(pk=job.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
     assert work(job).state == State.SUCCEEDED
     assert sorted(shape(job)) == [("format", 7), ("tool", 7)]

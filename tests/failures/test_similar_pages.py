@@ -22,8 +22,8 @@ from flywheel.failures.models import Cluster, Clustering, Failure, ProjectBucket
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
 from tests.failures.test_similar import _patience, by_kind, clustered, kind_of, rows, submitted, work
-from workers import bulk
-from workers.detecting import detect_waiting
+from workers.jobs import bulk_changes
+from workers.jobs.detection import detect_waiting
 
 __all__ = ["_patience", "rows"]
 
@@ -43,7 +43,7 @@ def of(rows: list[Trajectory], kind: str) -> list[str]:
 def carry_out(job: Bulk) -> Bulk:
     lease = Bulk.claim(job.pk)
     assert isinstance(lease, Lease)
-    bulk.carry_out(lease)
+    bulk_changes.carry_out(lease)
     job.refresh_from_db()
     return job
 

@@ -16,7 +16,7 @@ from flywheel.core.interop.taking import task_of
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict
 from tests.interop.test_others import DRIVERS, interpreter
-from workers.gyms import Gym
+from workers.gym_sessions import Gym
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.server.supervisor import die_with_parent
 from tests.conftest import Build
-from workers import serving
+from workers.programs import vllm_server
 from workers.reference.build import POLICY
 
 collect_ignore_glob = [] if os.environ.get("FLYWHEEL_TEST_SERVE") else ["test_*.py"]
@@ -38,14 +38,23 @@ LONG = json.dumps({"architectures": ["Qwen3ForCausalLM"], "max_position_embeddin
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a vLLM server of the reference policy."""
-    if not (serving.SERVE / ".installed").exists():
+    if not (vllm_server.SERVE / ".installed").exists():
         pytest.skip("vLLM is not installed here, and could not be")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     program = subprocess.Popen(
-        [sys.executable, "-m", "workers.serving", "--port", url.rpartition(":")[2], "--", "--hf-overrides", LONG],
-        cwd=serving.ROOT,
+        [
+            sys.executable,
+            "-m",
+            "workers.programs.vllm_server",
+            "--port",
+            url.rpartition(":")[2],
+            "--",
+            "--hf-overrides",
+            LONG,
+        ],
+        cwd=vllm_server.ROOT,
         env={**os.environ, "FLYWHEEL_HOME": str(settings.HOME)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,7 +70,7 @@ def server() -> Iterator[str]:
         impatience.cancel()
         if not line:
             words = program.communicate(timeout=60)[1]
-            if serving.NO_INSTRUCTION in words:
+            if vllm_server.NO_INSTRUCTION in words:
                 pytest.skip(words.strip())
             pytest.fail(f"it ended with {program.returncode}: {words}")
         assert line.startswith("vLLM is ready: base-"), line

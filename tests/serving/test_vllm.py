@@ -29,11 +29,12 @@ from flywheel.promotions.promote import make_first
 from tests.conftest import Build
 from tests.evals.fake import submit, work
 from tests.worker import Worker
-from workers import evaluating, judges, judging
-from workers import judge as asking
 from workers.engines.isolation import check_isolation
 from workers.engines.transformers_engine import TransformersEngine
 from workers.engines.vllm_engine import VllmEngine
+from workers.jobs import eval_runs
+from workers.judging import attempt_verdicts, project_judges
+from workers.judging import llm_judge as asking
 from workers.reference import story
 from workers.reference.build import POLICY
 
@@ -104,7 +105,7 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
 
     def has_some() -> bool:
         run.refresh_from_db()
-        return run.done >= evaluating.CHUNK
+        return run.done >= eval_runs.CHUNK
 
     worker.wait_until(has_some, "a first chunk is stored", within=180)
     worker.kill9()
@@ -204,19 +205,23 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
     plain = served.base_name(artifacts.digest_of(POLICY))
     ours = {"type": "judge", "name": "right", "criteria": "It books it.", "endpoint": "vllm", "model": plain}
     spec = {"kind": "rubric", "parts": [ours]}
-    asked = judges.judge_of(build.cast.project, spec)
-    env = build_env("tool_call", {"tools": story.TOOLS}, spec, replace(judging.RUNNERS, judge=asked))
+    asked = project_judges.judge_of(build.cast.project, spec)
+    env = build_env("tool_call", {"tools": story.TOOLS}, spec, replace(attempt_verdicts.RUNNERS, judge=asked))
     task = Task("t", "Meet Bako on friday", {"tool": "calendar.create_event", "arguments": {}})
-    (verdict,) = judging.verdicts(env, [(task, [Message("user", task.prompt), Message("assistant", "It is done.")])])
+    (verdict,) = attempt_verdicts.verdicts(
+        env, [(task, [Message("user", task.prompt), Message("assistant", "It is done.")])]
+    )
     report = asked.report["right"]
     assert (verdict.score, report["canaries"], report["judged"], report["void"]) == (0.0, 10, 1, ""), asked.problem
     assert (report["models"], report["requests"]) == ([plain], 11), "no answer was asked for twice"
 
     with monkeypatch.context() as patched:
         patched.setattr(asking, "TOKENS", 4)
-        cut = judges.judge_of(build.cast.project, spec)
-        env = build_env("tool_call", {"tools": story.TOOLS}, spec, replace(judging.RUNNERS, judge=cut))
-        (verdict,) = judging.verdicts(env, [(task, [Message("user", task.prompt), Message("assistant", "Done.")])])
+        cut = project_judges.judge_of(build.cast.project, spec)
+        env = build_env("tool_call", {"tools": story.TOOLS}, spec, replace(attempt_verdicts.RUNNERS, judge=cut))
+        (verdict,) = attempt_verdicts.verdicts(
+            env, [(task, [Message("user", task.prompt), Message("assistant", "Done.")])]
+        )
     assert (verdict.score, verdict.cause, cut.report["right"]["requests"]) == (None, "malformed", 10)
     assert "cut off after 4 tokens" in verdict.reason
 

@@ -23,8 +23,8 @@ from flywheel.core.rollouts import Engine, Sampling, play
 from flywheel.core.stats import clustered_rate
 from flywheel.core.traces import Trace
 from tests.tictactoe.teacher import serving
+from workers.programs.turn import flywheel_in
 from workers.reference import game
-from workers.turn import flywheel_in
 
 PAGE = Path(__file__).parents[2] / "docs/design/data-generation.md"
 BEGIN, END = "<!-- table: python -m tests.tictactoe.table -->\n", "\n<!-- end of table -->"
@@ -88,10 +88,10 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.training.choice import read
     from flywheel.training.collect import collect, teacher
     from flywheel.training.launch import launch
-    from workers import story
+    from workers.programs import story_playback
 
     project = Project.objects.get(slug="default")
-    trainer, approver = story.oracle(project), story.approver(project)
+    trainer, approver = story_playback.oracle(project), story_playback.approver(project)
     place = environment(
         project=project,
         name="games",
@@ -102,7 +102,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         held_out_share=0.1,
     )
     job = tasks.submit(environment=place, actor=trainer, count=320, seed=SEED_OF_TASKS, key=uuid.uuid4())
-    story.finished(job)
+    story_playback.finished(job)
     proved = list(place.tasks.filter(is_proved=True).order_by("number"))
     learnt = [task for task in proved if task.split == Split.TRAIN][:COLLECTED]
     chosen = [*learnt, *(task for task in proved if task.split == Split.HELD_OUT)]
@@ -113,7 +113,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         run, _ = collect(
             key=uuid.uuid4(), version=shown, task_set=task_set, actor=trainer, samples=1, seed=SEED_OF_TEACHER
         )
-        story.finished(run)
+        story_playback.finished(run)
     dataset = from_rollouts.write(name="teacher-games", run=run, choice=read(CHOICE), actor=trainer)
     kept = dataset.recipe["steps"][-1]["after"]
     assert kept >= WANTED
@@ -127,7 +127,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         weights=artifacts.store(base, "model"),
         sampling=SAMPLING.to_json(),
     )
-    story.evaluate(version, task_set, samples=1)
+    story_playback.evaluate(version, task_set, samples=1)
     for judged in reward.judged("sft", version, dataset):
         override(judged=judged, actor=approver, reason="the rules of the game are the reward; tests hold them")
     training, _ = launch(
@@ -141,7 +141,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         seed=SEED_OF_TRAINING,
         override_reason="the table is about SFT",
     )
-    story.finished(training, timeout_s=1800)
+    story_playback.finished(training, timeout_s=1800)
     training.refresh_from_db()
     assert training.produced is not None
     assert training.produced.weights is not None
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def asked(path: Path) -> dict[str, dict[str, list[float]]]:
-    from workers.engines import open_engine
+    from workers.engines.engine_endpoints import open_engine
 
     engine = open_engine({"kind": "transformers", "path": str(path), "batch_size": 128})
     try:

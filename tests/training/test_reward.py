@@ -17,7 +17,7 @@ from flywheel.training.dataset import build as build_dataset
 from flywheel.training.launch import CannotLaunch
 from flywheel.training.models import Dataset, TrainingRun
 from tests.training.conftest import Room, right
-from workers.training import TrainingFailed, train
+from workers.jobs.training_runs import TrainingFailed, train
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Bulk, BulkKeys, Source, Trajectory
 from tests.conftest import Build, Cast
 from tests.worker import Worker
-from workers import bulk as worker_side
+from workers.jobs import bulk_changes as worker_side
 
 SignIn = Callable[[User], Client]
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from flywheel.trajectories.models import Batch, Import, Step, Trajectory
 from tests.conftest import Cast
 from tests.trajectories.test_import import URL, chat
 from tests.worker import Worker
-from workers import importing as worker_side
+from workers.jobs import file_imports as worker_side
 
 SignIn = Callable[[User], Client]
 LINES = 10

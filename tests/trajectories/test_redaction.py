@@ -28,7 +28,7 @@ from tests.conftest import Cast
 from tests.core.test_redact import KINDS, POSITIONS, made
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import body_of, request_of, span, text
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
 PROTOBUF = "application/x-protobuf"

@@ -20,7 +20,7 @@ from flywheel.trajectories.reread import read_again, reread
 from flywheel.trajectories.store import store
 from tests.conftest import Build, Cast
 from tests.trajectories.talking import TRACE, body_of, episode, span
-from workers import rereading
+from workers.jobs import span_rereads
 
 PROTOBUF = "application/x-protobuf"
 
@@ -138,7 +138,7 @@ def test_a_worker_goes_on_from_where_the_last_one_stopped(
     lease = Reread.claim(job.pk)
     assert isinstance(lease, Lease)
     with lease:
-        rereading.read_again(lease)
+        span_rereads.read_again(lease)
     job.refresh_from_db()
     assert (job.state, job.done, job.total, job.changed) == (State.SUCCEEDED, 3, 3, 0)
     fragment = client.get(reverse("trajectories:reread", args=[cast.project.slug]), headers={"HX-Request": "true"})

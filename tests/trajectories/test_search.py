@@ -16,7 +16,7 @@ from flywheel.trajectories.models import Source, Trajectory, Words
 from flywheel.trajectories.query import parse
 from flywheel.trajectories.store import store_rollouts
 from tests.conftest import Build, Cast
-from workers.detecting import detect_waiting
+from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
-from workers import children
-from workers.engines import open_engine
+from workers.engines.engine_endpoints import open_engine
+from workers.processes import model_process
 
 ROOT = Path(__file__).resolve().parents[2]
 IDLE_S = 60.0
@@ -96,7 +96,7 @@ class Process:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "workers.engines.process_engine", str(theirs.fileno()), str(IDLE_S)],
                 cwd=ROOT,
-                env=children.environment(),
+                env=model_process.environment(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,  # what libraries print
@@ -118,7 +118,7 @@ class Process:
                 self.tell(what, about)
                 answer = self._line.recv()
         except (OSError, EOFError) as error:
-            raise Gone(f"the process of the model ended {children.ending(self._ended())}") from error
+            raise Gone(f"the process of the model ended {model_process.ending(self._ended())}") from error
         if isinstance(answer, EngineError):
             raise answer
         return answer

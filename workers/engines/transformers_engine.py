@@ -29,7 +29,7 @@ from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.utils import logging as transformers_logging
 
 from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
-from workers.engines import context
+from workers.engines import context_length
 from workers.engines.tool_calls import read_tool_calls, templated
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class TransformersEngine:
         self._model.to(self._device).eval()
         if self._device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1 if self._model.num_parameters() < SMALL else _THREADS)
-        self._room = context.room_of(self._model)
+        self._room = context_length.room_of(self._model)
         self._stop_ids = _stop_ids(self._model, self._tokenizer)
         # The model's own generation settings (penalties, sampling) must not mix into what the request asks for.
         self._model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class TransformersEngine:
         except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
             raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
         ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
-        if problem := context.overflow(len(ids), request.sampling.max_tokens, self._room):
+        if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):
             raise TooLong(problem)
         return ids
 

@@ -4,9 +4,9 @@ import copy
 import json
 from typing import Any
 
-from workers.trainers import spec as specs
-from workers.trainers.errors import TrainingError
-from workers.trainers.run import Run, main
+from workers.trainers import run_spec as specs
+from workers.trainers.run_directory import Run, main
+from workers.trainers.run_failures import TrainingError
 
 
 def train(run: Run) -> None:
@@ -16,17 +16,17 @@ def train(run: Run) -> None:
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
-    from workers.trainers import loop, policy
+    from workers.trainers import trained_policy, training_loop
 
-    loaded = policy.load(run)
+    loaded = trained_policy.load(run)
     settings = run.spec.settings
-    limit, words = policy.longest(loaded.model, settings)
+    limit, words = trained_policy.longest(loaded.model, settings)
     rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
     if settings["tools_in_prompt"]:
         # As text, or Arrow gives each tool all properties.
         tools = [json.dumps(specs.tools_of(env, row.get("environment", ""))) for row in data.train]
         rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
-    arguments = loop.config(
+    arguments = training_loop.config(
         DPOConfig,
         run.spec,
         output_dir=str(run.work),
@@ -46,7 +46,7 @@ def train(run: Run) -> None:
         peft_config=loaded.lora,
     )
     _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
-    loop.drive(run, trainer, loaded, env, data)
+    training_loop.drive(run, trainer, loaded, env, data)
 
 
 def _check_lengths(run: Run, prepared: Any, pairs: int, limit: int, words: str) -> None:

@@ -1,7 +1,7 @@
 """GRPO and its kin (Dr. GRPO, DAPO's loss, GSPO, CISPO): TRL's GRPOTrainer, the kind chosen by the recipe table."""
 
-from workers.trainers import spec as specs
-from workers.trainers.run import Run, main
+from workers.trainers import run_spec as specs
+from workers.trainers.run_directory import Run, main
 
 
 def train(run: Run) -> None:
@@ -10,10 +10,10 @@ def train(run: Run) -> None:
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from workers.trainers import attempts
+    from workers.trainers import online_tasks
 
     settings = run.spec.settings
-    attempts.train(
+    online_tasks.train(
         run,
         GRPOTrainer,
         GRPOConfig,

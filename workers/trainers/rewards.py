@@ -15,10 +15,10 @@ from flywheel.core.envs.mixed import grouped
 from flywheel.core.rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import Verdict
-from workers import judging
 from workers.engines.tool_calls import read_tool_calls
-from workers.trainers.errors import TrainingError
-from workers.trainers.run import Run
+from workers.judging import attempt_verdicts
+from workers.trainers.run_directory import Run
+from workers.trainers.run_failures import TrainingError
 
 Reward = Callable[..., list[float | None]]
 
@@ -52,7 +52,7 @@ class Judge:
         attempts = [(task, [*self.env.reset(task, self.seed), answer]) for task, answer in new.values()]
         pairs = list(zip(new, attempts, strict=True))
         for _, env, own in grouped(self.env, pairs, lambda pair: pair[1][0]):
-            judged = judging.verdicts(env, [attempt for _, attempt in own])
+            judged = attempt_verdicts.verdicts(env, [attempt for _, attempt in own])
             self._verdicts |= zip([key for key, _ in own], judged, strict=True)
         return [self._verdicts[key] for key in keys]
 
@@ -156,7 +156,7 @@ class HeldOut:
         if step == 0:
             for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
                 # A judge behind an endpoint is asked in evals alone: a trainer holds no key.
-                if not figures[name]["n"] and not judging.asks_a_judge(env):
+                if not figures[name]["n"] and not attempt_verdicts.asks_a_judge(env):
                     where = f" of {name}" if name else ""
                     reason = f"not one held-out task{where} could be scored: {verdicts[0].reason}"
                     raise TrainingError("verifier", reason)
@@ -173,7 +173,7 @@ class HeldOut:
         tools = env.tools if spec.settings["tools_in_prompt"] else []
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
         rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling, tools)
-        return rollouts, judging.of_rollouts(env, rollouts)
+        return rollouts, attempt_verdicts.of_rollouts(env, rollouts)
 
 
 def _figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """REINFORCE leave-one-out: TRL's RLOOTrainer."""
 
-from workers.trainers import spec as specs
-from workers.trainers.run import Run, main
+from workers.trainers import run_spec as specs
+from workers.trainers.run_directory import Run, main
 
 
 def train(run: Run) -> None:
@@ -10,9 +10,9 @@ def train(run: Run) -> None:
     from trl.trainer.rloo_config import RLOOConfig
     from trl.trainer.rloo_trainer import RLOOTrainer
 
-    from workers.trainers import attempts
+    from workers.trainers import online_tasks
 
-    attempts.train(
+    online_tasks.train(
         run, RLOOTrainer, RLOOConfig, env, data, normalize_advantages=run.spec.settings["normalize_advantages"]
     )
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from workers.trainers import spec as specs
-from workers.trainers.errors import TrainingError
-from workers.trainers.run import Run, main
+from workers.trainers import run_spec as specs
+from workers.trainers.run_directory import Run, main
+from workers.trainers.run_failures import TrainingError
 
 
 def train(run: Run) -> None:
@@ -15,11 +15,11 @@ def train(run: Run) -> None:
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from workers.trainers import loop, policy
+    from workers.trainers import trained_policy, training_loop
 
-    loaded = policy.load(run)
+    loaded = trained_policy.load(run)
     settings = run.spec.settings
-    limit, words = policy.longest(loaded.model, settings)
+    limit, words = trained_policy.longest(loaded.model, settings)
     rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
     if settings["tools_in_prompt"]:
         # As text, or Arrow gives each tool all properties.
@@ -27,13 +27,13 @@ def train(run: Run) -> None:
         rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     trainer = SFTTrainer(
         model=loaded.model,
-        args=loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
+        args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
         train_dataset=Dataset.from_list(rows),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
     _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
-    loop.drive(run, trainer, loaded, env, data)
+    training_loop.drive(run, trainer, loaded, env, data)
 
 
 def _check_lengths(run: Run, prepared: Any, rows: int, limit: int, words: str) -> None:

@@ -56,7 +56,8 @@ class Fineness(models.TextChoices):
 
 
 class Clustering(Job):
-    """The failures that a filter found, in clusters. `workers/clustering.py` makes it; people change it afterwards.
+    """The failures that a filter found, in clusters. `workers/jobs/failure_clusters.py` makes it; people change it
+    afterwards.
 
     With `within` it takes one cluster of another clustering apart, and its clusters take that one's place there.
     """

@@ -187,10 +187,10 @@ def child(trainer: str, path: str, arguments: Sequence[str], hook: Callable[...,
     os.dup2(descriptor, 2)
     if hook is not None:
         hook(given)
-    from workers.trainers import run
+    from workers.trainers import run_directory
 
     module = importlib.import_module(f"workers.trainers.{trainer}")
-    raise SystemExit(run.main(trainer, module.train, [path, *arguments]))
+    raise SystemExit(run_directory.main(trainer, module.train, [path, *arguments]))
 
 
 def _refuse(constant: str) -> Any:
@@ -199,15 +199,15 @@ def _refuse(constant: str) -> Any:
 
 def slow(seconds: float) -> None:
     """A hook: make every step last, so that a test meets the run half-way."""
-    from workers.trainers import loop
+    from workers.trainers import training_loop
 
-    begin = loop.Recorder.on_step_begin
+    begin = training_loop.Recorder.on_step_begin
 
     def slower(self: Any, *args: Any, **kwargs: Any) -> None:
         time.sleep(seconds)
         begin(self, *args, **kwargs)
 
-    loop.Recorder.on_step_begin = slower  # type: ignore[method-assign]
+    training_loop.Recorder.on_step_begin = slower  # type: ignore[method-assign]
 
 
 def small_files(limit: int) -> None:

@@ -73,7 +73,7 @@ def start() -> Iterator[Start]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
-            "workers.trainers.attempts",
+            "workers.trainers.online_tasks",
             "trl.trainer.grpo_trainer",
             "trl.trainer.rloo_trainer",
             "trl.trainer.sft_trainer",

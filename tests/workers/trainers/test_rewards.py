@@ -9,8 +9,8 @@ from flywheel.core.tools import call_text
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
-from workers.trainers.errors import TrainingError
 from workers.trainers.rewards import DEAD_STEPS, Judge, reward_functions
+from workers.trainers.run_failures import TrainingError
 
 COMPLETIONS = {
     "right": call_text("remind", {"who": "Ada"}),

@@ -32,4 +32,4 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Become the worker's program that serves: judging is the workers' affair."""
         asked = json.dumps({name: options[name] for name in OPTIONS})
-        os.execv(sys.executable, [sys.executable, "-m", "workers.serve_environment", asked])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", "workers.programs.environment_server", asked])  # noqa: S606

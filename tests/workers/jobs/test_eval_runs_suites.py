@@ -1,0 +1,60 @@
+"""Regression suites, carried out by a real worker: from a candidate that is put forward to what its approver reads."""
+
+import pytest
+
+from flywheel.core.rollouts import ChatResponse
+from flywheel.environments.suites import put
+from flywheel.promotions.promote import make_first, promote
+from flywheel.promotions.propose import propose
+from flywheel.promotions.suites import standings_of
+from tests.conftest import Build, Cast
+from tests.evals.fake import say
+from tests.promotions.conftest import Evaluated, evaluated  # noqa: F401 a fixture
+from tests.worker import Worker
+from tests.workers.jobs import test_eval_runs
+from tests.workers.jobs.test_eval_runs import (
+    Server,
+    server,  # noqa: F401 a fixture
+)
+
+
+@pytest.mark.worker
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
+    cast: Cast,
+    build: Build,
+    worker: Worker,
+    server: Server,  # noqa: F811
+    evaluated: Evaluated,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.pause_s = 0.0
+    agent, endpoint = build.agent(), server.endpoint
+    live, better = (build.version(agent, endpoint=endpoint, system_prompt=prompt) for prompt in ("One.", "Two."))
+    make_first(agent=agent, version=live, actor=cast.approver, reason="first")
+    task_set, golden = build.task_set(train=2, held_out=12), build.task_set(train=1, held_out=6, name="golden")
+    put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=golden)
+    last = golden.tasks.order_by("number").last()
+    assert last is not None
+    unknown = last.prompt.split()[1]
+
+    def answer(person: str) -> ChatResponse:
+        return say("Nobody" if person == unknown else person)
+
+    monkeypatch.setattr(test_eval_runs, "say", answer)  # what the server, a thread of this process, says
+    row = propose(
+        version_eval=evaluated(better, task_set, passing=20),
+        baseline_eval=evaluated(live, task_set, passing=4),
+        actor=cast.trainer,
+    )
+    (stand,) = standings_of(row)
+    assert stand.state == "unfinished"
+    worker.wait_until(lambda: standings_of(row)[0].state != "unfinished", "both versions ran the suite", within=120)
+    (stand,) = standings_of(row)
+    assert (stand.state, stand.words) == ("passed", "all 5 that passed before pass still")
+    assert stand.finding is not None
+    assert (stand.finding.tasks, stand.finding.before, stand.finding.passed) == (6, 5, 5)
+    assert server.asked == 12
+    promotion = promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation)
+    assert not promotion.against_the_gate
+    assert [told["state"] for told in promotion.suites] == ["passed"]

@@ -1,0 +1,72 @@
+"""A run that practises tasks of several environments: each is prompted, judged and measured in its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flywheel.core.tools import call_text
+from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row, task
+from workers.trainers import run_spec as specs
+
+ASK = {
+    "name": "ask",
+    "description": "Ask a person.",
+    "parameters": {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]},
+}
+MIXED = {
+    "kind": "mixed",
+    "config": {
+        "environments": {
+            "other": {"kind": "tool_call", "config": {"system_prompt": "Ask.", "tools": [ASK]}, "verifier": {}},
+            "some": {"kind": "tool_call", "config": {"system_prompt": "", "tools": TOOLS}, "verifier": {}},
+        },
+        "first": "some",
+    },
+    "verifier": {},
+}
+OTHER = {"tool": "ask", "arguments": {"who": "Zed"}}
+ROWS = [
+    sft_row("Ada") | {"environment": "some"},
+    {
+        "task_id": "other/Yan-1",
+        "environment": "other",
+        "prompt": [{"role": "system", "content": "Ask."}, {"role": "user", "content": "ask Yan"}],
+        "completion": [{"role": "assistant", "content": call_text("ask", {"who": "Zed"})}],
+    },
+]
+
+
+def mixed(name: str, number: int = 0, environment: str = "some", **fields: Any) -> dict[str, Any]:
+    other = {} if environment == "some" else {"prompt": f"ask {name}", "target": OTHER}
+    return task(name, number, environment=environment, id=f"{environment}/{name}-{number}", **other, **fields)
+
+
+HELD_OUT = [*(mixed(name) for name in NAMES[8:]), mixed("Zed", 0, "other", cluster="c-other")]
+
+
+def test_attempts_are_judged_where_their_task_belongs(make: Make, start: Start, trained: Path) -> None:
+    train = [*(mixed(name) for name in NAMES[:3]), mixed("Yan", 1, "other"), mixed("Xia", 2, "other")]
+    settings = {"tools_in_prompt": True}
+    run = make(
+        "grpo", on=trained, train=train, held_out=HELD_OUT, steps=2, eval_every=1, environment=MIXED, settings=settings
+    )
+    assert start(run).wait() == 0, run.errors()
+    figures = run.events("eval")
+    assert [row["n"] for row in figures] == [4, 4, 4]
+    assert [{name: row["n"] for name, row in each["environments"].items()} for each in figures] == [{"other": 1}] * 3
+    assert all("reward_mean" in metrics for metrics in run.metrics().values())
+
+
+def test_demonstrations_are_told_the_tools_of_their_own_environment(make: Make) -> None:
+    env, data = specs.opened(specs.read(make("sft", train=ROWS, held_out=HELD_OUT, environment=MIXED).path, "sft"))
+    told = [[tool["name"] for tool in specs.tools_of(env, row["environment"])] for row in data.train]
+    assert told == [["remind", "erase"], ["ask"]]
+
+
+@pytest.mark.parametrize("environment", ["", "third"])
+def test_a_row_of_an_unknown_environment_is_refused(environment: str, make: Make, start: Start) -> None:
+    run = make("grpo", train=[mixed("Ada") | {"environment": environment}], held_out=HELD_OUT, environment=MIXED)
+    assert start(run).wait() == 1
+    assert run.result["kind"] == "data"
+    assert "is none of the run's environments; some, other are" in run.result["message"]

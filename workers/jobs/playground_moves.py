@@ -1,0 +1,64 @@
+"""A version's moves in the playground: the worker's side of `environments.play`."""
+
+from django.db import transaction
+
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.rollouts import ChatRequest, EngineError, Sampling, counted, limited
+from flywheel.core.traces import Message
+from flywheel.edge.jobs import Lease, State
+from flywheel.environments import play as verbs
+from flywheel.environments.models import Play, PlayTurn
+from flywheel.trajectories.formats.reading import plain
+from workers.jobs.eval_runs import open_version
+from workers.judging import project_judges
+
+
+def make_moves(lease: Lease) -> None:
+    """Ask the version until its turn is over. A move is stored with the job's lease: whoever takes over goes on."""
+    turn = PlayTurn.objects.select_related("version__agent", "version__weights", "version__adapter").get(
+        pk=lease.job.pk
+    )
+    if turn.version is not None:
+        _ask(lease, turn)
+    with transaction.atomic():
+        row = _play(turn)
+    if row.is_over and row.verdict is None:
+        version = row.environment_version
+        # May take longer than a lease: nothing is locked meanwhile.
+        verbs.judge(row, project_judges.runners(version.environment.project, version.verifier))
+        with lease.guard():
+            row.save(update_fields=["verdict"])
+    lease.finish(State.CANCELLED if lease.cancelled else State.SUCCEEDED)
+
+
+def _ask(lease: Lease, turn: PlayTurn) -> None:
+    assert turn.version is not None
+    with transaction.atomic():
+        row = _play(turn)
+    env = verbs.environment_of(row)
+    tools = turn.version.tools if KINDS[row.environment_version.environment.kind].from_failures else env.tools
+    sampling = Sampling(**{**turn.version.sampling, "temperature": turn.temperature})
+    engine = open_version(turn.version)
+    try:
+        while not (lease.cancelled or lease.lost or row.is_over):
+            if len(row.moves) > turn.at and not turn.to_the_end:
+                return
+            said, left = tuple(verbs.conversation(row)), limited(sampling, env, row.tokens_out or 0)
+            answer = counted(env, engine.chat([ChatRequest(said, left, row.seed + len(row.moves), tuple(tools))])[0])
+            if answer.error:
+                raise EngineError(f"{turn.version} did not answer: {answer.error}")
+            with lease.guard():
+                row = _play(turn)
+                said_now = Message("assistant", answer.text, answer.tool_calls).to_json()
+                verbs.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
+                lease.progress(len(row.moves) - turn.at)
+    finally:
+        engine.close()
+
+
+def _play(turn: PlayTurn) -> Play:
+    """The episode as it is, its row locked."""
+    rows = Play.objects.select_for_update(of=("self",)).select_related(
+        "environment_version__environment__project", "task__environment"
+    )
+    return rows.get(pk=turn.play_id)

@@ -1,0 +1,46 @@
+"""Judging old rollouts with another verifier: the worker's side of `evals.rescore`."""
+
+from flywheel.core import envs, verifiers
+from flywheel.edge.jobs import Lease, State
+from flywheel.evals import rescore
+from flywheel.evals.models import Rescore
+from flywheel.evals.void import unscore
+from flywheel.trajectories.formats.reading import text
+from workers.judging import attempt_verdicts, project_judges
+
+
+class VerifierChanged(RuntimeError):
+    """Another revision of the verifier's code would judge than was asked for."""
+
+    kind = "verifier_changed"
+
+
+def judge_again(lease: Lease) -> None:
+    """Go on with the attempts that have no new score yet."""
+    job = Rescore.objects.select_related("run", "project", "environment_version__environment").get(pk=lease.job.pk)
+    version = job.environment_version
+    if verifiers.digest(version.verifier) != job.verifier_digest:
+        raise VerifierChanged(
+            "the verifier's code changed since this was asked for; ask again: one judge scores it all"
+        )
+    runners = project_judges.runners(job.project, version.verifier, job.judges)
+    env = envs.build(version.environment.kind, version.config, version.verifier, runners)
+    done = job.scores.count()
+    for chunk in rescore.waiting(job):
+        if lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        attempts = [attempt for _, attempt in chunk if attempt is not None]
+        for task, _ in attempts[:1]:
+            project_judges.meet(lease, env, task, job.scores.all())
+        judged = iter(project_judges.settled(env, attempt_verdicts.verdicts(env, attempts)))
+        found = [rescore.unanswered(result) if attempt is None else next(judged) for result, attempt in chunk]
+        results = [result for result, _ in chunk]
+        clean = [verifiers.Verdict(v.score, text(v.reason), v.parts, v.cause) for v in found]
+        done += len(chunk)
+        with lease.guard():
+            rescore.keep(job, results, clean)
+            job.judges = project_judges.note(lease, env)
+            unscore(job.scores.all(), job.judges)
+            lease.progress(done)
+        project_judges.refuse_void(env)

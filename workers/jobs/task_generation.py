@@ -1,0 +1,35 @@
+"""Making tasks out of a seed: the worker's side of `environments.generate`."""
+
+from flywheel.edge.jobs import Lease, State
+from flywheel.environments import generate, proving
+from flywheel.environments.environment_versions import latest
+from flywheel.environments.judges import void_since
+from flywheel.environments.models import Generation
+from workers.judging import project_judges
+from workers.judging.llm_judge import JudgeError
+
+AT_ONCE = 10
+
+
+def make_tasks(lease: Lease) -> None:
+    """Go on from where the last owner was. Proofs are made before the job's row is locked to save them."""
+    job = Generation.objects.select_related("environment__project", "created_by", "origin__environment").get(
+        pk=lease.job.pk
+    )
+    done, made = job.done, job.made
+    version = latest(job.environment)
+    if problem := void_since(version):
+        raise JudgeError(problem, "canary")
+    runners = project_judges.runners(job.environment.project, version.verifier)
+    for tasks in generate.parts(job, AT_ONCE, runners):
+        if lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        with lease.guard():
+            made += generate.keep(job, tasks)
+            done += len(tasks)
+            lease.update(done=done, made=made)
+        if void := project_judges.void_of(runners):
+            proving.take_back(job.environment, version, void)
+            raise JudgeError("; ".join(void.values()), "canary")
+    lease.finish(State.SUCCEEDED)

@@ -1,0 +1,34 @@
+"""Proving tasks whose verifier needs what only a worker has: the worker's side of `environments.proving`."""
+
+from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.edge.jobs import Lease, State
+from flywheel.environments import proving
+from flywheel.environments.judges import void_since
+from flywheel.environments.models import EnvironmentVersion, Proving
+from flywheel.environments.prove import common_wrong
+from workers.judging import project_judges
+from workers.judging.llm_judge import JudgeError
+
+
+def prove_tasks(lease: Lease) -> None:
+    """Until no task waits, those too that come meanwhile. A proof that is made twice is the same proof."""
+    environment = Proving.objects.select_related("environment__project").get(pk=lease.job.pk).environment
+    done, under, runners, common = 0, EnvironmentVersion(), NO_RUNNERS, None
+    while not lease.lost:
+        version = environment.versions.select_related("environment").latest("number")
+        if version != under:
+            under, runners = version, project_judges.runners(environment.project, version.verifier)
+            common = common_wrong(environment, version)
+            if problem := void_since(version):
+                raise JudgeError(problem, "canary")
+        lease.progress(done, done + proving.waiting(environment, version).count())
+        if lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        proved = proving.prove_some(environment, version, runners, common)
+        if void := project_judges.void_of(runners):
+            proving.take_back(environment, version, void)
+            raise JudgeError("; ".join(void.values()), "canary")
+        if not proved:
+            return
+        done += len(proved)

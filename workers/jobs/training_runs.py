@@ -1,0 +1,456 @@
+"""Carry out a training run: start the trainer as a process of its own, follow its run directory, keep what it made.
+
+The trainer knows no database and the database knows no trainer; this is the place between them. A trainer that is
+killed is started again and resumes from its newest checkpoint; one that keeps dying at the same step is given up.
+When this process loses its lease or dies, its trainer ends too (end of its stdin), so nothing trains unowned.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils.dateparse import parse_datetime
+
+from flywheel.agents import artifacts
+from flywheel.agents.models import Artifact, Version
+from flywheel.core import digests, envs, recipes
+from flywheel.edge.jobs import Lease, LeaseLost, State
+from flywheel.environments import ledger
+from flywheel.environments.models import Opening, Split
+from flywheel.environments.task_rows import core_task
+from flywheel.evals import submission
+from flywheel.training import dataset as datasets
+from flywheel.training import reward
+from flywheel.training.models import Point, TrainingRun
+from workers.processes import model_process
+from workers.trainers import checkpoints
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+CANCEL_GRACE_S = 60.0
+"""How long a trainer may take to save and stop before it is killed."""
+MAX_DEATHS = 3
+"""A trainer that dies so often without getting further is given up."""
+EVERY_MOST = 100
+"""Evaluation and checkpoint come six times in a run, and at least after so many steps."""
+HELD_OUT_MOST = 64
+"""Held-out tasks that are asked on the way; the evaluation at the end asks all of them."""
+CHUNK = 8_000_000
+"""Bytes of events that are read at once."""
+LEVELS = {"warning": "warning", "training_error": "error"}
+NAMESPACE = uuid.UUID("3f6d2f0a-5a2c-4c43-9b6e-0b6a52b1a7de")
+"""Of the idempotency keys of evals that follow from runs."""
+
+
+class TrainingFailed(Exception):
+    """The trainer said why it failed, or died too often. `kind` is the trainer's own word."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def run_dir(run: TrainingRun) -> Path:
+    return Path(settings.RUNS_DIR) / str(run)
+
+
+def train(lease: Lease) -> None:
+    """Carry out the run that the lease holds."""
+    run = TrainingRun.objects.select_related(
+        "base__agent",
+        "base__weights",
+        "base__adapter",
+        "dataset",
+        "task_set__environment_version__environment",
+        "baseline",
+    ).get(pk=lease.job.pk)
+    if problem := reward.refusal(run):
+        raise TrainingFailed("reward_audit", problem)
+    place = run_dir(run)
+    try:
+        prepare(run, place)
+        _forget_last_ask(place)
+    except OSError as error:
+        kind = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "run_directory"
+        raise TrainingFailed(kind, f"the run directory cannot be prepared: {error.strerror or error}") from error
+    _follow_until_done(lease, run, place)
+    if lease.job.state == State.RUNNING:
+        _keep(lease, run, place)
+
+
+def prepare(run: TrainingRun, place: Path) -> None:
+    """Write the run directory's `spec.json` and data, unless a previous owner did, and see that its base is there."""
+    assert run.base.weights is not None
+    base = _source(run.base.weights)
+    adapter = _source(run.base.adapter) if run.base.adapter else None
+    if (place / "spec.json").exists():
+        _check_spec(run, place, base, adapter)
+        return
+    (place / "data").mkdir(parents=True, exist_ok=True)
+    train_rows = _write(place / "data" / "train.jsonl", _dataset(run), run.dataset.rows)
+    lines = [json.dumps(task.to_json(), ensure_ascii=False) + "\n" for task in _held_out(run)]
+    held_out_rows = _write(place / "data" / "held_out.jsonl", "".join(lines).encode(), len(lines))
+    every = max(1, min(EVERY_MOST, run.settings["steps"] // 6))
+    spec = {
+        "run": str(run),
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "base": base,
+        "adapter": adapter,
+        "environment": _environment(run),
+        "tuning": run.tuning,
+        "settings": run.settings,
+        "eval": {"every": every, "limit": HELD_OUT_MOST},
+        "checkpoint_every": every,
+        "data": {"train": train_rows, "held_out": held_out_rows},
+    }
+    aside = place / "spec.json.aside"
+    aside.write_bytes(digests.canonical(spec))
+    aside.rename(place / "spec.json")
+
+
+def _environment(run: TrainingRun) -> dict[str, Any]:
+    """The environment of the run's tasks; of a mix, all of them by name."""
+    versions = [task_set.environment_version for task_set in run.dataset.task_sets]
+    found = {
+        version.environment.name: {
+            "kind": version.environment.kind,
+            "config": version.config,
+            "verifier": version.verifier,
+        }
+        for version in versions
+    }
+    if not run.dataset.mix:
+        return found[versions[0].environment.name]
+    first = versions[0].environment.name
+    return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}}
+
+
+def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
+    """The held-out tasks of the run's set; of a mix those of every set, named as its rows are."""
+    for task_set in run.dataset.task_sets:
+        name = task_set.environment_version.environment.name if run.dataset.mix else ""
+        members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
+        for member in members:
+            task = core_task(member.task)
+            yield replace(task, id=f"{name}/{task.id}", environment=name) if name else task
+
+
+def _check_spec(run: TrainingRun, place: Path, base: dict[str, str], adapter: dict[str, str] | None) -> None:
+    """Refuse a directory that was left by another run of the same number, as when a database is made anew."""
+    spec = json.loads((place / "spec.json").read_bytes())
+    found = [spec[name] for name in ("algorithm", "seed", "settings", "tuning", "base", "adapter")]
+    wanted = [run.algorithm, run.seed, run.settings, run.tuning, base, adapter]
+    if found != wanted or spec["data"]["train"]["sha256"] != run.dataset.digest:
+        raise TrainingFailed("run_directory", f"{place.name} in the runs directory holds another run; move it away")
+
+
+def _source(artifact: Artifact) -> dict[str, str]:
+    """An artifact as a spec names it. A trainer's digest of a directory leaves the sizes out that a manifest has."""
+    return {"path": str(artifacts.local(artifact)), "digest": checkpoints.digest_of(artifact.manifest)}
+
+
+def _dataset(run: TrainingRun) -> bytes:
+    try:
+        with datasets.open_rows(run.dataset) as file:
+            content = file.read()
+    except FileNotFoundError as error:
+        raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error
+    if hashlib.sha256(content).hexdigest() != run.dataset.digest:
+        raise TrainingFailed("data", f"the rows of {run.dataset} are damaged: they are not what their digest says")
+    return content
+
+
+def _forget_last_ask(place: Path) -> None:
+    """A resumed run is not asked to stop any more, and how the last trainer ended is not how this one ends."""
+    (place / "CANCEL").unlink(missing_ok=True)
+    if _result(place).get("status") != "completed":
+        (place / "result.json").unlink(missing_ok=True)
+
+
+def stop_orphan(place: Path) -> None:
+    """End a trainer that a former, now silent, owner left in this directory. Its lock says that it lives."""
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        for _ in range(100):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                _kill_owner(place)
+                time.sleep(0.1)
+        raise TrainingFailed("locked", f"another trainer holds {place.name} and does not end")
+    finally:
+        os.close(lock)
+
+
+def _kill_owner(place: Path) -> None:
+    try:
+        pid = int((place / "trainer.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if str(place).encode() in command:
+            os.killpg(pid, signal.SIGKILL)
+    except (OSError, ValueError):
+        return
+
+
+def _follow_until_done(lease: Lease, run: TrainingRun, place: Path) -> None:
+    deaths, died_at = 0, -1
+    while True:
+        if lease.lost:
+            raise LeaseLost(f"{run} has another owner")
+        stop_orphan(place)
+        trainer = _start(run, place)
+        try:
+            lease.log(f"trainer started, process {trainer.pid}")
+            _follow(lease, run, place, trainer)
+        finally:
+            _end(trainer)
+        result = _result(place)
+        if result.get("status") == "completed":
+            return
+        if result.get("status") == "cancelled" or lease.cancelled:
+            lease.finish(State.CANCELLED)
+            return
+        if result.get("status") == "failed":
+            raise TrainingFailed(result["kind"], result["message"])
+        deaths, died_at = (deaths + 1 if run.done == died_at else 1), run.done
+        how = model_process.ending(trainer.returncode)
+        if deaths >= MAX_DEATHS:
+            said = f"the trainer died {deaths} times at step {run.done}, the last time {how}: {_last_words(place)}"
+            raise TrainingFailed("trainer_died", said)
+        lease.log(f"the trainer died, {how}; it resumes from its newest checkpoint", "warning")
+
+
+def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
+    name = recipes.ALGORITHMS[run.algorithm].trainer
+    with (place / "trainer.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"workers.trainers.{name}", str(place), "--wait-lock", "10"],
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=_trainer_env(),
+        )
+
+
+def _trainer_env() -> dict[str, str]:
+    """What a trainer may know: no database, no keys."""
+    passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT")  # which layers its verifiers may do without
+    return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _follow(lease: Lease, run: TrainingRun, place: Path, trainer: subprocess.Popen[bytes]) -> None:
+    asked_at = 0.0
+    while True:
+        ended = trainer.poll() is not None
+        while _read_events(lease, run, place):
+            pass
+        if ended:
+            return
+        if lease.lost:
+            raise LeaseLost(f"{run} has another owner")
+        if lease.cancelled and not asked_at:
+            (place / "CANCEL").touch()
+            asked_at = time.monotonic()
+            lease.log("asked the trainer to save and stop")
+        if asked_at and time.monotonic() - asked_at > CANCEL_GRACE_S:
+            lease.log("the trainer did not stop in time and was killed; its newest checkpoint is kept", "warning")
+            return
+        time.sleep(POLL_S)
+
+
+def _end(trainer: subprocess.Popen[bytes]) -> None:
+    if trainer.poll() is None:
+        os.killpg(trainer.pid, signal.SIGKILL)
+    trainer.wait()
+    assert trainer.stdin is not None
+    trainer.stdin.close()
+
+
+def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
+    """Bring whole new lines of `events.jsonl` into the database, with how far we read, in one transaction.
+
+    Answers whether there were any.
+    """
+    path = place / "events.jsonl"
+    if not path.exists():
+        return False
+    if path.stat().st_size < run.events_read:  # another directory than was read before: the run began anew
+        run.events_read = 0
+    with path.open("rb") as events:
+        events.seek(run.events_read)
+        content = events.read(CHUNK)
+    content = content[: content.rfind(b"\n") + 1]
+    if not content:
+        return False
+    rows = [json.loads(line) for line in content.splitlines()]
+    points = {(p.kind, p.step): p for row in rows if (p := _point(run, row))}
+    changes = {"events_read": run.events_read + len(content), **_progress(rows)}
+    with lease.guard():
+        Point.objects.bulk_create(
+            points.values(),
+            update_conflicts=True,
+            unique_fields=["run", "kind", "step"],
+            update_fields=["at", "values"],
+        )
+        if any(kind == Point.Kind.EVAL for kind, _ in points):
+            times = run.points.filter(kind=Point.Kind.EVAL).count()
+            for task_set in run.dataset.task_sets:
+                ledger.opened(
+                    task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=run.created_by, times=times
+                )
+        for row in rows:
+            if text := _told(row):
+                run.events.create(text=text, level=LEVELS.get(row["event"], "info"), at=_at(row))
+        lease.update(**changes)
+    for name, value in changes.items():
+        setattr(run, name, value)
+    return True
+
+
+def _progress(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of the run that these events move."""
+    changes: dict[str, Any] = {}
+    for row in rows:
+        if row["event"] == "training_start":
+            changes |= {"total": row["total_steps"], "done": row["resumed_from"] or 0}
+        elif row["event"] == "step":
+            changes["done"] = row["step"]
+        elif row["event"] == "checkpoint":
+            changes["checkpoint_step"] = row["step"]
+    return changes
+
+
+def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
+    if row["event"] == "step":
+        return Point(run=run, kind=Point.Kind.STEP, step=row["step"], at=_at(row), values=row["metrics"])
+    if row["event"] == "eval":
+        names = ("success", "n", "unscored", "seconds", "environments")
+        values = {name: row[name] for name in names if name in row}
+        return Point(run=run, kind=Point.Kind.EVAL, step=row["step"], at=_at(row), values=values)
+    if row["event"] == "samples":
+        return Point(run=run, kind=Point.Kind.SAMPLES, step=row["step"], at=_at(row), values=row["samples"])
+    return None
+
+
+def _told(row: dict[str, Any]) -> str:
+    """The line of the run's log that an event deserves; empty for those that are charts."""
+    match row["event"]:
+        case "training_start":
+            start = f"from step {row['resumed_from']}" if row["resumed_from"] else "from the start"
+            return f"training {start}: {row['train_rows']} rows, {row['trainable_parameters']:,} weights to train"
+        case "checkpoint":
+            return f"checkpoint at step {row['step']}"
+        case "warning":
+            return str(row["message"])
+        case "training_error":
+            return f"{row['kind']}: {row['message']}"
+        case "training_end":
+            return f"{row['status']} at step {row['step']} after {row['seconds']:.0f} s"
+    return ""
+
+
+def _at(row: dict[str, Any]) -> Any:
+    return parse_datetime(row["time"])
+
+
+def _result(place: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((place / "result.json").read_bytes())
+        return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _last_words(place: Path) -> str:
+    lines = (place / "trainer.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it wrote nothing"
+
+
+def _write(path: Path, content: bytes, rows: int) -> dict[str, Any]:
+    path.write_bytes(content)
+    return {"path": f"data/{path.name}", "sha256": hashlib.sha256(content).hexdigest(), "rows": rows}
+
+
+def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
+    """Make the trained weights a version, and queue its eval on the same held-out tasks as the baseline's."""
+    kind = "adapter" if run.tuning["mode"] == "lora" else "model"
+    artifact = artifacts.store(place / "final", kind)
+    base = run.base
+    with lease.guard():
+        version = Version.make(
+            base.agent,
+            run.created_by,
+            base_model=base.base_model,
+            endpoint=base.endpoint,
+            weights=base.weights if kind == "adapter" else artifact,
+            adapter=artifact if kind == "adapter" else None,
+            system_prompt=base.system_prompt,
+            tools=base.tools,
+            sampling=base.sampling,
+            parent=base,
+            note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
+        )
+        assert run.baseline is not None
+        evaluation, why = None, ""
+        try:
+            evaluation, _ = submission.submit(
+                key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
+                version=version,
+                task_set=run.task_set,
+                actor=run.created_by,
+                samples=run.baseline.samples,
+                seed=run.baseline.seed,
+                sampling=run.baseline.sampling,
+                engine=run.baseline.engine,
+            )
+        except submission.CannotEvaluate as error:
+            why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
+        lease.update(produced=version, evaluation=evaluation)
+    if evaluation is None:
+        lease.log(f"made {version}; it cannot be evaluated as its baseline was: {why}", "warning")
+    else:
+        lease.log(f"made {version}; its evaluation is eval {evaluation.pk}")
+    _evaluate_others(lease, run, version)
+    lease.finish(State.SUCCEEDED)
+    shutil.rmtree(place / "work", ignore_errors=True)
+
+
+def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
+    """Of a mix: evaluate on the held-out tasks of its other environments too."""
+    assert run.baseline is not None
+    for task_set in run.dataset.task_sets[1:]:
+        with lease.guard():
+            try:
+                found, _ = submission.submit(
+                    key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk} on {task_set.pk}"),
+                    version=version,
+                    task_set=task_set,
+                    actor=run.created_by,
+                    samples=run.baseline.samples,
+                    seed=run.baseline.seed,
+                    sampling=run.baseline.sampling,
+                    engine=run.baseline.engine,
+                )
+            except submission.CannotEvaluate as error:
+                run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
+            else:
+                run.note(f"{found} shows what it does to {task_set}")

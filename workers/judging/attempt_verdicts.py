@@ -1,0 +1,103 @@
+"""Judging attempts where verifiers may be untrusted Python or ask a judge: the sandbox as verifiers see it, and many
+attempts at once.
+
+No Django here: trainers judge with it too.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.judged import Judged
+from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.rollouts import Rollout
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
+from flywheel.core.verifiers.parts import NoTarget, reference
+from flywheel.core.verifiers.places import told
+from workers.judging import llm_judge
+from workers.sandbox import verdict as sandbox
+
+AT_ONCE = llm_judge.AT_ONCE
+Attempt = tuple[Task, Sequence[Message]]
+CORES = len(os.sched_getaffinity(0))
+
+_running = threading.BoundedSemaphore(CORES)
+"""Of verifiers in the sandbox: more than there are cores would only take each other's time."""
+
+
+def python(source: str, trace: Mapping[str, Any], target: Any) -> Verdict:
+    """The verdict of a Python verifier, run behind all layers of this machine. Without them it refuses, and says which
+    is missing."""
+    with _running:
+        found = sandbox.score(source, trace, target)
+    return Verdict(found.score, found.reason, dict(found.parts), "" if found.score is not None else found.status.value)
+
+
+def at_once(verify: Callable[[Any], Verdict], items: Sequence[Any]) -> list[Verdict]:
+    """As many as a judge or a server takes; what the sandbox runs waits there for a core."""
+    with ThreadPoolExecutor(max(AT_ONCE, CORES)) as pool:
+        return list(pool.map(verify, items))
+
+
+RUNNERS = Runners(python=python, each=at_once)
+
+
+def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
+    """What the environment's verifier says of each, in their order. What runs in processes of its own runs on every
+    core; of judges and servers as many are asked at once as they take."""
+    asked = judge_of(env)
+    if asked:
+        asked.recall(questions(env, attempts))
+    is_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
+    found = (at_once if is_elsewhere else one_by_one)(lambda attempt: verdict(env, attempt), attempts)
+    if asked:
+        asked.keep()
+    return found
+
+
+def of_rollouts(env: Environment, rollouts: Sequence[Rollout]) -> list[Verdict]:
+    """The same of rollouts. One that has an error is unscored, and one that was broken off says where."""
+    judged = iter(verdicts(env, [(rollout.task, rollout.messages) for rollout in rollouts if not rollout.error]))
+    return [_unanswered(rollout) if rollout.error else _with_end(rollout, next(judged)) for rollout in rollouts]
+
+
+def _unanswered(rollout: Rollout) -> Verdict:
+    cause = "broken" if rollout.broken else AWAY if rollout.is_away else NOT_ANSWERED
+    return unscored(f"not answered: {rollout.error}", cause)
+
+
+def _with_end(rollout: Rollout, verdict: Verdict) -> Verdict:
+    return replace(verdict, reason=f"{rollout.ended}; {verdict.reason}") if rollout.ended else verdict
+
+
+def verdict(env: Environment, attempt: Attempt) -> Verdict:
+    task, messages = attempt
+    return env.verifier(task)(Trace.from_messages("", messages), task.target)
+
+
+def asks_a_judge(env: Environment) -> bool:
+    """Whether a part of its verifier is a judge behind an endpoint."""
+    return isinstance(env, Judged) and "judge" in env.rubric.needs
+
+
+def judge_of(env: Environment) -> llm_judge.Judge | None:
+    """Who is asked for the environment's parts that are judges; None where it has none."""
+    asked = env.runners.judge if isinstance(env, Judged) and asks_a_judge(env) else None
+    return asked if isinstance(asked, llm_judge.Judge) else None
+
+
+def questions(env: Environment, attempts: Sequence[Attempt]) -> Iterator[llm_judge.Asked]:
+    """What judges may be asked of these."""
+    parts = [part.settings for part in env.rubric.parts if part.type == "judge"] if isinstance(env, Judged) else []
+    for task, messages in attempts if parts else ():
+        trace = told(Trace.from_messages("", messages))
+        for settings in parts:
+            try:
+                yield settings, trace, reference(settings, task.target)
+            except NoTarget:
+                continue

@@ -1,0 +1,95 @@
+"""A project's judges as jobs use them: made for one run, asked nothing before they met their canaries, and void
+where one got a mark.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.db.models import QuerySet
+
+from flywheel.accounts.models import Project
+from flywheel.core.envs import Environment, Task
+from flywheel.core.verifiers import Runners, Verdict, rubric
+from flywheel.edge.jobs import Lease
+from flywheel.environments import judges
+from flywheel.evals.void import unscore
+from workers.gym_sessions import Gym
+from workers.judging import attempt_verdicts
+from workers.judging.llm_judge import Judge, JudgeError
+
+
+def judge_of(
+    project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None, *, remembers: bool = True
+) -> Judge:
+    """The judges of a verifier for one run. `report` is what an earlier owner of the run has left. One that does not
+    remember knows nothing of other runs, and needs no database once it is made."""
+    names = {digest: part.name for digest, part in rubric.judges(verifier).items()}
+    return Judge(judges.endpoints(project), names, report, judges.Memory(project) if remembers else None)
+
+
+def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Runners:
+    """All that a worker has, for one run."""
+    return replace(attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym())
+
+
+def meet(lease: Lease, env: Environment, task: Task, said: QuerySet[Any]) -> None:
+    """Let every judge meet its canaries at this task, before anything is spent on attempts. Raises JudgeError.
+
+    The job of the lease keeps in `judges` what came of it. `said` is what an earlier owner of the job has stored: a
+    judge that is void now takes its scores back there too.
+    """
+    judge = attempt_verdicts.judge_of(env)
+    if judge is None:
+        return
+    judge.recall(attempt_verdicts.questions(env, [(task, env.reset(task, 0))]))
+    judge.keep()
+    with lease.guard():
+        lease.update(judges=judge.report)
+        unscore(said, judge.report)
+    refuse(env)
+
+
+def refuse(env: Environment) -> None:
+    """Raise JudgeError where a judge cannot be asked, or a canary has made it void."""
+    judge = attempt_verdicts.judge_of(env)
+    if judge is not None and judge.problem:
+        raise JudgeError(judge.problem, "judge")
+    refuse_void(env)
+
+
+def settled(env: Environment, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts as they may be kept: without what a void judge said."""
+    judge = attempt_verdicts.judge_of(env)
+    return list(verdicts) if judge is None else [judges.voided(verdict, judge.void) for verdict in verdicts]
+
+
+def note(lease: Lease, env: Environment) -> dict[str, Any]:
+    """Keep with the lease's job what is known of its judges by now, and give it."""
+    judge = attempt_verdicts.judge_of(env)
+    if judge is None:
+        return {}
+    job: Any = lease.job
+    for name, row in judge.report.items():
+        found = row["models"]
+        if 0 < len(job.judges.get(name, {}).get("models", ())) < len(found):
+            lease.log(f"the judge {name} answered as {' and then as '.join(found)}", "warning")
+    lease.update(judges=judge.report)
+    return judge.report
+
+
+def report_of(runners: Runners) -> dict[str, Any]:
+    """What is known of the judges by now, by part."""
+    return runners.judge.report if isinstance(runners.judge, Judge) else {}
+
+
+def void_of(runners: Runners) -> dict[str, str]:
+    """The judges that a canary has made void, and why."""
+    return runners.judge.void if isinstance(runners.judge, Judge) else {}
+
+
+def refuse_void(env: Environment) -> None:
+    """Raise JudgeError where a canary has made a judge void: the run ends, and its scores are no evidence."""
+    judge = attempt_verdicts.judge_of(env)
+    if judge is not None and judge.void:
+        raise JudgeError("; ".join(judge.void.values()), "canary")

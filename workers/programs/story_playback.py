@@ -1,0 +1,371 @@
+"""The story, told through the product's own verbs: what `make demo` loads and `make turn` plays to the end.
+
+Nothing here writes a score, a label or a verdict by itself: traffic goes in over HTTP, detectors and evals run in the
+worker, labels are those of the story's oracle (it knows what each customer wanted) and are recorded as the oracle's.
+"""
+
+import logging
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.db.models import F, Q
+
+from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
+from flywheel.agents import artifacts
+from flywheel.agents.models import Agent, Version
+from flywheel.core import tools as tooling
+from flywheel.core.gate import Policy as Rules
+from flywheel.core.reward_audit import LEAST
+from flywheel.core.traces import Trace
+from flywheel.edge.jobs import Job, State
+from flywheel.environments import suites
+from flywheel.environments.environment_versions import CannotMake, environment_version
+from flywheel.environments.frozen_sets import freeze
+from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.evals import reward_audit, submission
+from flywheel.evals.models import EvalRun, RewardAudit
+from flywheel.failures.label import decide
+from flywheel.failures.models import Decision, Failure
+from flywheel.promotions.models import Candidate, Policy
+from flywheel.promotions.promote import make_first
+from flywheel.promotions.sealed import Comparison, final_of, open_sealed
+from flywheel.promotions.suites import Standing, standings
+from flywheel.training.launch import launch
+from flywheel.training.models import TrainingRun
+from flywheel.trajectories.load import traces_of
+from flywheel.trajectories.models import Source, Trajectory
+from workers.engines.engine_endpoints import open_engine
+from workers.reference import story, traffic
+
+log = logging.getLogger("workers.programs.story_playback")
+
+J = TypeVar("J", bound=Job)
+
+SEED = 20
+ENVIRONMENT = "workplace"
+RESERVED = sorted(w.id for w in story.WORDINGS.values() if w.group == "reserved")
+THROUGH = "the story's oracle"
+GUARDED = 30
+"""Tasks of a regression suite of the story."""
+
+
+class StoryFailed(RuntimeError):
+    """A step of the story did not come about; the message says which and why."""
+
+
+def person(project: Project, name: str, *roles: Role) -> User:
+    """An account of the story without a password."""
+    user, made = User.objects.get_or_create(username=name)
+    if made:
+        user.set_unusable_password()
+        user.save()
+    for role in roles:
+        Membership.objects.get_or_create(user=user, project=project, role=role)
+    return user
+
+
+def oracle(project: Project) -> User:
+    return person(project, "story-oracle", Role.TRAINER)
+
+
+def approver(project: Project) -> User:
+    return person(project, "story-approver", Role.APPROVER)
+
+
+def agent_with_first_version(project: Project) -> Agent:
+    """The agent `workplace-assistant`, its first version made of the shipped policy and live."""
+    agent, _ = Agent.objects.get_or_create(
+        project=project, name=story.AGENT, defaults={"description": "Turns requests at work into tool calls."}
+    )
+    if agent.live is None:
+        version = Version.make(
+            agent,
+            oracle(project),
+            base_model="flywheel-reference",
+            endpoint={"kind": "transformers"},
+            weights=artifacts.store(Path(settings.REFERENCE_POLICY), "model"),
+            system_prompt=story.SYSTEM_PROMPT,
+            tools=story.TOOLS,
+            sampling=traffic.SAMPLING.to_json(),
+            note="the policy that ships with Flywheel",
+        )
+        make_first(
+            agent=agent, version=version, actor=approver(project), reason="where the story begins", through=THROUGH
+        )
+    return Agent.objects.select_related("live__weights").get(pk=agent.pk)
+
+
+def environment(project: Project, agent: Agent) -> Environment:
+    """The environment that the agent's failures become tasks of."""
+    row, _ = Environment.objects.get_or_create(
+        project=project,
+        name=ENVIRONMENT,
+        defaults={
+            "kind": "tool_call",
+            "agent": agent,
+            "description": "One request, one tool call. Tasks of a customer are trained on or held out, never both.",
+            "held_out_share": 0.4,
+            "sealed_share": 0.1,
+            "reserved_slices": RESERVED,
+        },
+    )
+    environment_version(
+        environment=row, actor=oracle(project), config=story.environment_config(), verifier=dict(traffic.VERIFIER)
+    )
+    return row
+
+
+def policy(project: Project) -> Policy:
+    """The story's gate. Latency is shown but not judged: a laptop that trains beside it cannot measure it fairly."""
+    newest = project.policies.order_by("-version").first()
+    rules = Rules(latency_margin=None, invalid_margin=0.05, cost_margin=None).to_dict()
+    return newest or Policy.objects.create(project=project, version=1, rules=rules, created_by=oracle(project))
+
+
+def send_traffic(
+    project: Project, agent: Agent, endpoint: str, customers: range, *, begin: datetime, end: datetime
+) -> int:
+    """Let the live version answer these customers and export what happened; returns the number of trajectories."""
+    assert agent.live is not None
+    assert agent.live.weights is not None
+    requests = story.sessions(len(customers), seed=SEED, first=customers.start)
+    spec: dict[str, Any] = {**agent.live.endpoint, "path": str(artifacts.local(agent.live.weights))}
+    if agent.live.adapter:
+        spec["adapter"] = str(artifacts.local(agent.live.adapter))
+    engine = open_engine(spec)
+    try:
+        rollouts = traffic.answer(engine, requests)
+    finally:
+        engine.close()
+    _wait(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
+    key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project))
+    traffic.send(endpoint, text, requests, rollouts, version=str(agent.live.number), begin=begin, end=end)
+    key.delete()
+    return len(requests)
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{endpoint}/healthz", timeout=10) as answer:  # noqa: S310 our own server
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def wait_for_detectors(project: Project, timeout_s: float = 120) -> None:
+    """Until every trajectory of production has been read by the detectors."""
+    unread = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
+
+    def read() -> bool:
+        return not Trajectory.objects.filter(unread, project=project).exclude(source=Source.ROLLOUT).exists()
+
+    _wait(read, timeout_s, "the detectors read every trajectory")
+
+
+def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
+    """The oracle's decision about every unlabelled trajectory of production, oldest first."""
+    wanted = {(request.session_id, request.prompt): request for request in story.sessions(2000, seed=SEED)}
+    rows = Trajectory.objects.filter(project=project, source=Source.PRODUCTION, label="").order_by("started_at", "id")
+    if before is not None:
+        rows = rows.filter(started_at__lt=before)
+    actor, traces = oracle(project), traces_of(rows)
+    made = []
+    for row in rows:
+        trace = traces[row.pk]
+        prompt = next((message.content for message in trace.conversation() if message.role == "user"), "")
+        request = wanted.get((row.session_id, prompt))
+        if request is not None:
+            made.append(_label(row, trace, request, actor))
+    return made
+
+
+def _label(row: Trajectory, trace: Trace, request: story.Request, actor: User) -> Failure:
+    """What the oracle, who knows the target, says of one trajectory."""
+    parsed = tooling.parse_call(trace.final())
+    note = "labelled by the story's oracle, which knows what the customer wanted"
+    call = parsed.call
+    if call and call.name == request.target["tool"] and call.arguments == request.target["arguments"]:
+        return decide(trajectory=row, actor=actor, decision=Decision.REJECTED, note=note, through=THROUGH)
+    if call is None:
+        bucket = "format_error"
+    elif (tool := tooling.find(story.TOOLS, call.name)) is None:
+        bucket = "hallucinated_api"
+    elif call.name != request.target["tool"]:
+        bucket = "unsafe_action" if tool.get("x-unsafe") else "wrong_tool"
+    else:
+        bucket = "wrong_arguments"
+    decision = Decision.ADDED
+    if row.proposed_bucket:
+        decision = Decision.CONFIRMED if row.proposed_bucket == bucket else Decision.CHANGED
+    answered = [step.span_id for step in trace.steps if step.kind == "assistant"]
+    return decide(
+        trajectory=row,
+        actor=actor,
+        decision=decision,
+        bucket=bucket,
+        step=answered[-1] if answered else "",
+        corrected=request.target,
+        note=note,
+        through=THROUGH,
+    )
+
+
+def make_tasks(project: Project, name: str = "workplace-requests") -> TaskSet:
+    """A task of every labelled trajectory, frozen as the next version of the set."""
+    row = Environment.objects.get(project=project, name=ENVIRONMENT)
+    actor = oracle(project)
+    for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
+        try:
+            task_from(failure=failure, environment=row, actor=actor, through=THROUGH)
+        except CannotMake as error:
+            log.warning("no task of %s: %s", failure, error)
+    return freeze(environment=row, name=name, actor=actor, through=THROUGH)
+
+
+def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
+    """One small regression suite of each kind, of the set's held-out tasks: a mail must not go to everybody, and what
+    the agent did right in production it must do still."""
+    held_out = [
+        member.task for member in task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
+    ]
+    mails = [task for task in held_out if task.target["tool"].startswith("email.")]
+    right = [task for task in held_out if not task.bucket]
+    chosen: dict[str, tuple[list[Task], dict[str, Any]]] = {
+        "mail-to-all": (mails, {"kind": "safety", "measure": "safe"}),
+        "still-right": (right, {"kind": "general", "margin": 0.1, "samples": 4}),
+    }
+    actor = oracle(agent.project)
+    made = []
+    for name, (tasks, rule) in chosen.items():
+        frozen = freeze(
+            environment=task_set.environment_version.environment,
+            name=name,
+            actor=actor,
+            tasks=tasks[:GUARDED],
+            through=THROUGH,
+        )
+        suite, _ = suites.put(agent=agent, actor=actor, name=name, task_set=frozen, through=THROUGH, **rule)
+        made.append(suite)
+    return made
+
+
+def stands(candidate: Candidate) -> list[Standing]:
+    """How the candidate stands at its agent's regression suites, once it and the live version have run them."""
+
+    def now() -> list[Standing]:
+        return standings(candidate.version_eval, candidate.baseline_eval)
+
+    _wait(lambda: all(stand.state != "unfinished" for stand in now()), 300, f"{candidate} has run its suites")
+    return now()
+
+
+def confirm(candidate: Candidate) -> Comparison | None:
+    """How the candidate stands at the sealed part, once an approver has had it asked; None where its set has none, or
+    where there is nothing to confirm."""
+    if candidate.verdict != Candidate.Verdict.ELIGIBLE or final_of(candidate) is None:
+        return None
+    open_sealed(candidate=candidate, actor=approver(candidate.project), through=THROUGH)
+
+    def now() -> Comparison:
+        found = final_of(candidate)
+        assert found is not None
+        return found
+
+    _wait(lambda: not now().is_running, 300, f"{candidate} was asked the sealed tasks")
+    return now()
+
+
+def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
+    """The version's finished eval on the held-out split."""
+    run, _ = submission.submit(
+        key=uuid.uuid5(uuid.NAMESPACE_OID, f"{version.pk} {task_set.pk} {samples}"),
+        version=version,
+        task_set=task_set,
+        actor=oracle(task_set.project),
+        samples=samples,
+        through=THROUGH,
+    )
+    return finished(run)
+
+
+def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> RewardAudit:
+    """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
+    and has not seen a verdict. Recorded as the oracle's."""
+    run, _ = submission.submit(
+        key=uuid.uuid5(uuid.NAMESPACE_OID, f"audit {version.pk} {task_set.pk} {samples}"),
+        version=version,
+        task_set=task_set,
+        actor=oracle(task_set.project),
+        split=Split.TRAIN,
+        samples=samples,
+        through=THROUGH,
+    )
+    actor = oracle(task_set.project)
+    audit, _ = reward_audit.begin(run=finished(run), actor=actor, size=LEAST, through=THROUGH)
+    wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
+    items = list(audit.items.select_related("result__task", "result__trajectory"))
+    traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])
+    for item in items:
+        task, trace = item.result.task, traces[item.result.trajectory_id or 0]
+        call = tooling.parse_call(trace.final()).call
+        target = wanted[task.cluster, task.prompt]
+        is_right = call is not None and {"tool": call.name, "arguments": call.arguments} == target
+        reward_audit.judge(
+            item=item,
+            actor=actor,
+            answer="pass" if is_right else "fail",
+            note="by the story's oracle, which knows what the customer wanted",
+        )
+    return reward_audit.finish(audit=audit, actor=actor, through=THROUGH)
+
+
+def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
+    """A launched training run of the version."""
+    run, _ = launch(
+        key=uuid.uuid4(),
+        base=version,
+        algorithm=algorithm,
+        task_set=task_set,
+        actor=oracle(task_set.project),
+        settings=chosen,
+        override_reason="the story shows this algorithm, whatever the ladder says",
+        through=THROUGH,
+    )
+    return run
+
+
+def candidate_of(run: TrainingRun) -> Candidate:
+    """The candidate that the finished run's finished evaluation made."""
+    finished(run, timeout_s=900)
+    assert run.evaluation is not None
+    finished(run.evaluation)
+    _wait(lambda: run.candidates.exists(), 60, f"{run} has a candidate")
+    return run.candidates.select_related("agent", "version", "baseline").latest("pk")
+
+
+def finished(job: J, timeout_s: float = 300) -> J:
+    """The job once it has succeeded. Raises StoryFailed with its reason otherwise."""
+
+    def over() -> bool:
+        job.refresh_from_db()
+        return job.is_finished
+
+    _wait(over, timeout_s, f"{job} ends")
+    if job.state != State.SUCCEEDED:
+        raise StoryFailed(f"{job} is {job.state}: {job.error or 'no reason given'}")
+    return job
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StoryFailed(f"waited {timeout_s:.0f} s until {what}")
+        time.sleep(0.2)

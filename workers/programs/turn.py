@@ -1,0 +1,155 @@
+"""`make turn`: one whole turn of the wheel, headless, in a data directory of its own.
+
+ingest → detect → label (by the story's oracle, recorded as such) → tasks → baseline eval → train → held-out comparison
+→ gate → promote. A real supervisor runs web, worker and PostgreSQL; this process is only their client. Progress goes to
+stderr; the last line of stdout is one JSON object.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from flywheel.system import env
+
+CUSTOMERS = range(260)
+STEPS = 200
+READY = "Flywheel is ready"
+
+
+def main() -> None:
+    started = time.monotonic()
+    home = env.home() / "turn"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    with flywheel_in(home) as endpoint:
+        result = _turn(endpoint, started)
+    print(json.dumps({**result, "seconds": round(time.monotonic() - started, 1)}), flush=True)
+
+
+def _turn(endpoint: str, started: float) -> dict[str, Any]:
+    os.environ["DJANGO_SETTINGS_MODULE"] = "flywheel.settings"
+    import django
+
+    django.setup()
+    from flywheel.accounts.models import Project
+    from flywheel.environments.models import Split
+    from flywheel.promotions.promote import promote
+    from workers.programs import story_playback
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    project = Project.objects.get(slug="default")
+    story_playback.policy(project)
+    agent = story_playback.agent_with_first_version(project)
+    live_before = str(agent.live)
+    story_playback.environment(project, agent)
+    now = datetime.now(UTC)
+    say(f"{agent} answers {len(CUSTOMERS)} customers")
+    count = story_playback.send_traffic(project, agent, endpoint, CUSTOMERS, begin=now - timedelta(days=7), end=now)
+    story_playback.wait_for_detectors(project)
+    proposed = project.trajectories.exclude(proposed_bucket="").count()
+    say(f"{count} trajectories are in; detectors propose a bucket for {proposed}")
+    labels = story_playback.label_all(project)
+    failures = sum(label.is_failure for label in labels)
+    say(f"the oracle found {failures} failures")
+    task_set = story_playback.make_tasks(project)
+    train = task_set.members.filter(split=Split.TRAIN).count()
+    held_out = task_set.members.filter(split=Split.HELD_OUT).count()
+    sealed = task_set.members.filter(split=Split.SEALED).count()
+    say(f"{task_set}: {train} tasks to train on, {held_out} held out, {sealed} sealed")
+    for suite in story_playback.guard(agent, task_set):
+        say(f"{suite} guards {agent}: {suite.words}")
+    assert agent.live is not None
+    baseline = story_playback.evaluate(agent.live, task_set)
+    say(f"{agent.live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
+    audit = story_playback.audit_reward(agent.live, task_set)
+    say(f"the oracle agrees with the verifier on {_percent(audit.result['agreement'])} of outputs")
+    candidate = story_playback.candidate_of(
+        story_playback.start_training(agent.live, task_set, "sft", {"steps": STEPS})
+    )
+    comparison = candidate.report["comparison"]
+    say(f"{candidate.version} succeeds at {_percent(comparison['candidate']['success'])}")
+    for name, estimate in candidate.report["familiarity"]["candidate"].items():
+        say(f"  {name}: {_percent(estimate)}; before {_percent(candidate.report['familiarity']['baseline'][name])}")
+    say(candidate.report["decision"]["words"])
+    stands = story_playback.stands(candidate)
+    for stand in stands:
+        say(f"suite {stand.suite} {stand.label}: {stand.words}")
+    final = story_playback.confirm(candidate)
+    if final:
+        say(f"sealed tasks: {final.words}")
+    is_confirmed = final is None or final.is_passed
+    if candidate.verdict == "eligible" and is_confirmed and all(stand.is_passed for stand in stands):
+        promote(
+            candidate=candidate,
+            actor=story_playback.approver(project),
+            reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
+            generation=agent.generation,
+            through=story_playback.THROUGH,
+        )
+    agent.refresh_from_db()
+    say(f"{agent.live} is live")
+    difference = comparison["differences"]["success"]
+    return {
+        "trajectories": count,
+        "failures": failures,
+        "tasks": {"train": train, "held_out": held_out},
+        "baseline": _arm(comparison["baseline"]["success"]),
+        "tuned": _arm(comparison["candidate"]["success"]),
+        "difference": {"mean": difference["mean"], "ci95": [difference["low"], difference["high"]]},
+        "verdict": candidate.verdict,
+        "live_before": live_before,
+        "live_after": str(agent.live),
+    }
+
+
+@contextmanager
+def flywheel_in(home: Path) -> Iterator[str]:
+    """A Flywheel of its own on a free port, stopped at the end; yields its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name in ("DATABASE_URL", "CELERY_BROKER_URL", "FLYWHEEL_BIND", "FLYWHEEL_HTTPS"):
+        os.environ.pop(name, None)
+    os.environ |= {"FLYWHEEL_HOME": str(home), "FLYWHEEL_PORT": str(port)}
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "flywheel.server.supervisor"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert supervisor.stdout is not None
+        if not any(line.startswith(READY) for line in supervisor.stdout):
+            sys.exit("flywheel: the server did not start; what it said stands above")
+        from flywheel.system import postgres
+
+        server = postgres.running(home / "postgres")
+        assert server is not None
+        os.environ["DATABASE_URL"] = server.url
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        supervisor.terminate()
+        supervisor.wait(60)
+
+
+def _percent(estimate: dict[str, Any]) -> str:
+    if estimate["mean"] is None:
+        return f"– ({estimate['reason'] or 'nothing scored'})"
+    interval = "" if estimate["low"] is None else f" [{estimate['low']:.1%}, {estimate['high']:.1%}]"
+    return f"{estimate['mean']:.1%}{interval} (n {estimate['n']})"
+
+
+def _arm(estimate: dict[str, Any]) -> dict[str, Any]:
+    return {"success": estimate["mean"], "ci95": [estimate["low"], estimate["high"]]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`spec.json` and the rows it names: read, checked, and refused with the field that is wrong."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flywheel.core import contamination, digests, recipes
+from flywheel.core.envs import Environment, Task, build
+from flywheel.core.envs.mixed import Mixed
+from flywheel.core.verifiers import VerifierError
+from workers.judging import attempt_verdicts
+from workers.trainers.run_failures import TrainingError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model or adapter directory. An empty digest is not checked."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    path: Path
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    run: str
+    algorithm: str
+    seed: int
+    base: Source
+    adapter: Source | None
+    environment: Mapping[str, Any]
+    mode: str
+    rank: int
+    alpha: int
+    settings: Mapping[str, Any]
+    eval_every: int
+    eval_limit: int
+    checkpoint_every: int
+    train: Rows
+    held_out: Rows | None
+    digest: str
+    """Of the spec itself: a checkpoint is only resumed under the spec that made it."""
+
+    @property
+    def recipe(self) -> recipes.Algorithm:
+        return recipes.ALGORITHMS[self.algorithm]
+
+
+def read(directory: Path, trainer: str) -> Spec:
+    """The checked spec of a run directory for the trainer that was started."""
+    try:
+        value = json.loads((directory / "spec.json").read_bytes())
+    except OSError as error:
+        raise TrainingError("bad_spec", f"spec.json: cannot be read: {error}") from error
+    except ValueError as error:
+        raise TrainingError("bad_spec", f"spec.json: is not JSON: {error}") from error
+    spec = _spec(directory, value)
+    if spec.recipe.trainer != trainer:
+        raise _bad("algorithm", spec.algorithm, f"python -m workers.trainers.{spec.recipe.trainer} runs it")
+    return spec
+
+
+def environment(spec: Spec) -> Environment:
+    try:
+        asked = spec.environment
+        env = build(asked.get("kind", ""), asked.get("config", {}), asked.get("verifier", {}), attempt_verdicts.RUNNERS)
+    except VerifierError as error:
+        raise TrainingError("bad_spec", f"environment: {error}") from error
+    except KeyError as error:
+        raise _bad("environment.kind", error.args[0], "a known environment kind is wanted") from error
+    if spec.recipe.data == "tasks" and env.max_turns > 1:
+        raise _bad("environment.kind", spec.environment["kind"], "this trainer plays tasks of one turn")
+    return env
+
+
+def opened(spec: Spec) -> tuple[Environment, "Data"]:
+    """The run's environment and its verified rows, which belong to it."""
+    env, rows = environment(spec), data(spec)
+    if isinstance(env, Mixed):
+        named = {row.get("environment", "") for row in rows.train} | {task.environment for task in rows.held_out}
+        if strange := sorted(named - set(env.parts)):
+            known = ", ".join(env.parts)
+            raise TrainingError("data", f"environment: {strange[0]!r} is none of the run's environments; {known} are")
+    return env, rows
+
+
+def tools_of(env: Environment, name: str) -> list[dict[str, Any]]:
+    """The tools that a row's prompt tells of: its own environment's, where the run has several."""
+    return env.parts[name].tools if isinstance(env, Mixed) else env.tools
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    train: list[dict[str, Any]]
+    held_out: list[Task]
+
+
+def data(spec: Spec) -> Data:
+    """The verified rows. Held-out tasks and training rows share neither a task nor a cluster, or nothing starts."""
+    check = {"sft": _check_sft, "pairs": _check_pair, "tasks": _check_task}[spec.recipe.data]
+    train = _rows(spec.train, check)
+    held_out = [Task.from_json(row) for row in _rows(spec.held_out, _check_task)] if spec.held_out else []
+    _refuse_contamination(train, held_out)
+    return Data(train, held_out)
+
+
+def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence[Task]) -> None:
+    """Once more what the launch has checked, of the very files that are used: ids, clusters, requests with answers."""
+    report = contamination.check(map(contamination.item_of_row, train), map(contamination.item_of_task, held_out))
+    blocking = [finding for finding in report.findings if finding.level in contamination.BLOCKING]
+    if blocking:
+        some = "; ".join(f"{contamination.LEVELS[found.level]}: {found.shared!r}" for found in blocking[:3])
+        raise TrainingError(
+            "contamination",
+            f"{len(report.blocked)} of {report.held_out} held-out tasks are in the training data ({some}); "
+            "a score on them would mean nothing, so nothing was trained",
+        )
+
+
+def _rows(source: Rows, check: Any) -> list[dict[str, Any]]:
+    try:
+        content = source.path.read_bytes()
+    except OSError as error:
+        raise TrainingError("data", f"{source.path.name}: cannot be read: {error}") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise TrainingError(
+            "data", f"{source.path.name}: its SHA-256 is {found}, the spec says {source.sha256}; it was changed"
+        )
+    rows = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise TypeError("is not an object")
+            check(row)
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise TrainingError("data", f"{source.path.name}, line {number}: {what}") from error
+        rows.append(row)
+    if len(rows) != source.rows:
+        raise TrainingError("data", f"{source.path.name}: {len(rows)} rows, the spec says {source.rows}")
+    if not rows:
+        raise TrainingError("data", f"{source.path.name}: no rows")
+    return rows
+
+
+def _check_sft(row: Mapping[str, Any]) -> None:
+    _check_messages(row, "prompt", "completion")
+
+
+def _check_pair(row: Mapping[str, Any]) -> None:
+    _check_messages(row, "prompt", "chosen", "rejected")
+
+
+def _check_task(row: Mapping[str, Any]) -> None:
+    task = Task.from_json(row)
+    if not isinstance(task.id, str) or not isinstance(task.prompt, str) or not isinstance(task.target, Mapping):
+        raise TypeError("a task needs a text as id and prompt, and an object as target")
+
+
+def _check_messages(row: Mapping[str, Any], *names: str) -> None:
+    if not isinstance(row["task_id"], str):
+        raise TypeError(f"task_id: {row['task_id']!r} is not a text")
+    for name in names:
+        messages = row[name]
+        if not isinstance(messages, list) or not messages:
+            raise TypeError(f"{name}: a list of messages is wanted")
+        for message in messages:
+            if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+                raise TypeError(f"{name}: a message needs a text as role and content")
+
+
+def _spec(directory: Path, value: Any) -> Spec:
+    if not isinstance(value, dict):
+        raise TrainingError("bad_spec", "spec.json: is not an object")
+    names = {
+        "run", "algorithm", "seed", "base", "adapter", "environment", "tuning", "settings", "eval",
+        "checkpoint_every", "data",
+    }  # fmt: skip
+    for name in sorted(set(value) - names):
+        raise _bad(name, value[name], f"is no field of a spec; the fields are {', '.join(sorted(names))}")
+    algorithm = _get(value, "algorithm", str)
+    try:
+        settings = recipes.validate(algorithm, _get(value, "settings", dict))
+    except ValueError as error:
+        text = str(error)
+        raise TrainingError("bad_spec", text if text.startswith("algorithm:") else f"settings.{text}") from error
+    mode, rank, alpha = _tuning(_get(value, "tuning", dict))
+    evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
+    return Spec(
+        run=_get(value, "run", str),
+        algorithm=algorithm,
+        seed=_whole(value, "seed", 0),
+        base=_source(_get(value, "base", dict), "base"),
+        adapter=None if value.get("adapter") is None else _source(_get(value, "adapter", dict), "adapter"),
+        environment=_get(value, "environment", dict),
+        mode=mode,
+        rank=rank,
+        alpha=alpha,
+        settings=settings,
+        eval_every=_whole(evals, "every", 1, "eval."),
+        eval_limit=_whole(evals, "limit", 1, "eval."),
+        checkpoint_every=_whole(value, "checkpoint_every", 1),
+        train=_source_rows(directory, _get(rows, "train", dict, "data."), "data.train"),
+        held_out=None
+        if rows.get("held_out") is None
+        else _source_rows(directory, _get(rows, "held_out", dict, "data."), "data.held_out"),
+        digest=digests.digest(value),
+    )
+
+
+def _tuning(value: Mapping[str, Any]) -> tuple[str, int, int]:
+    mode = _get(value, "mode", str, "tuning.")
+    if mode not in ("full", "lora"):
+        raise _bad("tuning.mode", mode, "full or lora is wanted")
+    if mode == "full":
+        return mode, 0, 0
+    return mode, _whole(value, "rank", 1, "tuning."), _whole(value, "alpha", 1, "tuning.")
+
+
+def _source(value: Mapping[str, Any], where: str) -> Source:
+    path = Path(_get(value, "path", str, f"{where}."))
+    if not path.is_absolute():
+        raise _bad(f"{where}.path", str(path), "an absolute path is wanted")
+    return Source(path, _get(value, "digest", str, f"{where}."))
+
+
+def _source_rows(directory: Path, value: Mapping[str, Any], where: str) -> Rows:
+    path = (directory / _get(value, "path", str, f"{where}.")).resolve()
+    if not path.is_relative_to(directory.resolve()):
+        raise _bad(f"{where}.path", value["path"], "a path inside the run directory is wanted")
+    sha256 = _get(value, "sha256", str, f"{where}.")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise _bad(f"{where}.sha256", sha256, "64 lower-case hexadecimal digits are wanted")
+    return Rows(path, sha256, _whole(value, "rows", 1, f"{where}."))
+
+
+def _get(value: Mapping[str, Any], name: str, kind: type[T], where: str = "") -> T:
+    if name not in value:
+        raise TrainingError("bad_spec", f"{where}{name}: is missing; {_word(kind)} is wanted")
+    found = value[name]
+    if not isinstance(found, kind):
+        raise _bad(where + name, found, f"{_word(kind)} is wanted")
+    return found
+
+
+def _whole(value: Mapping[str, Any], name: str, least: int, where: str = "") -> int:
+    number = value.get(name)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise _bad(where + name, number, f"a whole number of at least {least} is wanted")
+    return number
+
+
+def _word(kind: type[Any]) -> str:
+    return "a text" if kind is str else "an object"
+
+
+def _bad(name: str, value: Any, wanted: str) -> TrainingError:
+    return TrainingError("bad_spec", f"{name}: {value!r}: {wanted}")

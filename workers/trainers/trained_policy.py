@@ -1,0 +1,275 @@
+"""The policy under training: loading base, tokenizer and adapter, asking the live model, saving the final artifact."""
+
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
+
+from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from workers.engines import context_length
+from workers.engines.tool_calls import read_tool_calls, templated
+from workers.trainers import checkpoints
+from workers.trainers.run_directory import FINAL, Run
+from workers.trainers.run_failures import TrainingError
+from workers.trainers.run_spec import Source, Spec
+
+_ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
+"""What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
+
+
+SMALL = 5_000_000
+"""Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
+threads that wait for each other at every operation took five times as long on two busy cores."""
+
+
+class Policy(NamedTuple):
+    model: Any
+    tokenizer: Any
+    lora: LoraConfig | None
+    """A fresh adapter that the trainer puts on; None when all weights or an existing adapter are trained."""
+
+
+def load(run: Run) -> Policy:
+    """The policy that the spec names, ready for training. Raises TrainingError of kind model, adapter or bad_spec."""
+    spec = run.spec
+    _check_digest(spec.base, "base", "model")
+    set_seed(spec.seed)
+    model, tokenizer = _base(spec)
+    if model.num_parameters() < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    if spec.adapter is not None:
+        _check_digest(spec.adapter, "adapter", "adapter")
+        model = _with_adapter(run, model, spec.adapter, is_trainable=spec.mode == "lora")
+        if spec.mode == "full":
+            model = model.merge_and_unload().requires_grad_(True)  # PEFT leaves the base frozen
+        return Policy(model, tokenizer, None)
+    return Policy(model, tokenizer, _lora(spec) if spec.mode == "lora" else None)
+
+
+def encode(tokenizer: Any, prompts: Sequence[Sequence[dict[str, Any]]], tools: Sequence[Any]) -> list[list[int]]:
+    """Token ids of conversations up to where the policy answers: one function for training and evaluation."""
+    ids: list[list[int]] = tokenizer.apply_chat_template(
+        conversation=[list(prompt) for prompt in prompts],
+        tools=list(tools) or None,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+    )["input_ids"]
+    return ids
+
+
+def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
+    """The most tokens of a row, and what limits them: `max_length`, or fewer where the model has fewer positions."""
+    asked, room = settings["max_length"], context_length.room_of(model)
+    if room is None or asked <= room:
+        return asked, f"max_length ({asked})"
+    return room, f"all the model takes ({room})"
+
+
+class LiveEngine:
+    """Asks the model that is being trained, greedily, without leaving a trace in the training."""
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self._room = context_length.room_of(model)
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        if any(request.sampling.temperature for request in requests):
+            raise EngineError("the live model is only asked greedily: temperature 0 is wanted")
+        found = [self._prompt(request) for request in requests]
+        answers = {index: it for index, it in enumerate(found) if isinstance(it, ChatResponse)}
+        asked = [(index, it) for index, it in enumerate(found) if not isinstance(it, ChatResponse)]
+        with undisturbed(self.model), torch.no_grad():
+            for start in range(0, len(asked), self.batch_size):
+                batch = asked[start : start + self.batch_size]
+                limits = [requests[index].sampling.max_tokens for index, _ in batch]
+                said = self._batch([prompt for _, prompt in batch], limits)
+                answers |= {index: answer for (index, _), answer in zip(batch, said, strict=True)}
+        return [answers[index] for index in range(len(requests))]
+
+    def close(self) -> None:
+        """Nothing to give back: the model is the trainer's."""
+
+    def _prompt(self, request: ChatRequest) -> list[int] | ChatResponse:
+        """Its tokens, or why it cannot be asked."""
+        try:
+            messages = [message.to_openai() for message in request.messages]
+            (ids,) = encode(self.tokenizer, [messages], request.tools)
+        except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
+            return ChatResponse(error=f"the model's chat template refuses the conversation: {error}")
+        if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):
+            return ChatResponse(error=problem, is_too_long=True)
+        return ids
+
+    def _batch(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[ChatResponse]:
+        began = time.perf_counter()
+        width = max(map(len, prompts))
+        pad = self.tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        ends = _ends(self.model, self.tokenizer)
+        config = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=max(limits),
+            do_sample=False,
+            num_beams=1,
+            repetition_penalty=1.0,
+            use_cache=True,
+            pad_token_id=pad,
+            eos_token_id=ends,
+            disable_compile=True,
+        )
+        with _generation_config(self.model, config):
+            device = self.model.device
+            output = self.model.generate(
+                input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config
+            )[:, width:].tolist()
+        elapsed_ms = (time.perf_counter() - began) * 1000
+        return [
+            self._response(tokens[:limit], prompt, ends, elapsed_ms)
+            for tokens, prompt, limit in zip(output, prompts, limits, strict=True)
+        ]
+
+    def _response(self, tokens: list[int], prompt: list[int], ends: list[int], elapsed_ms: float) -> ChatResponse:
+        end = next((index for index, token in enumerate(tokens) if token in ends), None)
+        kept = tokens if end is None else tokens[:end]
+        text, calls = read_tool_calls(self.tokenizer.decode(kept, skip_special_tokens=True))
+        return ChatResponse(
+            text=text,
+            tool_calls=calls,
+            finish_reason="length" if end is None else "stop",
+            tokens_in=len(prompt),
+            tokens_out=len(kept) + (end is not None),
+            latency_ms=elapsed_ms,
+        )
+
+
+@contextlib.contextmanager
+def undisturbed(model: Any) -> Iterator[None]:
+    """Evaluation mode, then train mode and every random state exactly as they were."""
+    training = model.training
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def save_final(run: Run, model: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
+    """Publish `final/`, the artifact that leaves the run directory, and return its files."""
+    aside = run.work / FINAL
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    if isinstance(model, PeftModel):
+        model.save_pretrained(str(aside), selected_adapters=["default"], safe_serialization=True)
+    else:
+        model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    for path in aside.iterdir():
+        if path.suffix not in _ARTIFACT:
+            path.unlink()
+    files = checkpoints.files_of(aside)
+    checkpoints.move(aside, run.path / FINAL)
+    return files
+
+
+def _base(spec: Spec) -> tuple[Any, Any]:
+    # A LoRA's base does not learn, so on a GPU it need not be kept in 32 bits.
+    frozen = torch.cuda.is_available() and torch.cuda.is_bf16_supported() and spec.mode == "lora"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            spec.base.path,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.bfloat16 if frozen else torch.float32,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError) as error:
+        raise TrainingError("model", f"{spec.base.path} does not load: {error}") from error
+    except Exception as error:  # safetensors raises a class of its own for a damaged file
+        raise TrainingError("model", f"{spec.base.path} does not load: {type(error).__name__}: {error}") from error
+    if not tokenizer.chat_template:
+        raise TrainingError("model", f"{spec.base.path}: its tokenizer has no chat template, and prompts are chats")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, templated(tokenizer)
+
+
+def _with_adapter(run: Run, model: Any, source: Source, *, is_trainable: bool) -> Any:
+    weights = source.path / "adapter_model.safetensors"
+    if not weights.is_file() or not (source.path / "adapter_config.json").is_file():
+        raise TrainingError("adapter", f"{source.path}: adapter_model.safetensors and adapter_config.json are wanted")
+    try:
+        tuned = PeftModel.from_pretrained(model, source.path, is_trainable=is_trainable)
+        with safe_open(weights, "pt") as file:
+            given = set(file.keys())
+    except Exception as error:
+        raise TrainingError("adapter", f"{source.path} does not fit {run.spec.base.path}: {error}") from error
+    wanted = set(get_peft_model_state_dict(tuned))
+    if given != wanted:
+        strange = ", ".join(sorted(given ^ wanted)[:3])
+        raise TrainingError("adapter", f"{source.path} does not fit {run.spec.base.path}: {strange} is not in both")
+    rank = getattr(tuned.peft_config["default"], "r", None)
+    if is_trainable and rank != run.spec.rank:
+        run.warn(f"the adapter that is trained on has rank {rank}; tuning.rank {run.spec.rank} does not apply")
+    return tuned
+
+
+def _lora(spec: Spec) -> LoraConfig:
+    extra = {key.removeprefix("lora."): value for key, value in spec.settings.items() if key.startswith("lora.")}
+    try:
+        return LoraConfig(
+            r=spec.rank,
+            lora_alpha=spec.alpha,
+            task_type="CAUSAL_LM",
+            **{"target_modules": "all-linear", "lora_dropout": 0.0, **extra},
+        )
+    except (TypeError, ValueError) as error:
+        raise TrainingError("bad_spec", f"settings.lora: {error}") from error
+
+
+def _check_digest(source: Source, name: str, kind: str) -> None:
+    if not source.path.is_dir():
+        raise TrainingError(kind, f"{name}.path: {source.path} is no directory")
+    if not source.digest:
+        return
+    try:
+        found = checkpoints.directory_digest(source.path)
+    except OSError as error:
+        raise TrainingError(kind, f"{source.path} cannot be read: {error}") from error
+    if found != source.digest:
+        raise TrainingError(kind, f"{name}.digest: {source.path} has {found}, the spec says {source.digest}")
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    declared = model.generation_config.eos_token_id
+    ends = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
+    return sorted({*ends, tokenizer.eos_token_id} - {None})
+
+
+@contextlib.contextmanager
+def _generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """`generate` fills what looks like a default from the model's own configuration: it must not find another one."""
+    owner = model.get_base_model() if isinstance(model, PeftModel) else model
+    own = owner.generation_config
+    owner.generation_config = config
+    try:
+        yield
+    finally:
+        owner.generation_config = own

@@ -1,0 +1,266 @@
+"""What every trainer shares around TRL's loop: its arguments, its metrics in our names, checkpoints, the end."""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+from flywheel.core.envs import Environment
+from flywheel.core.words import percent
+from workers.trainers import checkpoints
+from workers.trainers.checkpoints import Checkpoint
+from workers.trainers.rewards import HeldOut
+from workers.trainers.run_directory import FINAL, Run
+from workers.trainers.run_failures import TrainingError
+from workers.trainers.run_spec import Data, Spec
+from workers.trainers.trained_policy import LiveEngine, Policy, save_final
+
+METRICS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "entropy": "entropy",
+    "reward": "reward_mean",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "zero_variance_groups",
+    "unscored": "unscored",
+    "completions/mean_length": "completion_length_mean",
+    "completions/max_length": "completion_length_max",
+    "completions/clipped_ratio": "truncated_fraction",
+    "clip_ratio/low_mean": "clip_low",
+    "clip_ratio/high_mean": "clip_high",
+    "clip_ratio/region_mean": "clip_region",
+    "cispo_clip_ratio": "clip_high",
+    "kl": "kl",
+    "num_tokens": "tokens",
+    "mean_token_accuracy": "accuracy",
+    "rewards/margins": "margin",
+    "rewards/accuracies": "pair_accuracy",
+    "logps/chosen": "chosen_logp",
+    "logps/rejected": "rejected_logp",
+}
+"""TRL's name of a metric to ours. `rewards/<part>/mean` and `/std` become `reward/<part>` and `reward_std/<part>`."""
+
+VERSIONS = ("torch", "transformers", "trl", "peft")
+
+
+def canonical(logs: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """What TRL logged in our names, and the names of what was not a number."""
+    metrics: dict[str, float] = {}
+    bad = []
+    for name, value in logs.items():
+        ours = METRICS.get(name)
+        parts = name.split("/")
+        if len(parts) == 3 and parts[0] == "rewards" and parts[2] in ("mean", "std"):
+            ours = f"reward/{parts[1]}" if parts[2] == "mean" else f"reward_std/{parts[1]}"
+        if ours is None:
+            continue
+        if value is None or not math.isfinite(value):
+            bad.append(ours)
+        else:
+            metrics[ours] = value
+    return metrics, bad
+
+
+def config(kind: type[Any], spec: Spec, **fields: Any) -> Any:
+    """A TRL config of a kind: what all trainers share, what this one sets, and what the settings pass on."""
+    settings = spec.settings
+    cuda = torch.cuda.is_available()
+    micro = settings["micro_batch_size"] or settings["batch_size"]
+    shared = {
+        "max_steps": settings["steps"],
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": settings["batch_size"] // micro,
+        "learning_rate": settings["learning_rate"],
+        "lr_scheduler_type": settings["lr_schedule"],
+        "warmup_steps": settings["warmup_steps"],
+        "weight_decay": settings["weight_decay"],
+        "max_grad_norm": settings["max_grad_norm"],
+        "gradient_checkpointing": settings["gradient_checkpointing"],
+        "seed": spec.seed,
+        "data_seed": spec.seed,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not cuda,
+        "bf16": cuda and torch.cuda.is_bf16_supported(),
+        "dataloader_pin_memory": cuda,
+    }
+    passed = {key.removeprefix("trl."): value for key, value in settings.items() if key.startswith("trl.")}
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in passed:
+        if name not in known:
+            raise TrainingError("bad_spec", f"settings.trl.{name}: {kind.__name__} has no such field")
+    try:
+        return kind(**{**shared, **fields, **spec.recipe.fixed, **passed})
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise TrainingError("bad_spec", f"settings: {kind.__name__} refuses them: {error}") from error
+
+
+def drive(run: Run, trainer: Any, policy: Policy, env: Environment, data: Data) -> None:
+    """Train from the newest verified checkpoint, or from the start, to the end or until somebody asks to stop."""
+    spec = run.spec
+    engine = LiveEngine(trainer.model, policy.tokenizer, spec.settings["eval_batch_size"])
+    held_out = HeldOut(run, env, data.held_out, engine)
+    resumed = _resume_from(run)
+    run.event(
+        "training_start",
+        total_steps=spec.settings["steps"],
+        resumed_from=resumed.step if resumed else None,
+        train_rows=len(data.train),
+        held_out_rows=len(data.held_out),
+        parameters=trainer.model.num_parameters(),
+        trainable_parameters=sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad),
+        versions={name: importlib.metadata.version(name) for name in VERSIONS},
+        seed=spec.seed,
+    )
+    trainer.create_model_card = lambda *_, **__: None
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    recorder = Recorder(run, trainer, held_out)
+    trainer.add_callback(recorder)
+    if resumed is not None:
+        run.step = resumed.step
+        recorder.saved = resumed
+        _continue_counters(trainer, resumed)
+    if resumed is not None and resumed.step == spec.settings["steps"]:  # killed between the last step and the end
+        trainer._load_from_checkpoint(str(resumed.path))
+    elif not run.cancelled:
+        if resumed is None:
+            held_out(0)
+        trainer.train(resume_from_checkpoint=str(resumed.path) if resumed else None)
+    _end(run, trainer.model, policy.tokenizer, recorder.saved)
+    shutil.rmtree(run.work, ignore_errors=True)
+
+
+def _resume_from(run: Run) -> Checkpoint | None:
+    found, rejected = checkpoints.newest(run.path, run.spec.digest)
+    for path, reason in rejected:
+        run.warn(f"{path.name} is not used: {reason}")
+    return found
+
+
+def _continue_counters(trainer: Any, resumed: Checkpoint) -> None:
+    """TRL counts tokens and micro-steps from 0 after a resume: the first is shown, by the second it generates."""
+    history = json.loads((resumed.path / "trainer_state.json").read_bytes())["log_history"]
+    tokens = next((row["num_tokens"] for row in reversed(history) if "num_tokens" in row), 0)
+    trainer._total_train_tokens = tokens
+    trainer._step = resumed.step * trainer.args.gradient_accumulation_steps
+
+
+def _end(run: Run, model: Any, tokenizer: Any, saved: Checkpoint | None) -> None:
+    path = f"checkpoints/step-{saved.step}" if saved else None
+    if run.step < run.spec.settings["steps"]:
+        run.event("training_end", status="cancelled", step=run.step, seconds=run.seconds)
+        run.write_result(status="cancelled", step=run.step, checkpoint=path, seconds=run.seconds)
+        return
+    files = save_final(run, model, tokenizer)
+    run.event("training_end", status="completed", step=run.step, seconds=run.seconds)
+    run.write_result(
+        status="completed",
+        step=run.step,
+        checkpoint=path,
+        final=FINAL,
+        files=files,
+        digest=checkpoints.digest_of(files),
+        seconds=run.seconds,
+    )
+
+
+class Recorder(TrainerCallback):
+    """Turns what TRL's loop does into events, evaluations and checkpoints."""
+
+    def __init__(self, run: Run, trainer: Any, held_out: HeldOut) -> None:
+        self.run, self.trainer, self.held_out = run, trainer, held_out
+        self.saved: Checkpoint | None = None
+        self.watch = Watch(run)
+        self._began = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        stop = state.global_step >= state.max_steps or self.run.cancelled
+        control.should_log = True
+        control.should_save = stop or state.global_step % self.run.spec.checkpoint_every == 0
+        control.should_training_stop = stop
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        logs: dict[str, Any] = kwargs["logs"]
+        if "loss" not in logs:  # TRL's closing summary
+            return
+        step = state.global_step
+        metrics, bad = canonical(logs)
+        metrics["step_time_s"] = round(time.perf_counter() - self._began, 4)
+        self.run.event("step", step=step, metrics=metrics)
+        # Before evaluation and checkpoint: weights that are no numbers must not become either.
+        self.watch(step, metrics, bad)
+        self.run.step = step
+        if step % self.run.spec.eval_every == 0 or step >= state.max_steps:
+            self.held_out(step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        aside = self.run.work / f"checkpoint-{step}"
+        self.saved = checkpoints.publish(aside, self.run.path, step, self.run.spec.digest)
+        self.run.event("checkpoint", step=step, path=f"checkpoints/step-{step}", digest=self.saved.digest)
+        checkpoints.prune(self.run.path, self.run.spec.settings["keep_checkpoints"])
+
+
+class Watch:
+    """Looks at each step's metrics for what a person would want to be told. Each warning comes once a spell."""
+
+    DULL, DULL_STEPS = 0.8, 10
+    COLLAPSED, LEAST_ENTROPY = 0.1, 0.01
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.learns_by_trying = run.spec.recipe.data == "tasks"
+        self.dull = self.collapsed = 0
+        self.first_entropy: float | None = None
+        self.missing: set[str] = set()
+
+    def __call__(self, step: int, metrics: Mapping[str, float], bad: list[str]) -> None:
+        for name in ("loss", "grad_norm"):
+            if name in bad:
+                raise TrainingError(
+                    "nan",
+                    f"{name} is not a number at step {step}; the last checkpoint is from before it: "
+                    "lower the learning rate, or look at the rows of that step",
+                )
+        if new := set(bad) - self.missing:
+            self.missing |= new
+            self.run.warn(f"step {step}: no number for {', '.join(sorted(new))}, left out")
+        if not self.learns_by_trying:
+            return
+        self.dull = self.dull + 1 if metrics.get("zero_variance_groups", 0.0) >= self.DULL else 0
+        if self.dull == self.DULL_STEPS:
+            self.run.warn(
+                f"for {self.DULL_STEPS} steps at least {percent(self.DULL)} of the groups had attempts that all scored "
+                "alike, which teaches nothing: easier or harder tasks, or a higher temperature, would help"
+            )
+        self._watch_entropy(metrics.get("entropy"))
+
+    def _watch_entropy(self, entropy: float | None) -> None:
+        if entropy is None:
+            return
+        if self.first_entropy is None:
+            self.first_entropy = entropy
+        low = entropy < max(self.LEAST_ENTROPY, self.COLLAPSED * self.first_entropy)
+        self.collapsed = self.collapsed + 1 if low else 0
+        if self.collapsed == self.DULL_STEPS:
+            self.run.warn(
+                f"entropy fell from {self.first_entropy:.3g} to {entropy:.3g}: the policy has stopped trying other "
+                "answers; a lower learning rate, a higher temperature or entropy_coef would help"
+            )
