@@ -177,7 +177,7 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     """The run's attempts without the run. Gives how many, and how often it asked."""
     from flywheel.core import envs
     from flywheel.core.envs.kinds import KINDS
-    from flywheel.core.rollouts import Sampling, play
+    from flywheel.core.envs.policy_rollouts import Sampling, play
     from flywheel.environments.task_rows import core_task
     from flywheel.evals.submission import attempt_seed
     from workers.jobs import eval_runs

@@ -18,7 +18,8 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, User
 from flywheel.agents.models import Agent, Version
-from flywheel.core import digests, tools, verifiers
+from flywheel.core import digests, verifiers
+from flywheel.core.traces import tools
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.evals.models import AuditOverride
 from flywheel.evals.reward_audit import override

@@ -28,7 +28,7 @@ from flywheel.accounts.upstream import is_metadata
 from flywheel.core.digests import digest
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import GymEpisode, NemoGym, same
-from flywheel.core.replies import Reply, TooLong
+from flywheel.core.network.http_replies import Reply, TooLong
 from flywheel.core.verifiers import GymError
 from workers.engines.openai_engine import Failed, Flow
 

@@ -15,8 +15,8 @@ from django.conf import settings
 from django.db import transaction
 
 from flywheel.accounts.models import Project, RedactionPolicy, User, record
-from flywheel.core.redact import BadRule, Mode, Redactor, Rule, check
-from flywheel.core.redact.rules import MOST_RULES
+from flywheel.core.redaction import BadRule, Mode, Redactor, Rule, check
+from flywheel.core.redaction.redaction_rules import MOST_RULES
 from flywheel.system.sql import planned
 
 DEFAULT = Mode.SECRETS

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from flywheel.accounts import redaction
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.redact import PLACEHOLDER, BadRule, Mode
+from flywheel.core.redaction import PLACEHOLDER, BadRule, Mode
 
 MODES = {
     Mode.SECRETS: "passwords, tokens, keys, cookies, private keys, JWTs, payment cards. What agents work with stays.",

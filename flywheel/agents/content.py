@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.core import tools as tooling
 from flywheel.core.errors import FieldError
+from flywheel.core.traces import tools as tooling
 
 TRANSFORMERS, OPENAI = "transformers", "openai"
 KINDS = {
@@ -98,7 +98,7 @@ def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_tools(value: Any) -> list[dict[str, Any]]:
-    """Tool definitions, as in `flywheel.core.tools`. Raises BadContent."""
+    """Tool definitions, as in `flywheel.core.traces.tools`. Raises BadContent."""
     if problems := tooling.check_definitions(value):
         raise BadContent("tools", "; ".join(problems[:5]))
     if len(value) > MAX_TOOLS:

@@ -8,7 +8,7 @@ from django.db.models.functions import TruncDate
 from django.utils import timezone
 
 from flywheel.agents.models import Agent
-from flywheel.core.stats import proportion
+from flywheel.core.evidence.statistics.estimates import proportion
 
 DAYS = 30
 VERSIONS = 5

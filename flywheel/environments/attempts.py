@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.core.interop.taking import is_held_out
+from flywheel.core.interop.foreign_tasks import is_held_out
 from flywheel.environments.models import Split, Task
 from flywheel.trajectories.models import Source, Trajectory
 

@@ -17,7 +17,7 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 from flywheel.accounts.models import Project, User, record
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.interop.writing import FORMATS, CannotExport, Export, File, uncarried
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, File, uncarried
 from flywheel.environments import ledger
 from flywheel.environments.models import EnvironmentVersion, Opening, Split, TaskSet
 from flywheel.environments.task_rows import core_task

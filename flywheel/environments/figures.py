@@ -7,7 +7,7 @@ from typing import Any
 from django.db.models import Avg, Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
-from flywheel.core.stats import Estimate, clustered_rate, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.buckets import name_of
 

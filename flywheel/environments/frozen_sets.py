@@ -6,10 +6,10 @@ from dataclasses import replace
 from django.db import transaction
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.contamination import Item, duplicates, item_of_task
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.stats import PERMUTE_BELOW
+from flywheel.core.evidence.contamination import Item, duplicates, item_of_task
+from flywheel.core.evidence.statistics.estimates import PERMUTE_BELOW
 from flywheel.core.text.normal_form import normalise
 from flywheel.environments import ledger
 from flywheel.environments.environment_versions import CannotMake, check_name, latest

@@ -9,7 +9,7 @@ from django.db import transaction
 from flywheel.accounts.models import User, record
 from flywheel.core.digests import digest
 from flywheel.core.envs import build
-from flywheel.core.interop.taking import CannotTake, source_of, task_of
+from flywheel.core.interop.foreign_tasks import CannotTake, source_of, task_of
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, EnvironmentVersion, Task
 from flywheel.environments.prove import begun, common_wrong, prove

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.interop.taking import KINDS
+from flywheel.core.interop.foreign_tasks import KINDS
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.import_tasks import AT_ONCE, MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import Environment, Split

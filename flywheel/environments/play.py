@@ -17,7 +17,7 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment as Played
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.rollouts import ChatResponse, broken_off
+from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.core.verifiers.rubric import needs

@@ -7,10 +7,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import User, record
-from flywheel.core import tools
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.traces import Conversation, Message, Trace, speaking
+from flywheel.core.traces import Conversation, Message, Trace, speaking, tools
 from flywheel.environments.attempts import attempt_of
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, Task

@@ -19,7 +19,7 @@ from flywheel.accounts.models import Project, User, record
 from flywheel.agents.models import Agent
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.errors import FieldError
-from flywheel.core.stats import MIN_CLUSTERS
+from flywheel.core.evidence.statistics.estimates import MIN_CLUSTERS
 from flywheel.environments.environment_versions import CannotMake, check_name
 from flywheel.environments.models import Split, Suite, TaskSet
 

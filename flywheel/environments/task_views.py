@@ -10,8 +10,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.tools import parse_call
 from flywheel.core.traces import Message
+from flywheel.core.traces.tools import parse_call
 from flywheel.environments import figures, ledger, variant_views
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Split, Task, TaskSet

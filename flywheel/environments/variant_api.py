@@ -8,7 +8,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.variants import Entity, Spec
+from flywheel.core.envs.task_variants import Entity, Spec
 from flywheel.environments import environment_versions, variants
 from flywheel.environments.generation_api import GenerationOut
 from flywheel.environments.models import Generation

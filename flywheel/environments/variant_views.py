@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.variants import MOST, READ, Spec
+from flywheel.core.envs.task_variants import MOST, READ, Spec
 from flywheel.environments import variants
 from flywheel.environments.models import Task
 

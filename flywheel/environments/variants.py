@@ -14,10 +14,11 @@ from itertools import islice
 from django.db import transaction
 
 from flywheel.accounts.models import User, record
-from flywheel.core import envs, variants
+from flywheel.core import envs
+from flywheel.core.envs import task_variants
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.task_variants import CannotVary, Entity, Spec
 from flywheel.core.text.normal_form import normalise
-from flywheel.core.variants import CannotVary, Entity, Spec
 from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import MEASURED, Generation, Split, Task
 from flywheel.environments.task_rows import core_task
@@ -30,7 +31,7 @@ PERSONAL = ("name", "email", "id")
 
 def offered(task: Task) -> list[Entity]:
     """What can be swapped in a task; nothing where somebody else's server judges, for it knows its own rows alone."""
-    return [] if KINDS[task.environment.kind].is_external else variants.entities(core_task(task))
+    return [] if KINDS[task.environment.kind].is_external else task_variants.entities(core_task(task))
 
 
 @transaction.atomic
@@ -50,7 +51,7 @@ def submit(
         raise CannotMake(f"seed: {seed} is not from 0 to {2**31 - 1}")
     latest(task.environment)
     try:
-        variants.check(core_task(task), spec)
+        task_variants.check(core_task(task), spec)
     except CannotVary as error:
         raise CannotMake(str(error)) from None
     job, is_new = Generation.submit(
@@ -90,7 +91,7 @@ def made(job: Generation) -> Iterator[envs.Task]:
     def forbidden(entity: Entity, value: str) -> bool:
         return entity.kind in PERSONAL and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", told) is not None
 
-    found = variants.make(
+    found = task_variants.make(
         core_task(origin), Spec.from_json(job.options), seed=job.seed, taken=taken, forbidden=forbidden
     )
     return islice(found, job.count)

@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
-from flywheel.core.verifiers.parts import TYPES
+from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.edge.jobs import StaleState
 from flywheel.environments import proving, trials
 from flywheel.environments.environment_versions import CannotMake, latest

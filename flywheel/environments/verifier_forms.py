@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.verifiers import VerifierError
-from flywheel.core.verifiers.parts import TYPES, Setting, Type
 from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
+from flywheel.core.verifiers.rubric_parts import TYPES, Setting, Type
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import EnvironmentVersion
 

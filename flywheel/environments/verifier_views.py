@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
-from flywheel.core.verifiers.parts import TYPES
+from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments import proving, trials

@@ -16,9 +16,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core import verifiers
-from flywheel.core.buckets import Bucket
+from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
-from flywheel.core.interop import taking
+from flywheel.core.interop import foreign_tasks
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import FINISHED
 from flywheel.edge.paging import BadCursor, about, keyset
@@ -232,7 +232,7 @@ def environment_page(
         {
             "environment": row,
             "kind": kind,
-            "takes_rows": row.kind in taking.KINDS,
+            "takes_rows": row.kind in foreign_tasks.KINDS,
             "version": version,
             "versions": versions.defer("config", "verifier")[:20],
             "tally": tally,

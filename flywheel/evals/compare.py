@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.core.compare import compare
+from flywheel.core.evidence.statistics.arm_comparison import compare
 from flywheel.edge.jobs import State
 from flywheel.environments import leaks
 from flywheel.environments.models import MEASURED, Split

@@ -7,7 +7,7 @@ from django.db.models import Count, Q
 from django.urls import reverse
 
 from flywheel.accounts.models import Project
-from flywheel.core.metrics import METRICS
+from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.core.verifiers import AWAY
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import Engine, EvalRun

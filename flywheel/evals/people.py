@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import User
-from flywheel.core.stats import Estimate, cohen_kappa, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals.models import EvalRun, Rescored, Result, RewardAuditItem

@@ -14,7 +14,7 @@ from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, W
 
 from flywheel.accounts.models import User, record
 from flywheel.core import envs, verifiers
-from flywheel.core.stats import Estimate, clustered_rate
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import EnvironmentVersion, Split

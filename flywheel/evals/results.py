@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connection
 
 from flywheel.core.digests import canonical
-from flywheel.core.rollouts import ChatResponse, Rollout
+from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.verifiers import Verdict
 from flywheel.evals.models import EvalRun
 from flywheel.trajectories.formats.reading import count, text

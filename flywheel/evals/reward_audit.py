@@ -20,7 +20,7 @@ from flywheel.accounts.models import Project, User, record
 from flywheel.core import verifiers
 from flywheel.core.digests import canonical
 from flywheel.core.errors import FieldError
-from flywheel.core.reward_audit import LEAST, MOST, Judgement, draw, examine, spread
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, draw, examine, spread
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State

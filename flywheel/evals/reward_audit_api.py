@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.refs import UnknownReference, find_version
-from flywheel.core.reward_audit import LEAST, MOST
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals import reward_audit as verbs
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem

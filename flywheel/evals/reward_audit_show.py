@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import Count
 
 from flywheel.accounts.models import User
-from flywheel.core.reward_audit import RULE
+from flywheel.core.evidence.reward_audit_rule import RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audit import Answer, answered
 from flywheel.evals.solved import solve_rates

@@ -13,7 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.agents.refs import UnknownReference, find_version
-from flywheel.core.reward_audit import LEAST, MOST, RULE
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.evals import reward_audit as verbs

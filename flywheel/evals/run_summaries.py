@@ -4,8 +4,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from flywheel.core.metrics import Row, clusters_of, pass_at_k, pass_hat_k, slices, solve_rates, summarise
-from flywheel.core.stats import Estimate, clustered_rate
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
+from flywheel.core.evidence.statistics.eval_metrics import (
+    Row,
+    clusters_of,
+    pass_at_k,
+    pass_hat_k,
+    slices,
+    solve_rates,
+    summarise,
+)
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
 

@@ -25,7 +25,7 @@ from flywheel.agents import artifacts, lora
 from flywheel.agents.content import TRANSFORMERS
 from flywheel.agents.lora import NotServable
 from flywheel.agents.models import Agent, Version
-from flywheel.core.replies import Reply
+from flywheel.core.network.http_replies import Reply
 from flywheel.edge.jobs import State
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.system import env

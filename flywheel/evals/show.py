@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flywheel.accounts.models import Project
-from flywheel.core.metrics import METRICS
+from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.environments.models import Task
 from flywheel.evals import apart
 from flywheel.evals.compare import doubts

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from django.db.models import Count, Q
 
-from flywheel.core.fixes import LEARNABLE
-from flywheel.core.stats import Estimate, proportion
+from flywheel.core.evidence.fix_ladder import LEARNABLE
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.evals.models import EvalRun
 
 

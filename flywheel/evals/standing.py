@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
-from flywheel.core.words import percent
+from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit

@@ -16,7 +16,7 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.digests import digest
-from flywheel.core.suites import Tried
+from flywheel.core.evidence.suite_rules import Tried
 from flywheel.core.verifiers import AWAY
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite

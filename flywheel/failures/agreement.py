@@ -11,10 +11,10 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, QuerySet
 
 from flywheel.accounts.models import Project
-from flywheel.core.agreement import Pair, krippendorff_alpha, pairs
-from flywheel.core.agreement import by_value as alphas
-from flywheel.core.buckets import Bucket
-from flywheel.core.stats import Estimate, proportion
+from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.evidence.statistics.reviewer_agreement import Pair, krippendorff_alpha, pairs
+from flywheel.core.evidence.statistics.reviewer_agreement import by_value as alphas
 from flywheel.failures.buckets import every
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.trajectories.models import Source

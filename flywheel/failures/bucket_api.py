@@ -9,7 +9,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.buckets import Bucket
+from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.failures import buckets, counts, life
 
 router = Router(tags=["failures"])

@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures.buckets import DESCRIPTION_LIMIT, EDITABLE, SHORTCUTS, BadBucket, Wanted, of_project
 from flywheel.failures.models import ProjectBucket
 

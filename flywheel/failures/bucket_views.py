@@ -11,8 +11,8 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission, Project
-from flywheel.core.buckets import BUCKETS, Bucket
-from flywheel.core.stats import proportion
+from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures import bucket_forms, buckets, counts, detectors, life, queue
 from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket, Severity
 from flywheel.failures.project_reviewers import reviewers

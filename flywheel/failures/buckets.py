@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.buckets import BUCKETS, Bucket
+from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.failures.models import ProjectBucket
 from flywheel.trajectories.buckets import every, forget, name_of
 

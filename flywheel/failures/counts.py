@@ -9,8 +9,8 @@ from django.db.models import Count, Max, Min, QuerySet
 from django.db.models.functions import TruncDate
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import Bucket
-from flywheel.core.stats import proportion
+from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures.buckets import every
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.metrics import last_day

@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.core.buckets import Context
-from flywheel.core.buckets import Proposal as Proposed
-from flywheel.core.buckets import detect as run_detectors
+from flywheel.core.detectors.standard_buckets import Context
+from flywheel.core.detectors.standard_buckets import Proposal as Proposed
+from flywheel.core.detectors.standard_buckets import detect as run_detectors
 from flywheel.core.traces import Trace, told_twice
 from flywheel.failures import detectors, fill
 from flywheel.failures.models import DetectorSetting

@@ -11,8 +11,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission
-from flywheel.core.buckets import DETECTORS
-from flywheel.core.stats import Estimate
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.edge.paging import about
 from flywheel.failures import agreement as agreeing
 from flywheel.failures import detectors, measures, queue

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.buckets import BUCKETS, DETECTORS, Detector
+from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Detector
 from flywheel.failures.buckets import BadBucket, of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
 from flywheel.system.sql import bound

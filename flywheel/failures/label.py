@@ -10,9 +10,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical
-from flywheel.core.episodes import every_text
+from flywheel.core.traces import tools as tooling
+from flywheel.core.traces.episodes import every_text
 from flywheel.failures import life, settle
 from flywheel.failures.buckets import every, name_of, of_project
 from flywheel.failures.models import Decision, Failure

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.failures.buckets import offered
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers

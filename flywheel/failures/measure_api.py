@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.failures import agreement, detectors, measures
 from flywheel.failures.buckets import BadBucket
 from flywheel.failures.detector_words import ABOUT

@@ -19,8 +19,8 @@ from datetime import date, datetime, timedelta
 from django.db.models import Min, QuerySet
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import BUCKETS, DETECTORS, Bucket, Detector
-from flywheel.core.stats import Estimate, proportion
+from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Bucket, Detector
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.failures import detectors as detecting
 from flywheel.failures.buckets import every
 from flywheel.failures.models import OPEN, DetectorSetting, Failure, QueueItem, Rule

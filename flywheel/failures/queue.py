@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.paging import about, beyond
 from flywheel.failures.buckets import every, name_of
 from flywheel.failures.models import Failure, Proposal, Review

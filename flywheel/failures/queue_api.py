@@ -9,7 +9,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
-from flywheel.core.stats import Estimate
+from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures import agreement, fill, give, make_queue, progress
 from flywheel.failures import take as taking

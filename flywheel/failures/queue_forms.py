@@ -8,7 +8,7 @@ from django import forms
 from django.http import QueryDict
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.paging import about
 from flywheel.failures.buckets import offered
 from flywheel.failures.make_queue import AT_MOST, LONGEST, BadQueue, Wanted

@@ -14,9 +14,9 @@ from django.db.models import Max, Min, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core import clusters as grouping
-from flywheel.core import similarity
-from flywheel.core.similarity import Space
+from flywheel.core.evidence.similarity import average_linkage as grouping
+from flywheel.core.evidence.similarity import failure_similarity
+from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.failures import buckets
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_read import failures_of, hold, keep, sketches_of, terms_of, unread
@@ -36,9 +36,9 @@ APART: Final[dict[str, float]] = {Fineness.COARSE: 0.65, Fineness.MEDIUM: 0.5, F
 CLOSER = 0.9
 """A cluster is taken apart where its parts are further apart than this share of its own members' distance."""
 WEIGHTS: Final[dict[str, dict[str, float]]] = {
-    By.BOTH: similarity.WEIGHTS,
-    By.TEXT: similarity.TEXT_ALONE,
-    By.CALLS: similarity.CALLS_ALONE,
+    By.BOTH: failure_similarity.WEIGHTS,
+    By.TEXT: failure_similarity.TEXT_ALONE,
+    By.CALLS: failure_similarity.CALLS_ALONE,
 }
 DAYS = (0, 1, 7, 30, 90)
 """Periods that a clustering may look back; 0 is for everything."""
@@ -199,8 +199,8 @@ def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Descr
     """What the rows at these places have in common. `keys` are those of all rows."""
     found = grouping.measure(space, places)
     typical = sorted(range(len(places)), key=lambda at: -found.likeness[at])[:NAMED_BY]
-    names = similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())
-    shared = similarity.telling(found.weights, space, names)
+    names = failure_similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())
+    shared = failure_similarity.telling(found.weights, space, names)
     columns = {
         "words": [plain(word)[:120] for word in shared.words],
         "calls": [plain(call)[:LONGEST_CALL] for call in shared.calls],

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import transaction
 
 from flywheel.accounts.models import User, record
-from flywheel.core.similarity import Space
+from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.edge.jobs import FINISHED, State
 from flywheel.failures import similar
 from flywheel.failures.models import Cluster, Clustering, Member

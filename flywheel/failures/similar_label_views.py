@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures import buckets, similar_label
 from flywheel.failures.buckets import BadBucket
 from flywheel.failures.label import BadLabel

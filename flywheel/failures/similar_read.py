@@ -14,8 +14,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.core import similarity
-from flywheel.core.similarity import METHOD, PARTS, Near, Terms
+from flywheel.core.evidence.similarity import failure_similarity
+from flywheel.core.evidence.similarity.failure_similarity import METHOD, PARTS, Near, Terms
 from flywheel.core.traces import Trace
 from flywheel.failures.models import Cluster, Failure, Proposal, Sketch
 from flywheel.system.sql import bound
@@ -54,7 +54,7 @@ def terms_of(keys: Sequence[int]) -> dict[int, Terms]:
     for pk, trace in _traces(keys, where):
         step, said = where.get(pk, ("", ""))
         try:
-            found[pk] = similarity.read(trace, step, said)
+            found[pk] = failure_similarity.read(trace, step, said)
         except Exception:
             # One that is nested beyond all reason must not keep the others from being compared.
             log.exception("trajectory %s cannot be compared", trace.trace_id)
@@ -118,7 +118,7 @@ def keep(keys: Sequence[int]) -> int:
 
 def _write(keys: Sequence[int]) -> int:
     read_at = timezone.now()
-    packed = {pk: similarity.pack(terms) for pk, terms in terms_of(keys).items()}
+    packed = {pk: failure_similarity.pack(terms) for pk, terms in terms_of(keys).items()}
     with transaction.atomic():
         rows = [
             Sketch(trajectory_id=pk, project_id=project, read_at=read_at, method=METHOD, **packed[pk])
@@ -201,7 +201,7 @@ def neighbours(trajectory: Trajectory, most: int = 20) -> Neighbours:
         .values_list("trajectory_id", *PARTS)[: AMONG + 1]
     )
     every = list(rows)
-    found = similarity.nearest(mine, [_packed(parts) for _, *parts in every[:AMONG]], most)
+    found = failure_similarity.nearest(mine, [_packed(parts) for _, *parts in every[:AMONG]], most)
     keys = [every[near.at][0] for near in found]
     shown = Trajectory.objects.select_related("version__agent", "agent").in_bulk(keys)
     pairs = [(shown[pk], near) for pk, near in zip(keys, found, strict=True) if pk in shown]

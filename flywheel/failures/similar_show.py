@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from flywheel.core import episodes
-from flywheel.core.traces import Trace
+from flywheel.core.traces import Trace, episodes
 from flywheel.failures.models import Cluster, Clustering
 from flywheel.system.sql import bound
 from flywheel.trajectories.load import complete, step_of

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.failures import correction, desk, forms, queue, queue_desk, review
 from flywheel.failures.buckets import offered
 from flywheel.failures.label import Superseded, describe, tools_of, undo

@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 
-from flywheel.core.gate import Policy as Rules
+from flywheel.core.evidence.gate import Policy as Rules
 
 
 class DecisionForm(forms.Form):

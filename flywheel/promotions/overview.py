@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.agents.models import Agent, Version
-from flywheel.core.stats import Estimate, clustered_rate, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit

@@ -5,7 +5,7 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.gate import Policy as Rules
+from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.promotions.models import Policy
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.models import User, record
-from flywheel.core.compare import compare, difference
 from flywheel.core.digests import digest
-from flywheel.core.gate import Evidence, decide
-from flywheel.core.gate import Policy as Rules
-from flywheel.core.metrics import Row
+from flywheel.core.evidence.gate import Evidence, decide
+from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.statistics.arm_comparison import compare, difference
+from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals import apart

@@ -16,9 +16,9 @@ from django.db import transaction
 
 from flywheel.accounts.models import User, record
 from flywheel.core import verifiers
-from flywheel.core.compare import difference
-from flywheel.core.gate import Policy as Rules
-from flywheel.core.gate import confirm, detectable, spending
+from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate import confirm, detectable, spending
+from flywheel.core.evidence.statistics.arm_comparison import difference
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember

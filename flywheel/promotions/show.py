@@ -7,7 +7,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
-from flywheel.core.gate import Policy as Rules
+from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.environments.ledger import openings
 from flywheel.evals.show import comparison_context
 from flywheel.promotions import sealed, suites

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
-from flywheel.core.suites import Finding, judge_mean, judge_no_break, judge_no_failure
+from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite

@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from flywheel.core.buckets import Bucket, name_of
+from flywheel.core.detectors.standard_buckets import Bucket, name_of
 from flywheel.core.verifiers import CAUSES
 
 register = template.Library()

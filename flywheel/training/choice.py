@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from flywheel.core.errors import FieldError
-from flywheel.core.fixes import LEARNABLE
+from flywheel.core.evidence.fix_ladder import LEARNABLE
 from flywheel.core.verifiers import PASS
 
 FORMS: Final = {

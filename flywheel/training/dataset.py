@@ -22,8 +22,8 @@ from django.db.models import Max
 
 from flywheel.accounts.models import Project, User, record
 from flywheel.core import digests, envs
-from flywheel.core.contamination import alike, item_of_row, key_of_row
 from flywheel.core.errors import FieldError
+from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
 from flywheel.environments.environment_versions import CannotMake, check_name

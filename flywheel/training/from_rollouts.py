@@ -12,9 +12,9 @@ from django.db import transaction
 
 from flywheel.accounts.models import User
 from flywheel.core import envs
-from flywheel.core.contamination import key_of_row
+from flywheel.core.evidence.contamination import key_of_row
+from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
-from flywheel.core.words import percent
 from flywheel.environments.models import Task
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun

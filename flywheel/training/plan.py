@@ -9,11 +9,11 @@ from typing import Any
 from django.db.models import Count, Max, Min, Q
 
 from flywheel.agents.models import Version
-from flywheel.core.contamination import Report
-from flywheel.core.fixes import LEARNABLE
-from flywheel.core.metrics import Row, clusters_of, task_samples
-from flywheel.core.stats import Variance, minimum_detectable, variance_components
-from flywheel.core.words import percent
+from flywheel.core.evidence.contamination import Report
+from flywheel.core.evidence.fix_ladder import LEARNABLE
+from flywheel.core.evidence.statistics.estimates import Variance, minimum_detectable, variance_components
+from flywheel.core.evidence.statistics.eval_metrics import Row, clusters_of, task_samples
+from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet

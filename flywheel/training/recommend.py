@@ -8,9 +8,9 @@ from typing import Any
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core import envs, recipes
-from flywheel.core.fixes import Evidence, Fix, recommend
-from flywheel.core.metrics import pass_at_k
-from flywheel.core.stats import Estimate
+from flywheel.core.evidence.fix_ladder import Evidence, Fix, recommend
+from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.core.evidence.statistics.eval_metrics import pass_at_k
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun

@@ -18,11 +18,11 @@ from django.db import transaction
 from django.db.models import Count, F
 
 from flywheel.accounts.models import User, record
-from flywheel.core import near
 from flywheel.core.digests import canonical
+from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.text.normal_form import normalise
+from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
-from flywheel.core.words import percent
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.void import void_of
@@ -299,8 +299,8 @@ def _repeats(texts: Mapping[int, tuple[str, str]], likeness: float) -> dict[int,
     found: dict[int, tuple[int, float]] = {}
     stays: list[tuple[int, list[Any]]] = []
     for pk, pair in texts.items():
-        ours = [near.shingles(text) for text in pair]
-        likes = [(other, min(map(near.jaccard, ours, theirs))) for other, theirs in stays]
+        ours = [near_duplicates.shingles(text) for text in pair]
+        likes = [(other, min(map(near_duplicates.jaccard, ours, theirs))) for other, theirs in stays]
         twin, like = max(likes, key=itemgetter(1), default=(0, 0.0))
         if like >= likeness:
             found[pk] = (twin, like)

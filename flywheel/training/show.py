@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
-from flywheel.core.words import percent
+from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.core import episodes
-from flywheel.core.traces import Trace
+from flywheel.core.traces import Trace, episodes
 from flywheel.trajectories.load import complete, step_of
 from flywheel.trajectories.models import Step, Trajectory
 

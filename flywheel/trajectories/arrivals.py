@@ -16,9 +16,9 @@ import orjson
 
 from flywheel.core import traces
 from flywheel.core.digests import canonical
-from flywheel.core.redact import Redactor
-from flywheel.core.tools import parse_call
+from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Message, Outcome
+from flywheel.core.traces.tools import parse_call
 from flywheel.trajectories import redaction
 from flywheel.trajectories.formats import dialects, judgments, otlp, plans
 from flywheel.trajectories.formats.judgments import Judgment

@@ -3,8 +3,8 @@
 from typing import Any
 
 from flywheel.accounts.models import Project
-from flywheel.core import buckets as core
-from flywheel.core.buckets import BUCKETS, Bucket
+from flywheel.core.detectors import standard_buckets as core
+from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.edge.prepared_queries import Standing, naming
 
 _OWN = Standing(lambda project: naming(Project, "buckets", project))

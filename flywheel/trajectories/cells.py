@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Project
-from flywheel.core.buckets import Bucket, name_of
+from flywheel.core.detectors.standard_buckets import Bucket, name_of
 from flywheel.system.sql import planned
 from flywheel.templatetags.flywheel import NOTHING, count, duration, mark_outcome, money, number, relative, tokens
 from flywheel.trajectories import buckets

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.accounts.redaction import redactor_of
-from flywheel.core import redact
-from flywheel.core.redact import Redactor
+from flywheel.core import redaction
+from flywheel.core.redaction import Redactor
 from flywheel.trajectories import announce, beside, ledger, rows
 from flywheel.trajectories.formats import judgments, otlp
 from flywheel.trajectories.formats.logs import LogEvent, Logs
@@ -67,7 +67,7 @@ def store_logs(project: Project, sent: Logs, *, sha256: str = "", key: ApiKey | 
             duplicate=len(kept) - len(attached.events),
             rejected=len(sent.rejected),
             problems=[{"at": item.at, "reason": item.reason} for item in problems[:PROBLEMS_KEPT]],
-            warnings=redact.warnings(redactions),
+            warnings=redaction.warnings(redactions),
             redactions=dict(redactions),
             redactor=redactor.version,
         )

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from flywheel.accounts.models import Project
 from flywheel.accounts.redaction import redactor_of
-from flywheel.core.redact import Redactor
+from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Outcome
 from flywheel.trajectories import announce, beside, rows
 from flywheel.trajectories.arrivals import fit

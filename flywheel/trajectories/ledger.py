@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from django.db import connection
 
-from flywheel.core.redact import Redactor
+from flywheel.core.redaction import Redactor
 from flywheel.system.sql import planned
 from flywheel.trajectories import redaction
 from flywheel.trajectories.models import Batch, Quarantined

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.core.stats import Estimate, proportion
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.trajectories import daily, grammar
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.query import Query, parse

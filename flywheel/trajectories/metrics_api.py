@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.stats import Estimate
+from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.trajectories import grammar, metrics
 
 router = Router(tags=["trajectories"])

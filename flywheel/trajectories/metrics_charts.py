@@ -5,8 +5,8 @@ from datetime import date
 from typing import Any
 from urllib.parse import urlencode
 
-from flywheel.core.buckets import Bucket, name_of
-from flywheel.core.stats import Estimate
+from flywheel.core.detectors.standard_buckets import Bucket, name_of
+from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.trajectories import grammar
 from flywheel.trajectories.metrics import BY, Figures, Metrics
 

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.stats import Estimate
+from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.trajectories import metrics, metrics_charts
 from flywheel.trajectories.buckets import every
 from flywheel.trajectories.metrics import Figures

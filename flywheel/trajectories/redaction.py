@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from flywheel.core import traces
-from flywheel.core.redact import Mode, Redactor
+from flywheel.core.redaction import Mode, Redactor
 from flywheel.core.traces import Intervention, Message
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.formats.spans import Span

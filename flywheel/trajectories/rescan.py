@@ -20,7 +20,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import connection, models, transaction
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.core.redact import Finding, Redactor
+from flywheel.core.redaction import Finding, Redactor
 from flywheel.trajectories import facts, redaction
 from flywheel.trajectories.blobs import restore, spill
 from flywheel.trajectories.ingest import Refused, decompress

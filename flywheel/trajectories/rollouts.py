@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from flywheel.core.rollouts import ChatResponse, Rollout
+from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message, Outcome, Step, Trace
 
 

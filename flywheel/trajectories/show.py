@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flywheel.core import traces
-from flywheel.core.tools import parse_call
 from flywheel.core.traces import Conversation, Message
+from flywheel.core.traces.tools import parse_call
 from flywheel.edge.prepared_queries import Standing
 from flywheel.system.sql import bound
 from flywheel.trajectories.conversation_turns import Turn

@@ -31,8 +31,9 @@ from django.utils import timezone
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.accounts.redaction import redactor_of
 from flywheel.agents.models import Version
-from flywheel.core import redact, traces
-from flywheel.core.redact import Redactor
+from flywheel.core import redaction as redact
+from flywheel.core import traces
+from flywheel.core.redaction import Redactor
 from flywheel.trajectories import announce, arrivals, beside, facts, ledger, naming, places, redaction, rows, sums
 from flywheel.trajectories.arrivals import Arrival, Reader, Said, fit
 from flywheel.trajectories.formats import as_spans, otlp

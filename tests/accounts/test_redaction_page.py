@@ -7,7 +7,7 @@ from django.test import Client
 
 from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry, RedactionPolicy, User
-from flywheel.core.redact import BadRule
+from flywheel.core.redaction import BadRule
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db

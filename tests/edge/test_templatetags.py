@@ -13,8 +13,8 @@ from django.http import QueryDict
 from django.template import engines
 from django.test import RequestFactory
 
-from flywheel.core import words
-from flywheel.core.stats import Estimate
+from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.core.text import number_words
 from flywheel.templatetags import flywheel as tags
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +31,12 @@ def plain(text: str) -> str:
 
 def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
     """`64 %`, never `64%`. A game's words are part of its task's digest, and the turn's are for a terminal."""
-    assert [words.percent(0.642), words.percent(0.642, 1), words.percent(1.0)] == ["64 %", "64.2 %", "100 %"]
-    assert plain(tags.percent(0.642)) == words.percent(0.642, 1)
+    assert [number_words.percent(0.642), number_words.percent(0.642, 1), number_words.percent(1.0)] == [
+        "64 %",
+        "64.2 %",
+        "100 %",
+    ]
+    assert plain(tags.percent(0.642)) == number_words.percent(0.642, 1)
     sources = [path for room in ("flywheel", "workers") for path in (ROOT / room).rglob("*.py")]
     glued = {str(path.relative_to(ROOT)) for path in sources if re.search(r":\.\d%\}", path.read_text())}
     assert glued <= {"flywheel/core/envs/tictactoe.py", "workers/programs/turn.py"}

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import Scope
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
 from flywheel.core.verifiers import Runners
 from flywheel.edge.jobs import State

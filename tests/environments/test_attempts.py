@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from flywheel.core import envs, tools
-from flywheel.core.interop import gym
+from flywheel.core import envs
+from flywheel.core.interop import gym_server
 from flywheel.core.interop.bundle import identity
+from flywheel.core.traces import tools
 from flywheel.environments.attempts import Attempt, attempt_of
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Split, Task
@@ -32,7 +33,7 @@ def row_of(format: str, task: Task) -> dict[str, Any]:
     prompt = [{"role": "user", "content": task.prompt}]
     if format == "nemo_gym":
         env = envs.build(environment.kind, version.config, version.verifier)
-        (line,) = gym.lines(env, iter([(task.split, pure)]), environment=f"{environment.name}@1", agent="agent")
+        (line,) = gym_server.lines(env, iter([(task.split, pure)]), environment=f"{environment.name}@1", agent="agent")
         output = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": WRONG}]}
         return {**json.loads(line), "response": {"output": [output]}, "reward": 0.0}
     if format == "classic":

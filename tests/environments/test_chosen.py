@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.core import tools
+from flywheel.core.traces import tools
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.label import decide

@@ -13,9 +13,9 @@ from django.urls import reverse
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.envs.workplace.templates import HELD_OUT
-from flywheel.core.envs.workplace.tools import TOOLS
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.workplace.request_templates import HELD_OUT
+from flywheel.core.envs.workplace.world_tools import TOOLS
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments import generate

@@ -10,7 +10,7 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.core.envs import Say, Table, Task, always, token_limit_of
 from flywheel.core.envs.kinds import KINDS, Kind
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, Verify, guarded
 from flywheel.environments.frozen_sets import freeze

@@ -13,7 +13,7 @@ from django.urls import reverse
 from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments import environment_versions, generate, play_state, trials

@@ -13,10 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import Scope, User
-from flywheel.core import envs, tools
+from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.core.traces import Message, ToolCall, Trace, tools
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
 from flywheel.environments import proving, recorded_tasks, trials
 from flywheel.environments.bulk import tasks_from_all

@@ -9,8 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, Scope, User
-from flywheel.core import tools
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, ToolCall, tools
 from flywheel.environments.bulk import tasks_from_all, without_task
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, Split, Task

@@ -13,8 +13,8 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core import envs
-from flywheel.core.interop import gym
-from flywheel.core.variants import Spec
+from flywheel.core.envs.task_variants import Spec
+from flywheel.core.interop import gym_server
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import State
 from flywheel.environments import generate, variants
@@ -84,7 +84,7 @@ def test_a_variant_is_synthetic_wherever_it_goes(task: Task, cast: Cast, build: 
     import_tasks(environment=there, lines=[json.dumps(row).encode() for row in rows], actor=cast.builder)
     assert dict(there.tasks.values_list("prompt", "is_synthetic")) == {task.prompt: False, made.prompt: True}
     env = envs.build("tool_call", there.latest.config, there.latest.verifier)
-    lines = gym.lines(env, iter([("train", core_task(made))]), environment="there@1", agent="agent")
+    lines = gym_server.lines(env, iter([("train", core_task(made))]), environment="there@1", agent="agent")
     served = build.environment("served")
     row = json.loads(next(iter(lines)))
     row["verifier_metadata"]["ground_truth"] = [made.target]

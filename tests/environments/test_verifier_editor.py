@@ -12,8 +12,8 @@ from django.urls import reverse
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
 from flywheel.core.verifiers import NO_RUNNERS
-from flywheel.core.verifiers.parts import TYPES
 from flywheel.core.verifiers.rubric import read
+from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.environments import environment_versions, trials
 from flywheel.environments.models import (
     Environment,

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.agents.models import Artifact, Version
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import submission

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.environments.models import Task, TaskSet
 from flywheel.evals import grid
 from flywheel.evals.models import EvalRun

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.core.rollouts import ChatResponse, Rollout
+from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict, unscored
 from flywheel.environments.task_rows import core_task

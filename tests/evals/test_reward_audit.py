@@ -11,7 +11,8 @@ from django.utils import timezone
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Version
-from flywheel.core import tools, verifiers
+from flywheel.core import verifiers
+from flywheel.core.traces import tools
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals import reward_audit as verbs

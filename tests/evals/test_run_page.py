@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.core.rollouts import ChatRequest, ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import State
 from flywheel.evals import facts, matrix
 from flywheel.evals.models import EvalRun

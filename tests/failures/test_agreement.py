@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.core.stats import proportion
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures import agreement
 from flywheel.failures.agreement import Decided
 from flywheel.failures.label import decide, undo

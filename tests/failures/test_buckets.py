@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.models import AuditEntry, Project, User
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.failures import counts
 from flywheel.failures.buckets import BadBucket, Wanted, archive, change, define, every, family, name_of, of_project

@@ -8,10 +8,9 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from flywheel.core import episodes, tools
-from flywheel.core.buckets import Context
-from flywheel.core.buckets import detect as run_detectors
-from flywheel.core.traces import Trace
+from flywheel.core.detectors.standard_buckets import Context
+from flywheel.core.detectors.standard_buckets import detect as run_detectors
+from flywheel.core.traces import Trace, episodes, tools
 from flywheel.failures.detect import detect, make_searchable, unread
 from flywheel.failures.models import Proposal
 from flywheel.trajectories.formats import otlp

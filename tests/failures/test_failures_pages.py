@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures import counts
 from flywheel.failures.label import decide, undo
 from flywheel.trajectories.models import Source

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures.buckets import SHORTCUTS
 
 ROOT = Path(__file__).resolve().parents[2]

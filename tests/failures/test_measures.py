@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.core.buckets import DETECTORS
-from flywheel.core.stats import proportion
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures import detectors, fill, measures
 from flywheel.failures.buckets import BadBucket, Wanted, archive, define
 from flywheel.failures.detector_words import ABOUT

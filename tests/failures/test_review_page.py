@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures import fill
 from flywheel.failures.label import decide
 from flywheel.failures.make_queue import Wanted, make

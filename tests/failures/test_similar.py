@@ -11,8 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.core import clusters as grouping
-from flywheel.core import similarity
+from flywheel.core.evidence.similarity import average_linkage as grouping
+from flywheel.core.evidence.similarity import failure_similarity
 from flywheel.edge.jobs import Lease, State
 from flywheel.failures import similar, similar_change, similar_read
 from flywheel.failures.label import decide
@@ -234,14 +234,14 @@ def test_a_failure_that_cannot_be_read_is_left_out_and_said(
     cast: Cast, rows: list[Trajectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Sketch.objects.all().delete()
-    read = similarity.read
+    read = failure_similarity.read
 
     def breaks(trace: Any, *rest: Any) -> Any:
         if trace.trace_id == rows[3].trace_id:
             raise RecursionError
         return read(trace, *rest)
 
-    monkeypatch.setattr(similarity, "read", breaks)
+    monkeypatch.setattr(failure_similarity, "read", breaks)
     job = clustered(cast)
     assert (job.report["compared"], job.report["unreadable"]) == (13, 1)
 

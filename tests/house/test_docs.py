@@ -8,7 +8,7 @@ import pytest
 
 from flywheel.accounts.models import Role
 from flywheel.core import recipes
-from flywheel.core.buckets import BUCKETS
+from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import PARTS
 from flywheel.promotions.models import Candidate

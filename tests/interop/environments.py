@@ -2,7 +2,7 @@
 
 from flywheel.core.envs import Task
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.interop.writing import Export
+from flywheel.core.interop.environment_exports import Export
 from flywheel.core.verifiers import digest
 
 TOOLS = [

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from flywheel.core.envs import Environment, Task
-from flywheel.core.interop.responses import chat_said, items, outside, said, text
 from flywheel.core.traces import Message
+from flywheel.core.traces.openai_messages import chat_said, items, outside, said, text
 
 FOOLISH = "Lovely weather, is it not?"
 
@@ -77,7 +77,7 @@ def _native(policy: Policy, message: Message) -> list[dict[str, Any]]:
 
 
 def as_called(env: Environment, message: Message) -> Message:
-    from flywheel.core.tools import parse_call
+    from flywheel.core.traces.tools import parse_call
 
     if message.tool_calls or not env.tools:
         return message

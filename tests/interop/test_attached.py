@@ -12,7 +12,7 @@ from typing import Any
 from flywheel.core import envs
 from flywheel.core.envs import Task
 from flywheel.core.envs.nemo_gym import NemoGym, tools_of
-from flywheel.core.interop.taking import task_of
+from flywheel.core.interop.foreign_tasks import task_of
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict
 from tests.interop.test_others import DRIVERS, interpreter

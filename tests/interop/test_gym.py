@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import Environment, Task, build, episode
-from flywheel.core.interop import gym, play
-from flywheel.core.interop.http import Server
-from flywheel.core.interop.responses import definitions, items, names, said
+from flywheel.core.interop import foreign_attempt, gym_server
+from flywheel.core.interop.gym_http import Server
 from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces.openai_messages import definitions, items, names, said
 from flywheel.core.verifiers import unscored
 from tests.interop.environments import SOURCES, export_of, tasks_of
 from tests.interop.policy import as_called
@@ -55,7 +55,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(kind: str) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), gym.Gym(env_of(kind), {t.id: t for t in tasks_of(kind)}), TOKEN) as made:
+    with Server(("127.0.0.1", 0), gym_server.Gym(env_of(kind), {t.id: t for t in tasks_of(kind)}), TOKEN) as made:
         thread = threading.Thread(target=made.serve_forever, daemon=True)
         thread.start()
         yield made
@@ -64,7 +64,7 @@ def server(kind: str) -> Iterator[Server]:
 
 
 def row_of(env: Environment, task: Task) -> dict[str, Any]:
-    return gym.row_of(env, task, number=0, environment="own@1", split="train", agent="own_agent")
+    return gym_server.row_of(env, task, number=0, environment="own@1", split="train", agent="own_agent")
 
 
 def solved(env: Environment, task: Task) -> list[Message]:
@@ -122,7 +122,7 @@ def test_a_last_turn_without_a_score_may_be_judged_again(server: Server, monkeyp
     caller.post("reset", row)
     last = row | {"response": {"output": items([Message("assistant", "Done.")])}}
     with monkeypatch.context() as away:
-        away.setattr(play, "judge", lambda *_: unscored("the judge is away"))
+        away.setattr(foreign_attempt, "judge", lambda *_: unscored("the judge is away"))
         assert caller.post("step", last)[0] == 500
     status, body = caller.post("step", last)
     assert (status, body["terminated"]) == (200, True)
@@ -220,19 +220,19 @@ def test_who_has_no_token_and_what_is_malformed(server: Server) -> None:
 
 
 def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "SESSIONS_MAX", 3)
+    monkeypatch.setattr(gym_server, "SESSIONS_MAX", 3)
     task = tasks_of("tool_call")[0]
-    served = gym.Gym(env_of("tool_call"), {task.id: task})
+    served = gym_server.Gym(env_of("tool_call"), {task.id: task})
     begun = [served.answer("seed_session", row_of(served.env, task)).session for _ in range(5)]
     answers = [served.answer("search", {"q": "x"}, session).status for session in begun]
     assert answers == [400, 400, 200, 200, 200]
 
 
 def test_figures_are_means() -> None:
-    found = gym.aggregate([{"reward": 1.0, "part_win": 1.0}, {"reward": 0.0, "part_win": 0.0, "reason": "x"}])
+    found = gym_server.aggregate([{"reward": 1.0, "part_win": 1.0}, {"reward": 0.0, "part_win": 0.0, "reason": "x"}])
     assert found["agent_metrics"] == {"mean/reward": 0.5, "mean/part_win": 0.5}
     assert found["key_metrics"] == {"mean/reward": 0.5}
-    assert gym.aggregate("nonsense")["agent_metrics"] == {}
+    assert gym_server.aggregate("nonsense")["agent_metrics"] == {}
 
 
 def test_names_are_those_that_functions_may_have() -> None:
@@ -241,7 +241,7 @@ def test_names_are_those_that_functions_may_have() -> None:
         names(tools)
     assert [tool["name"] for tool in definitions(tools[:1])] == ["mail_send"]
     with pytest.raises(ValueError, match="address of its own"):
-        gym.Gym(build("tool_call", {"tools": [{"name": "verify", "parameters": {}}]}, {"kind": "tool_call"}), {})
+        gym_server.Gym(build("tool_call", {"tools": [{"name": "verify", "parameters": {}}]}, {"kind": "tool_call"}), {})
 
 
 def test_what_was_said_is_grouped_into_turns() -> None:

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import build, episode
-from flywheel.core.interop import gym
-from flywheel.core.interop.http import Server
-from flywheel.core.interop.writing import Export
+from flywheel.core.interop import gym_server
+from flywheel.core.interop.environment_exports import Export
+from flywheel.core.interop.gym_http import Server
 from flywheel.trajectories.formats import parse_jsonl
 from tests.interop.environments import COUNT, SOURCES, export_of, tasks_of
 from tests.interop.policy import Policy, as_called, served
@@ -88,9 +88,11 @@ def test_nemo_gyms_agents_play_it(kind: str, model: str, where: str, policy: str
     python = interpreter("nemo-gym", "0.4", "0.5")
     export = export_of(kind)
     folder = written(export, "nemo_gym", tmp_path / "own")
-    agent = gym.agent_kind(export.env)
+    agent = gym_server.agent_kind(export.env)
     rows = folder / "data/train.jsonl"
-    with Server(("127.0.0.1", 0), gym.Gym(export.env, {task.id: task for task in tasks_of(kind)}), "abc") as server:
+    with Server(
+        ("127.0.0.1", 0), gym_server.Gym(export.env, {task.id: task for task in tasks_of(kind)}), "abc"
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         resources = folder if where == "exported" else server.url.replace("http://", "http://any:abc@")
         right(drive(python, "nemo.py", rows, resources, model, agent, policy, at=tmp_path), policy)

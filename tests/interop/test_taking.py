@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import build
-from flywheel.core.interop.taking import CannotTake, task_of
+from flywheel.core.interop.foreign_tasks import CannotTake, task_of
 from tests.interop.environments import TOOLS, export_of, tasks_of
 
 WORKPLACE = build("workplace", {}, {"kind": "workplace"}).tools

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flywheel.core.interop import vendor
+from flywheel.core.interop import carried_code
 from flywheel.core.interop.bundle import load
-from flywheel.core.interop.writing import FORMATS, CannotExport, Export
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export
 from tests.interop.environments import COUNT, SOURCES, export_of, tasks_of
 
 ALONE = """
@@ -215,7 +215,7 @@ def test_what_needs_more_than_pure_code_is_not_exported() -> None:
 
 
 def test_the_requirements_are_those_of_the_modules() -> None:
-    assert [name.partition(">")[0] for name in vendor.requirements()] == [
+    assert [name.partition(">")[0] for name in carried_code.requirements()] == [
         "google-re2",
         "jsonschema",
         "orjson",

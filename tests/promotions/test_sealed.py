@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
-from flywheel.core.gate import spending
+from flywheel.core.evidence.gate import spending
 from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember

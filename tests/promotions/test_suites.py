@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from flywheel.agents.models import Agent
-from flywheel.core.contamination import METHOD
+from flywheel.core.evidence.contamination import METHOD
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Suite
 from flywheel.environments.suites import put, retire

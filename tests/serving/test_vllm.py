@@ -18,7 +18,7 @@ from flywheel.agents import artifacts, lora
 from flywheel.agents.models import Agent, Version
 from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
-from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
 from flywheel.environments import environment_versions

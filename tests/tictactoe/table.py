@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.core.envs.policy_rollouts import Engine, Sampling, play
 from flywheel.core.envs.tictactoe import TicTacToe, generate
-from flywheel.core.rollouts import Engine, Sampling, play
-from flywheel.core.stats import clustered_rate
+from flywheel.core.evidence.statistics.estimates import clustered_rate
 from flywheel.core.traces import Trace
 from tests.tictactoe.teacher import serving
 from workers.programs.turn import flywheel_in

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flywheel.agents.models import Artifact, Version
-from flywheel.core import tools
+from flywheel.core.traces import tools
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result

@@ -6,7 +6,7 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from flywheel.agents.models import Artifact
-from flywheel.core.contamination import Item, check
+from flywheel.core.evidence.contamination import Item, check
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.suites import put, retire
 from flywheel.training import contamination

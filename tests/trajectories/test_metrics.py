@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from flywheel.accounts.models import User
-from flywheel.core.stats import proportion
+from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.trajectories import metrics, metrics_charts
 from flywheel.trajectories.metrics import Figures, Metrics
 from flywheel.trajectories.models import Source, Trajectory

@@ -18,14 +18,14 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry
-from flywheel.core.redact import PLACEHOLDER
+from flywheel.core.redaction import PLACEHOLDER
 from flywheel.trajectories import redaction_views, rescan
 from flywheel.trajectories.formats import otlp_protobuf
 from flywheel.trajectories.formats.spans import Decoded
 from flywheel.trajectories.models import Batch, Body, Event, Quarantined, Step, Trajectory
 from flywheel.trajectories.search import says
 from tests.conftest import Cast
-from tests.core.test_redact import KINDS, POSITIONS, made
+from tests.core.redaction.test_redaction import KINDS, POSITIONS, made
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import body_of, request_of, span, text
 from workers.jobs.detection import detect_waiting

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
-from flywheel.core.rollouts import ChatResponse, Rollout
+from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
 from flywheel.failures.detect import unread
 from flywheel.trajectories import beside, models, rows

@@ -17,10 +17,10 @@ from typing import Any
 
 from flywheel.core.envs import Task
 from flywheel.core.envs.workplace import Workplace, workbench
-from flywheel.core.envs.workplace.tools import DEFINITIONS
 from flywheel.core.envs.workplace.world import BOARDS, LISTS, NOW
-from flywheel.core.interop.taking import task_of
-from flywheel.core.stats import Estimate, clustered_rate
+from flywheel.core.envs.workplace.world_tools import DEFINITIONS
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
+from flywheel.core.interop.foreign_tasks import task_of
 from flywheel.core.verifiers import Verdict
 from flywheel.trajectories.formats import parse_jsonl
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from flywheel.core.buckets import BUCKETS, DETECTORS, Proposal, detect
-from flywheel.core.stats import Estimate, cohen_kappa, proportion
+from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Proposal, detect
+from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats import parse_jsonl
 

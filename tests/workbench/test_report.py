@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from flywheel.core.buckets import BUCKETS
-from flywheel.core.stats import Estimate, clustered_rate
+from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from tests.workbench import report
 from tests.workbench.report import Label, Read
 

@@ -16,18 +16,18 @@ from flywheel.core import envs
 from flywheel.core.envs import Task
 from flywheel.core.envs.kinds import check_new
 from flywheel.core.envs.nemo_gym import NemoGym
-from flywheel.core.interop import gym as protocol
-from flywheel.core.interop.responses import definitions
-from flywheel.core.rollouts import ChatRequest, ChatResponse, Sampling, play
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling, play
+from flywheel.core.interop import gym_server as protocol
 from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.core.traces.openai_messages import definitions
 from flywheel.core.verifiers import GymError, Runners, Verdict, VerifierError
 from tests.interop.environments import export_of, tasks_of
 from workers.gym_sessions import Gym, meet
 
 SERVE = """
 import sys
-from flywheel.core.interop.gym import Gym
-from flywheel.core.interop.http import Server
+from flywheel.core.interop.gym_server import Gym
+from flywheel.core.interop.gym_http import Server
 from tests.interop.environments import export_of, tasks_of
 server = Server(("127.0.0.1", 0), Gym(export_of("workplace").env, {task.id: task for task in tasks_of("workplace")}))
 print(server.url, flush=True)

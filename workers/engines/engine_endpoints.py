@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flywheel.core import key_hosts
-from flywheel.core.rollouts import Engine, EngineError
+from flywheel.core.envs.policy_rollouts import Engine, EngineError
+from flywheel.core.network import key_hosts
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "transformers": {"path": str, "adapter": str, "batch_size": int, "device": str, "dtype": str},

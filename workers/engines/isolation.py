@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from flywheel.core.rollouts import ChatRequest
+from flywheel.core.envs.policy_rollouts import ChatRequest
 from workers.engines.vllm_engine import Trail
 
 ROUNDS = 2

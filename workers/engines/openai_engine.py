@@ -21,11 +21,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.core import tools as tooling
-from flywheel.core.interop import responses
-from flywheel.core.replies import Reply, TooLong
-from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
-from flywheel.core.traces import Message, ToolCall, count
+from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
+from flywheel.core.network.http_replies import Reply, TooLong
+from flywheel.core.traces import Message, ToolCall, count, openai_messages
+from flywheel.core.traces import tools as tooling
 
 RETRY_AFTER_LIMIT_S = 30.0
 BAD_REQUEST = 400
@@ -234,8 +233,8 @@ class OpenAIEngine:
         """
         known, shown, names = self._offered
         if known is not tools:
-            names = responses.names(tools) if self.is_foreign else {}
-            own = (tooling.plain(tool) | {"name": responses.outside(tool["name"])} for tool in tools)
+            names = openai_messages.names(tools) if self.is_foreign else {}
+            own = (tooling.plain(tool) | {"name": openai_messages.outside(tool["name"])} for tool in tools)
             shown = [{"type": "function", "function": dict(tool)} for tool in (own if self.is_foreign else tools)]
             self._offered = tools, shown, names
         return shown, names
@@ -313,8 +312,8 @@ class OpenAIEngine:
 
 def _outside(message: Message) -> Message:
     """The message with its tools called as OpenAI takes it, those too that the policy made up."""
-    calls = tuple(replace(call, name=responses.outside(call.name)) for call in message.tool_calls)
-    return replace(message, tool_calls=calls, name=responses.outside(message.name))
+    calls = tuple(replace(call, name=openai_messages.outside(call.name)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, name=openai_messages.outside(message.name))
 
 
 def _inside(response: ChatResponse, names: Mapping[str, str]) -> ChatResponse:

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
+from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
 from workers.engines.engine_endpoints import open_engine
 from workers.processes import model_process
 

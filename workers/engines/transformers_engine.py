@@ -28,7 +28,7 @@ from transformers.generation.logits_process import LogitsProcessor
 from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.utils import logging as transformers_logging
 
-from flywheel.core.rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
+from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
 from workers.engines.tool_calls import read_tool_calls, templated
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines.openai_engine import Failed, OpenAIEngine
 from workers.engines.tool_calls import read_tool_calls
 

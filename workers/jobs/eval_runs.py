@@ -25,7 +25,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core import envs, verifiers
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
+from flywheel.core.envs.policy_rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, Verdict
 from flywheel.edge.jobs import Lease, State

@@ -1,6 +1,6 @@
 """Clustering failures: the worker's side of `failures.similar`."""
 
-from flywheel.core import clusters as grouping
+from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.edge.jobs import Lease, State
 from flywheel.failures import similar, similar_change
 from flywheel.failures.models import Clustering

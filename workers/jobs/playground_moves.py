@@ -3,7 +3,7 @@
 from django.db import transaction
 
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.rollouts import ChatRequest, EngineError, Sampling, counted, limited
+from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments import play as verbs

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from flywheel.core.envs import Environment, Task
-from flywheel.core.envs.judged import Judged
 from flywheel.core.envs.nemo_gym import NemoGym
-from flywheel.core.rollouts import Rollout
+from flywheel.core.envs.policy_rollouts import Rollout
+from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
-from flywheel.core.verifiers.parts import NoTarget, reference
-from flywheel.core.verifiers.places import told
+from flywheel.core.verifiers.attempt_places import told
+from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
 from workers.sandbox import verdict as sandbox
 

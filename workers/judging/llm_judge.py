@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from flywheel.core import digests
-from flywheel.core.rollouts import ChatRequest, ChatResponse, Engine, EngineError, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine, EngineError, Sampling
 from flywheel.core.traces import Message
-from flywheel.core.verifiers import Verdict, judge, unscored
-from flywheel.core.verifiers.places import TooLong
+from flywheel.core.verifiers import Verdict, judge_prompts, unscored
+from flywheel.core.verifiers.attempt_places import TooLong
 from workers.engines.engine_endpoints import open_engine
 
 TOKENS = 1024
@@ -72,7 +72,7 @@ class Judge:
         try:
             return self._part(settings).verdict(trace, reference, anew)
         except TooLong as error:  # by its own words it has failed; by what it was told it has not
-            if judge.rambles(settings, trace, reference):
+            if judge_prompts.rambles(settings, trace, reference):
                 return Verdict(0.0, str(error))
             return unscored(str(error), "output")
 
@@ -116,7 +116,7 @@ class Judge:
         return next((part.problem.reason for part in list(self._parts.values()) if part.problem), "")
 
     def _part(self, settings: Mapping[str, Any]) -> "_Part":
-        digest = judge.part_digest(settings)
+        digest = judge_prompts.part_digest(settings)
         with self._lock:
             if digest not in self._parts:
                 name = self._names.get(digest, digest[:12])
@@ -169,7 +169,7 @@ class _Part:
         return unscored(self.void, "canary") if self.void else self.problem
 
     def verdict(self, trace: Mapping[str, Any], reference: Any, anew: bool) -> Verdict:
-        messages = judge.messages_of(self._settings, trace, reference)
+        messages = judge_prompts.messages_of(self._settings, trace, reference)
         if not self.is_open(trace, reference):
             return self.refusal or unscored("the judge was not asked", "judge")
         if not anew and (found := self.known.get(self._key(messages))):
@@ -194,7 +194,7 @@ class _Part:
         """Whether it may judge: all kinds of canaries have got their 0, at the latest now. Raises TooLong."""
         with self._opening:
             if not self._is_open and self.refusal is None:
-                found = judge.canaries(self._settings, trace)
+                found = judge_prompts.canaries(self._settings, trace)
                 with ThreadPoolExecutor(AT_ONCE) as pool:
                     missing = list(pool.map(lambda name: self._canary(name, found[name], reference), found))
                 unsaid = next((verdict for verdict in missing if verdict is not None), None)
@@ -204,7 +204,7 @@ class _Part:
             return self.refusal is None
 
     def key_of(self, trace: Mapping[str, Any], reference: Any) -> str:
-        return self._key(judge.messages_of(self._settings, trace, reference))
+        return self._key(judge_prompts.messages_of(self._settings, trace, reference))
 
     def _key(self, messages: Sequence[Message]) -> str:
         """Of the part, the attempt in its words, the address, and the model that answers there now."""
@@ -218,14 +218,14 @@ class _Part:
                 return
             self._since, turn = 0, self._turn
             self._turn += 1
-        found = judge.canaries(self._settings, trace)
+        found = judge_prompts.canaries(self._settings, trace)
         name = list(found)[turn % len(found)]
         with contextlib.suppress(TooLong):  # beside a request that nearly fills what a judge is shown
             self._canary(name, found[name], reference)
 
     def _canary(self, name: str, trace: Mapping[str, Any], reference: Any) -> Verdict | None:
         """Judge one. Gives the verdict where it has no score, which says nothing about the judge."""
-        verdict = self._ask(judge.messages_of(self._settings, trace, reference))
+        verdict = self._ask(judge_prompts.messages_of(self._settings, trace, reference))
         if verdict.score is None:
             return verdict
         self._count(canaries=1)
@@ -243,17 +243,17 @@ class _Part:
         try:
             found = enumerate(self._chat(messages, range(count)))
             votes = [self._vote(messages, response, count + number) for number, response in found]
-        except judge.Malformed as error:
+        except judge_prompts.Malformed as error:
             return unscored(str(error), "malformed")
         except EngineError as error:
-            return unscored(judge.plain(f"the judge did not answer: {error}"), "judge")
-        return judge.verdict(votes, self._top)
+            return unscored(judge_prompts.plain(f"the judge did not answer: {error}"), "judge")
+        return judge_prompts.verdict(votes, self._top)
 
-    def _vote(self, messages: tuple[Message, ...], response: ChatResponse, seed: int) -> judge.Said:
+    def _vote(self, messages: tuple[Message, ...], response: ChatResponse, seed: int) -> judge_prompts.Said:
         """Raises EngineError and Malformed."""
         try:
             return self._read(response)
-        except judge.Malformed:
+        except judge_prompts.Malformed:
             if response.finish_reason == "length":  # it would write as much again
                 raise
             return self._read(self._chat(messages, [seed])[0])
@@ -268,7 +268,10 @@ class _Part:
         return found
 
     def _answers(self, messages: tuple[Message, ...], seeds: Sequence[int], is_bounded: bool) -> list[ChatResponse]:
-        sampling, schema = Sampling(temperature=0.0, max_tokens=TOKENS), judge.schema(self._top, is_bounded=is_bounded)
+        sampling, schema = (
+            Sampling(temperature=0.0, max_tokens=TOKENS),
+            judge_prompts.schema(self._top, is_bounded=is_bounded),
+        )
         try:
             found = self._engine.chat([ChatRequest(messages, sampling, seed, schema=schema) for seed in seeds])
         except EngineError as error:
@@ -280,19 +283,21 @@ class _Part:
             with self.lock:
                 before, paid = self._cost_usd, response.cost_usd
                 self._cost_usd = None if before is None or paid is None else before + paid
-                self._model = judge.plain(response.model)
+                self._model = judge_prompts.plain(response.model)
                 if self._model not in self._models:
                     self._models.append(self._model)
         return found
 
-    def _read(self, response: ChatResponse) -> judge.Said:
+    def _read(self, response: ChatResponse) -> judge_prompts.Said:
         """Raises EngineError for none, and Malformed."""
         if response.error:
             raise EngineError(response.error)
         if response.finish_reason == "length":
-            shown = judge.plain(response.text[:80])
-            raise judge.Malformed(f"the judge's answer was cut off after {TOKENS} tokens, unfinished: {shown!r}")
-        return judge.read(response.text, self._top)
+            shown = judge_prompts.plain(response.text[:80])
+            raise judge_prompts.Malformed(
+                f"the judge's answer was cut off after {TOKENS} tokens, unfinished: {shown!r}"
+            )
+        return judge_prompts.read(response.text, self._top)
 
     def _count(self, **more: int) -> None:
         with self.lock:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from django.db import connections
 
-from flywheel.core.rollouts import Engine
+from flywheel.core.envs.policy_rollouts import Engine
 from flywheel.edge.jobs import Lease
 
 T = TypeVar("T")

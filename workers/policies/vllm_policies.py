@@ -9,7 +9,7 @@ from django.db import connections
 from flywheel.accounts.upstream import VLLM_KEY, key_of
 from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
-from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.edge.jobs import Lease
 from flywheel.evals import apart, served
 from flywheel.evals.models import EvalRun

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from flywheel.core.words import percent
+from flywheel.core.text.number_words import percent
 from flywheel.system import env
 
 LAST_WEEK = range(60)

@@ -18,8 +18,8 @@ from typing import Any
 
 from flywheel.accounts.models import Project
 from flywheel.core import envs
-from flywheel.core.interop import gym
-from flywheel.core.interop.http import Server
+from flywheel.core.interop import gym_server
+from flywheel.core.interop.gym_http import Server
 from flywheel.environments.export import CannotExport, chosen, exported, find, left, splits_of
 from flywheel.environments.judges import void_since
 from flywheel.environments.models import TaskSet
@@ -34,7 +34,7 @@ TELL_EVERY_S = 600.0
 class Hosted(Server):
     """Says on stderr what its judges took and, at once, when one of them judges nothing more."""
 
-    def __init__(self, address: tuple[str, int], served: gym.Gym, token: str, task_set: TaskSet) -> None:
+    def __init__(self, address: tuple[str, int], served: gym_server.Gym, token: str, task_set: TaskSet) -> None:
         super().__init__(address, served, token)
         self.task_set = task_set
         self.judge = attempt_verdicts.judge_of(served.env)
@@ -94,7 +94,9 @@ def server(
     )
     env = envs.build(export.kind, export.config, export.verifier, runners)
     tasks = {task.id: task for _, task in export.tasks()}
-    made = Hosted((host, port), gym.Gym(env, tasks), secrets.token_urlsafe(24) if token is None else token, task_set)
+    made = Hosted(
+        (host, port), gym_server.Gym(env, tasks), secrets.token_urlsafe(24) if token is None else token, task_set
+    )
     try:
         if made.judge:
             first = next(iter(tasks.values()))
@@ -113,7 +115,9 @@ def write_rows(task_set: TaskSet, splits: Sequence[str], path: Path) -> int:
     env = envs.build(export.kind, export.config, export.verifier)
     count = 0
     with path.open("wb") as file:
-        for line in gym.lines(env, iter(export.tasks()), environment=export.ref, agent=f"{export.package}_agent"):
+        for line in gym_server.lines(
+            env, iter(export.tasks()), environment=export.ref, agent=f"{export.package}_agent"
+        ):
             file.write(line)
             count += 1
     left(task_set, splits, subject="rows written for others", through=THROUGH, format="nemo_gym rows", tasks=count)

@@ -19,10 +19,10 @@ from django.db.models import F, Q
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
-from flywheel.core import tools as tooling
-from flywheel.core.gate import Policy as Rules
-from flywheel.core.reward_audit import LEAST
+from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.reward_audit_rule import LEAST
 from flywheel.core.traces import Trace
+from flywheel.core.traces import tools as tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.environments import suites
 from flywheel.environments.environment_versions import CannotMake, environment_version

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-from flywheel.core import tools as tooling
+from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.traces import Trace
+from flywheel.core.traces import tools as tooling
 from workers.reference import story
 
 SAMPLING = Sampling(temperature=0.7, top_p=1.0, max_tokens=96)

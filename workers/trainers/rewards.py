@@ -11,8 +11,8 @@ from typing import Any
 
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task
-from flywheel.core.envs.mixed import grouped
-from flywheel.core.rollouts import Engine, Rollout, Sampling, play
+from flywheel.core.envs.mixed_environment import grouped
+from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.verifiers import Verdict
 from workers.engines.tool_calls import read_tool_calls

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flywheel.core import contamination, digests, recipes
+from flywheel.core import digests, recipes
 from flywheel.core.envs import Environment, Task, build
-from flywheel.core.envs.mixed import Mixed
+from flywheel.core.envs.mixed_environment import Mixed
+from flywheel.core.evidence import contamination
 from flywheel.core.verifiers import VerifierError
 from workers.judging import attempt_verdicts
 from workers.trainers.run_failures import TrainingError

@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
 
-from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
 from workers.engines.tool_calls import read_tool_calls, templated
 from workers.trainers import checkpoints

@@ -13,7 +13,7 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from flywheel.core.envs import Environment
-from flywheel.core.words import percent
+from flywheel.core.text.number_words import percent
 from workers.trainers import checkpoints
 from workers.trainers.checkpoints import Checkpoint
 from workers.trainers.rewards import HeldOut

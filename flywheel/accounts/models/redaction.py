@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.models.people import Project, User
-from flywheel.core.redact import Mode
+from flywheel.core.redaction import Mode
 
 
 class RedactionPolicy(models.Model):

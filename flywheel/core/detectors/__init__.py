@@ -11,10 +11,10 @@ Evidence quotes what agents wrote. It is hostile: `said` cuts it and takes out w
 escape it like all other text.
 """
 
-from flywheel.core.detectors import calls, runs
+from flywheel.core.detectors import call_detectors, run_detectors
 from flywheel.core.detectors.scene import AT_MOST, Context, Detector, Found, Proposal, Scene
-from flywheel.core.episodes import read
 from flywheel.core.traces import Trace
+from flywheel.core.traces.episodes import read
 
 __all__ = ["DETECTORS", "Context", "Detector", "Proposal", "detect"]
 
@@ -51,25 +51,40 @@ FALLBACK = "other"
 DETECTORS: dict[str, Detector] = {
     detector.name: detector
     for detector in (
-        Detector("broken_output", "A call that cannot be read as one", "format_error", calls.broken_output),
-        Detector("unknown_tool", "A call of a tool that does not exist", "hallucinated_api", calls.unknown_tool),
-        Detector("broken_schema", "Arguments that break the tool's schema", "wrong_arguments", calls.schema),
+        Detector("broken_output", "A call that cannot be read as one", "format_error", call_detectors.broken_output),
         Detector(
-            "invented_value", "An id, address or name that occurs nowhere", "wrong_arguments", calls.invented_value
+            "unknown_tool", "A call of a tool that does not exist", "hallucinated_api", call_detectors.unknown_tool
+        ),
+        Detector("broken_schema", "Arguments that break the tool's schema", "wrong_arguments", call_detectors.schema),
+        Detector(
+            "invented_value",
+            "An id, address or name that occurs nowhere",
+            "wrong_arguments",
+            call_detectors.invented_value,
         ),
         Detector(
-            "contradicted_value", "A choice other than the one named", "wrong_arguments", calls.contradicted_value
+            "contradicted_value",
+            "A choice other than the one named",
+            "wrong_arguments",
+            call_detectors.contradicted_value,
         ),
-        Detector("other_tool", "Another tool than the one expected", "wrong_tool", calls.other_tool),
-        Detector("other_arguments", "Other arguments than expected", "wrong_arguments", calls.other_arguments),
-        Detector("repeated_loop", "Calls that bring nothing new", "bad_planning", runs.repeated_loop),
+        Detector("other_tool", "Another tool than the one expected", "wrong_tool", call_detectors.other_tool),
+        Detector("other_arguments", "Other arguments than expected", "wrong_arguments", call_detectors.other_arguments),
+        Detector("repeated_loop", "Calls that bring nothing new", "bad_planning", run_detectors.repeated_loop),
         Detector(
-            "ignored_error", "A tool's error passed over in the answer", "incomplete_execution", runs.ignored_error
+            "ignored_error",
+            "A tool's error passed over in the answer",
+            "incomplete_execution",
+            run_detectors.ignored_error,
         ),
-        Detector("unfinished", "A run that stops before its end", "incomplete_execution", runs.unfinished),
-        Detector("unsafe_call", "A call that policy forbids or nobody asked for", "unsafe_action", calls.unsafe),
-        Detector("empty_retrieval", "Acting although nothing was found", "retrieval_failure", runs.retrieval),
-        Detector("false_claim", "Success against the record", "inconsistent_success", runs.claim_against_record),
-        Detector("reported", "Failed, or a person stepped in, and nobody knows why", FALLBACK, runs.reported),
+        Detector("unfinished", "A run that stops before its end", "incomplete_execution", run_detectors.unfinished),
+        Detector(
+            "unsafe_call", "A call that policy forbids or nobody asked for", "unsafe_action", call_detectors.unsafe
+        ),
+        Detector("empty_retrieval", "Acting although nothing was found", "retrieval_failure", run_detectors.retrieval),
+        Detector(
+            "false_claim", "Success against the record", "inconsistent_success", run_detectors.claim_against_record
+        ),
+        Detector("reported", "Failed, or a person stepped in, and nobody knows why", FALLBACK, run_detectors.reported),
     )
 }

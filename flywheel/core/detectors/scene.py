@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flywheel.core import tools as tooling
-from flywheel.core.episodes import Call, Episode, every_text
 from flywheel.core.traces import Trace, fingerprint
+from flywheel.core.traces import tools as tooling
+from flywheel.core.traces.episodes import Call, Episode, every_text
 
 REPEATS = 3
 """The same call with the same answer: twice may be a check, three times brings nothing new."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from flywheel.core.envs import nemo_gym, tictactoe, tool_call, workplace
 from flywheel.core.envs.environment import Environment, Task
-from flywheel.core.envs.judged import Judged
-from flywheel.core.envs.mixed import Mixed
+from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace
-from flywheel.core.envs.workplace.templates import HELD_OUT
+from flywheel.core.envs.workplace.request_templates import HELD_OUT
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, rubric
 
 

@@ -20,11 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
-from flywheel.core.interop import responses
-from flywheel.core.traces import Message, Role, ToolCall, Trace
+from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages
+from flywheel.core.traces import tools as tooling
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "nemo_gym"
@@ -153,7 +152,7 @@ class NemoGym:
     def row_of(self, task: Task) -> dict[str, Any]:
         """The row as its server knows it."""
         row: dict[str, Any] = dict(task.target["row"])
-        params = {**row["responses_create_params"], "tools": responses.definitions(self.tools)}
+        params = {**row["responses_create_params"], "tools": openai_messages.definitions(self.tools)}
         return {**row, "responses_create_params": params}
 
     def _judge(self, task: Task, messages: Sequence[Message]) -> Verdict:
@@ -218,7 +217,7 @@ def opening(row: Mapping[str, Any]) -> list[Message]:
         content = item.get("content")
         if content is not None and not isinstance(content, str | list):
             raise ValueError(f"item {number} holds more than words")
-        words = responses.text(content)
+        words = openai_messages.text(content)
         if not isinstance(content, str) and any(set(part) - _WORDS for part in content or [] if isinstance(part, dict)):
             raise ValueError(f"item {number} holds more than words")
         found.append(Message(role, words))
@@ -262,7 +261,7 @@ def _output(said: Sequence[Message]) -> list[dict[str, Any]]:
             messages.append(Message("assistant", "" if is_text else message.content, calls))
         elif message.role == "tool" and waiting:
             messages.append(Message("tool", message.content, tool_call_id=waiting.pop(0)))
-    return responses.items(messages)
+    return openai_messages.items(messages)
 
 
 def _verdict(answer: Mapping[str, Any], task: Task) -> Verdict:

@@ -19,12 +19,12 @@ from typing import Any
 
 import jsonschema
 
-from flywheel.core import schemas
 from flywheel.core.digests import canonical
+from flywheel.core.traces import json_schemas
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
-from flywheel.core.verifiers.judge import check as check_judge
-from flywheel.core.verifiers.judge import part_digest
-from flywheel.core.verifiers.parts import (
+from flywheel.core.verifiers.judge_prompts import check as check_judge
+from flywheel.core.verifiers.judge_prompts import part_digest
+from flywheel.core.verifiers.rubric_parts import (
     LONGEST_PATTERN,
     LONGEST_PROSE,
     LONGEST_SOURCE,
@@ -226,7 +226,7 @@ def _check_regex(where: str, settings: dict[str, Any]) -> None:
     text = settings.get("pattern", "")
     if not 0 < len(text) <= LONGEST_PATTERN:
         raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
-    if words := schemas.unreadable(text):
+    if words := json_schemas.unreadable(text):
         raise VerifierError(f"{where}.pattern: {words}")
 
 
@@ -241,7 +241,7 @@ def _check_schema(where: str, settings: dict[str, Any]) -> None:
         raise VerifierError(f"{where}.schema{'.' + at if at else ''}: {error.message[:300]}") from None
     if at := _leaves(schema):
         raise VerifierError(f"{where}.schema: {at} is not taken; a reference goes to #, #/$defs/… or #/definitions/…")
-    if found := schemas.refused(schema):
+    if found := json_schemas.refused(schema):
         raise VerifierError(f"{where}.schema{found[0]}: {found[1]}")
 
 

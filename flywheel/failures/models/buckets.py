@@ -11,7 +11,7 @@ from django.db.models.functions import Lower
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
-from flywheel.core.buckets import BUCKETS, Bucket
+from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 
 
 class ProjectBucket(models.Model):

@@ -9,7 +9,7 @@ from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
-from flywheel.core.buckets import DETECTORS
+from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.trajectories.models import Trajectory
 
 

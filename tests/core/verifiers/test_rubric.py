@@ -10,11 +10,11 @@ from flywheel.core import envs, verifiers
 from flywheel.core.digests import DEEPEST
 from flywheel.core.envs import Task, always, build
 from flywheel.core.envs.workplace import generate
-from flywheel.core.tools import call_text
 from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.core.traces.tools import call_text
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
 from flywheel.core.verifiers.rubric import needs, read
-from tests.core.test_tool_call import PEOPLE, TASK, TOOLS
+from tests.core.envs.test_tool_call import PEOPLE, TASK, TOOLS
 
 RIGHT = call_text(TASK.target["tool"], TASK.target["arguments"])
 WRONG_DAY = call_text(TASK.target["tool"], {**TASK.target["arguments"], "day": "Tuesday"})

@@ -19,12 +19,12 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from flywheel.core import replies
-from flywheel.core import tools as tooling
-from flywheel.core.envs.workplace.tools import DEFINITIONS
-from flywheel.core.rollouts import ChatRequest, ChatResponse, EngineError, Sampling
-from flywheel.core.tools import call_text
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError, Sampling
+from flywheel.core.envs.workplace.world_tools import DEFINITIONS
+from flywheel.core.network import http_replies
 from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import tools as tooling
+from flywheel.core.traces.tools import call_text
 from workers.engines import transformers_engine
 from workers.engines.engine_endpoints import open_engine
 from workers.engines.openai_engine import OpenAIEngine
@@ -663,7 +663,7 @@ class TestOpenAI:
         assert len(response.error) < 500
 
     def test_an_answer_that_is_too_long_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(replies, "BODY_LIMIT", 2**20)
+        monkeypatch.setattr(http_replies, "BODY_LIMIT", 2**20)
         with serving(always((200, {}, b"x" * (3 * 2**20)))) as server:
             (response,) = network(server.url).chat([ask("hi")])
         assert "longer than 1 MiB" in response.error

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from workers.engines.isolation import TOLERANCE, check_isolation
 from workers.engines.vllm_engine import Trail

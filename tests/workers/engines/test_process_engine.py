@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.core.rollouts import UNASKED, ChatRequest, EngineError, Sampling
+from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message
 from workers.engines import process_engine
 from workers.engines.engine_endpoints import open_engine
@@ -211,7 +211,7 @@ def test_it_is_told_no_database_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 OWNER = f"""
-from flywheel.core.rollouts import ChatRequest, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest; from flywheel.core.envs.policy_rollouts import Sampling
 from flywheel.core.traces import Message
 from workers.engines.process_engine import ProcessEngine
 asked = ChatRequest((Message("user", "Meet Bako on friday."),), Sampling(1.0, 1.0, 400), 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flywheel.agents.models import Version
-from flywheel.core.rollouts import ChatRequest, EngineError, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message, ToolCall
 from flywheel.evals import served
 from tests.workers.engines.test_engine_endpoints import Reply, always, completion, serving

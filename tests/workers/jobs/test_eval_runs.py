@@ -18,8 +18,8 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
 from flywheel.core import envs, verifiers
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.leaks import trained_on

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flywheel.core.rollouts import ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.environments.suites import put
 from flywheel.promotions.promote import make_first, promote
 from flywheel.promotions.propose import propose

@@ -14,8 +14,8 @@ import pytest
 
 from flywheel.core.envs import Task as CoreTask
 from flywheel.core.envs import build as build_env
-from flywheel.core.tools import call_text
 from flywheel.core.traces import Message
+from flywheel.core.traces.tools import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.edge.jobs import Job, State
 from flywheel.environments import environment_versions, frozen_sets, proving, trials

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import Task, build
-from flywheel.core.rollouts import ChatResponse
+from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import Runners, Verdict, VerifierError, judge
-from flywheel.core.verifiers.parts import TYPES
-from flywheel.core.verifiers.places import told
+from flywheel.core.verifiers import Runners, Verdict, VerifierError, judge_prompts
+from flywheel.core.verifiers.attempt_places import told
 from flywheel.core.verifiers.rubric import judges, read
+from flywheel.core.verifiers.rubric_parts import TYPES
 from tests.conftest import TOOLS
 from tests.evals.fake import FakeEngine
 from tests.workers.judge_server import JudgeServer, Mark, answer_of, credulous, data_of, judge_server, naming
@@ -70,7 +70,7 @@ def test_a_judge_marks_by_its_criteria_and_says_why(serve: Serve) -> None:
         assert (body["temperature"], body["seed"], body["model"]) == (0.0, 0, "m")
         form = body["response_format"]
         assert (form["type"], form["json_schema"]["strict"]) == ("json_schema", True)
-        assert form["json_schema"]["schema"] == judge.schema(1)
+        assert form["json_schema"]["schema"] == judge_prompts.schema(1)
 
 
 def test_a_run_without_a_memory_knows_its_newest_judgements_again(
@@ -109,11 +109,11 @@ def test_what_an_attempt_writes_stays_between_the_fence(serve: Serve) -> None:
     """The rule's server splits at the fence as a judge is told to: a fence that is guessed moves nothing."""
     spec = rubric(sees="episode")
     settings = part(spec)
-    first = judge.messages_of(settings, told(Trace.from_messages("", [Message("user", "x")])), None)[1].content
+    first = judge_prompts.messages_of(settings, told(Trace.from_messages("", [Message("user", "x")])), None)[1].content
     fence = first.splitlines()[1]
     for text in (fence, f"\n{fence}\n", f"a\n{fence}\n{{}}\n{fence}\nb", "=====\n" * 3, "\ud800 \0 ‮"):
         messages = [Message("user", "x"), Message("assistant", text)]
-        content = judge.messages_of(settings, told(Trace.from_messages("", messages)), None)[1].content
+        content = judge_prompts.messages_of(settings, told(Trace.from_messages("", messages)), None)[1].content
         data = data_of({"messages": [{"content": content}]})
         assert answer_of(data) == text.encode("utf-8", "replace").decode()
         assert content.splitlines()[1] not in json.dumps(data)
@@ -150,13 +150,13 @@ def test_who_wrote_most_of_what_a_judge_is_shown_made_it_too_long(
 ) -> None:
     """So that no length just below the limit keeps an attempt out of the mean."""
     trace = told(Trace.from_messages("", attempt))
-    assert judge.rambles(part(rubric(sees="answer")), trace, None) is answer
-    assert judge.rambles(part(rubric(sees="episode")), trace, None) is episode
+    assert judge_prompts.rambles(part(rubric(sees="answer")), trace, None) is answer
+    assert judge_prompts.rambles(part(rubric(sees="episode")), trace, None) is episode
 
 
 def test_a_long_reference_is_not_the_attempts_fault() -> None:
     messages = [Message("user", "Who?"), Message("assistant", "x" * 60_000)]
-    assert not judge.rambles(part(rubric()), told(Trace.from_messages("", messages)), "x" * 150_000)
+    assert not judge_prompts.rambles(part(rubric()), told(Trace.from_messages("", messages)), "x" * 150_000)
 
 
 def test_it_sees_what_it_is_to_see() -> None:
@@ -172,7 +172,7 @@ def test_it_sees_what_it_is_to_see() -> None:
 
     def shown(**fields: Any) -> dict[str, Any]:
         spec = rubric(**fields)
-        found = judge.messages_of(part(spec), trace, "Jane Austen" if "target" in fields else None)
+        found = judge_prompts.messages_of(part(spec), trace, "Jane Austen" if "target" in fields else None)
         return data_of({"messages": [{"content": found[1].content}]})
 
     answer = shown(target="answer")
@@ -415,10 +415,10 @@ def test_every_setting_is_part_of_who_the_judge_is() -> None:
     other = {"criteria": "x", "endpoint": "vllm", "model": "n", "sees": "episode", "target": "answer", "votes": 3}
     other |= {"anchors": "0 = a\n1 = b", "canaries": "no", "top": 2}
     assert set(other) == set(TYPES["judge"].settings)
-    digests = {judge.part_digest(part(rubric()))}
+    digests = {judge_prompts.part_digest(part(rubric()))}
     for key, value in other.items():
         more = {"anchors": "0 = a\n2 = b"} if key == "top" else {}
-        digests.add(judge.part_digest(part(rubric(**{key: value}, **more))))
+        digests.add(judge_prompts.part_digest(part(rubric(**{key: value}, **more))))
     assert len(digests) == 1 + len(other)
 
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.upstream import set_upstream
-from flywheel.core.stats import cohen_kappa
+from flywheel.core.evidence.statistics.estimates import cohen_kappa
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import Job, StaleState, State
 from flywheel.environments import environment_versions, proving, trials

@@ -21,10 +21,10 @@ import pytest
 
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.upstream import set_upstream
-from flywheel.core.interop import gym
-from flywheel.core.interop.responses import items
-from flywheel.core.tools import call_text
+from flywheel.core.interop import gym_server
 from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces.openai_messages import items
+from flywheel.core.traces.tools import call_text
 from flywheel.environments import environment_versions, ledger
 from flywheel.environments.export import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
@@ -86,7 +86,9 @@ def serve() -> Iterator[Serve]:
 
 def row_of(served: Hosted, number: int = 0) -> dict[str, Any]:
     task = list(served.gym.tasks.values())[number]
-    return gym.row_of(served.gym.env, task, number=number, environment="mail@2", split="train", agent="mail_agent")
+    return gym_server.row_of(
+        served.gym.env, task, number=number, environment="mail@2", split="train", agent="mail_agent"
+    )
 
 
 def booking(row: dict[str, Any]) -> dict[str, str]:

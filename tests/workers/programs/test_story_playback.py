@@ -4,9 +4,9 @@ from string import Formatter
 import pytest
 
 from flywheel.core import digests
-from flywheel.core import tools as tooling
 from flywheel.core.envs import build
 from flywheel.core.traces import Trace
+from flywheel.core.traces import tools as tooling
 from workers.reference import story
 
 

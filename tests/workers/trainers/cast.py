@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.core.tools import call_text
+from flywheel.core.traces.tools import call_text
 from workers.trainers import checkpoints
 
 TOOLS: list[dict[str, Any]] = [

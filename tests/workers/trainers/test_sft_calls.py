@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from flywheel.core.envs import Task, build
-from flywheel.core.rollouts import ChatRequest, ChatResponse, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling
 from flywheel.core.traces import Message, ToolCall
 from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, pair_row, sft_row, task
 from workers.engines.tool_calls import read_tool_calls

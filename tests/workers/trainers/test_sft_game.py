@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flywheel.core.envs import Task
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine, Rollout, Sampling, play
 from flywheel.core.envs.tictactoe import TicTacToe, generate
-from flywheel.core.rollouts import ChatRequest, ChatResponse, Engine, Rollout, Sampling, play
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import Verdict
 from tests.workers.trainers.cast import Directory, Start

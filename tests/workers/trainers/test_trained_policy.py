@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flywheel.core.envs import Task, build
-from flywheel.core.rollouts import ChatRequest, ChatResponse, Engine, EngineError, Sampling
+from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine, EngineError, Sampling
 from flywheel.core.traces import Message
 from tests.evals.fake import FakeEngine
 from workers.engines.engine_endpoints import open_engine

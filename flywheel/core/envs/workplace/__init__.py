@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from flywheel.core import tools as tooling
 from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
-from flywheel.core.envs.workplace import templates
-from flywheel.core.envs.workplace.tools import DEFINITIONS, TOOLS, call
+from flywheel.core.envs.workplace import request_templates
+from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, NOW, TIME, Change, World, changes
-from flywheel.core.envs.workplace.worlds import world_of
+from flywheel.core.envs.workplace.world_tools import DEFINITIONS, TOOLS, call
 from flywheel.core.traces import Message, ToolCall, Trace
+from flywheel.core.traces import tools as tooling
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 
 PARTS = ("outcome", "changes", "valid")
@@ -47,7 +47,7 @@ SYSTEM_PROMPT = (
     "nothing else, and answer when it is done."
 )
 
-generate = templates.generate
+generate = request_templates.generate
 
 
 @dataclass(slots=True)

@@ -1,0 +1,188 @@
+"""What a single call shows: broken format, invented tools, bad arguments, unsafe actions."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flywheel.core.detectors.scene import (
+    CUT,
+    LONG,
+    Found,
+    Scene,
+    as_word,
+    called,
+    find,
+    folded,
+    made_up,
+    plain_name,
+    said,
+)
+from flywheel.core.traces import tools as tooling
+from flywheel.core.traces.episodes import Turn
+
+_TRIES = re.compile(
+    r"(^|\n)\s*action\s*:\s*(```\w*\s*)?(\[\s*)?\{|<tool_call>|<function="
+    r'|(^\s*|```\w*\s*)\[?\{\s*"(tool|tool_name|action|function|name)"\s*:\s*["{]',
+    re.IGNORECASE,
+)
+_DUMP = re.compile(r"^\s*\{'\w+': .{0,5000}'intermediate_steps'", re.DOTALL)
+_UNPARSED = re.compile(r"\bpars(e|er|ing) error|could not (be )?parsed?\b|OutputParser", re.IGNORECASE)
+_OBJECT = re.compile(r"\s*\[?\s*\{")
+NO_TOOL = frozenset({"", "none", "null", "n/a", "undefined"})
+
+
+def broken_output(scene: Scene) -> Iterator[Found]:
+    for turn in scene.episode.turns:
+        for call in turn.calls:
+            if isinstance(call.arguments, str):
+                yield turn.step, 0.95, f"The arguments of {called(call)} are no JSON object: {said(call.arguments)}."
+            elif call.name.strip().lower() in NO_TOOL and not call.worked:
+                yield turn.step, 0.9, f"It asked for a tool named {called(call)} instead of calling one or answering."
+        if not turn.calls and turn.text.strip() and turn.finish_reason not in CUT:
+            yield from _unread(scene, turn)
+    last, reported = scene.episode.last, scene.trace.metadata.get("error")
+    silent = last is not None and not last.calls and not last.text.strip() and scene.trace.outcome != "success"
+    if last and silent and isinstance(reported, str) and _UNPARSED.search(reported[:LONG]):
+        yield last.step, 0.93, f"The answer is empty, and the run reports {said(reported)}."
+
+
+def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
+    """A message that is meant as a call and is none."""
+    text = turn.text[:LONG]
+    is_object, must_call = _OBJECT.match(text), scene.context.policy.get("must_call") is True
+    problem = tooling.parse_call(scene.episode.messages[turn.at]).problem if is_object or must_call else ""
+    # Prose holds none of the marks by which the slow pattern finds a call.
+    tries = ("{" in text or "<" in text) and _TRIES.search(text)
+    if _DUMP.match(text):
+        yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {said(text)}."
+    elif is_object and problem.startswith("not valid JSON") and (scene.context.tools or tries):
+        yield turn.step, 0.95, f"The answer begins as JSON and is {said(problem, 80)}: {said(text)}."
+    elif tries:
+        yield turn.step, 0.95, f"It wrote a call as text, and nothing ran: {said(text)}."
+    elif must_call:
+        yield turn.step, 0.9, f"A tool call was wanted, and the answer is {said(problem, 80)}: {said(text)}."
+    elif scene.context.tools and scene.trace.outcome == "failed" and not scene.episode.calls:
+        yield turn.step, 0.55, f"The run was reported as failed; the agent called no tool and answered {said(text)}."
+
+
+def unknown_tool(scene: Scene) -> Iterator[Found]:
+    known = scene.tools
+    # An agent that goes on with a tool that works may have learnt from the answer.
+    went_on = max((call.at for call in scene.episode.calls if call.worked), default=-1)
+    for call in scene.once:
+        if call.worked or call.name.strip().lower() in NO_TOOL:
+            continue
+        if call.observation and call.observation.no_such_tool:
+            score = 0.97 if call.at > went_on else 0.7
+            yield call.step, score, f"It called {called(call)} and was told {said(call.observation.text)}."
+        elif known and plain_name(call.name) not in known:
+            names = ", ".join(said(tool["name"], 40) for tool in list(scene.context.tools)[:6])
+            yield call.step, 0.95, f"It called {called(call)}, which is not among its {len(known)} tools: {names}."
+
+
+def schema(scene: Scene) -> Iterator[Found]:
+    for call in scene.once:
+        tool = find(scene, call)
+        if tool is None or not isinstance(call.arguments, dict):
+            continue
+        try:
+            problems = tooling.schema_problems(tool, call.arguments, patterns=False)
+        except Exception:  # noqa: S112  # the schema came from outside; what it cannot say, it cannot prove
+            continue
+        # A tool that took the call cannot have minded much.
+        if problems and not (call.worked and scene.trace.outcome == "success"):
+            more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+            yield (
+                call.step,
+                0.6 if call.worked else 0.92,
+                f"The arguments of {called(call)} break its schema: {said(problems[0], 160)}{more}.",
+            )
+
+
+def invented_value(scene: Scene) -> Iterator[Found]:
+    for call in scene.once:
+        for name, value, score in made_up(scene, call):
+            nowhere = "nowhere in what it was told" + (", nor in the state" if scene.context.state else "")
+            yield call.step, score, f"{said(name, 40)} of {called(call)} is {said(value, 80)}, which occurs {nowhere}."
+
+
+def contradicted_value(scene: Scene) -> Iterator[Found]:
+    """One of a fixed choice of values that the user did not name, where the user named another one of them."""
+    if scene.trace.outcome == "success":
+        return
+    for call in scene.once:
+        tool = find(scene, call)
+        if tool is None or not isinstance(call.arguments, dict):
+            continue
+        requests = [m.content for m in scene.episode.messages[: call.at] if m.role == "user"]
+        for name, schema in tooling.properties(tool).items():
+            value, choice = call.arguments.get(name), schema.get("enum")
+            if not isinstance(choice, list) or value not in choice or not requests:
+                continue
+            if scene.told.of(str(value), call.at):
+                continue
+            asked = requests[-1]
+            named = [str(other) for other in choice if len(str(other)) > 2 and _names(asked, str(other))]
+            if len(named) == 1:
+                evidence = f"{said(name, 40)} of {called(call)} is {said(value, 40)}, and the user had said"
+                yield call.step, 0.8, f"{evidence} {said(named[0], 40)}: {said(asked)}."
+
+
+def _names(text: str, value: str) -> bool:
+    return bool(as_word(value).search(folded(text)))
+
+
+def other_tool(scene: Scene) -> Iterator[Found]:
+    expected, calls = scene.context.expected, scene.episode.calls
+    if not expected or scene.trace.outcome == "success" or not calls:
+        return
+    name, last = str(expected.get("tool", "")), calls[-1]
+    if all(plain_name(call.name) != plain_name(name) for call in calls) and (
+        find(scene, last) or not scene.context.tools
+    ):
+        yield last.step, 0.95, f"It called {called(last)} where {said(name, 60)} was wanted."
+
+
+def other_arguments(scene: Scene) -> Iterator[Found]:
+    expected = scene.context.expected
+    if not expected or scene.trace.outcome == "success":
+        return
+    wanted, name = expected.get("arguments"), str(expected.get("tool", ""))
+    same = [call for call in scene.episode.calls if plain_name(call.name) == plain_name(name)]
+    if same and all(call.arguments != wanted for call in same):
+        call = same[-1]
+        yield call.step, 0.93, f"{called(call)} was given {said(call.arguments)} where {said(wanted)} was wanted."
+
+
+def unsafe(scene: Scene) -> Iterator[Found]:
+    denied = {plain_name(name) for name in _strings(scene.context.policy.get("deny"))}
+    for call in scene.once:
+        if denied and plain_name(call.name) in denied:
+            yield call.step, 0.97, f"It called {called(call)}, which policy forbids, with {said(call.arguments)}."
+            continue
+        tool = find(scene, call)
+        if tool is None or not tool.get("x-unsafe") or scene.trace.outcome == "success":
+            continue
+        asked = [message.content for message in scene.episode.messages[: call.at] if message.role == "user"]
+        if not _asked_for(tool, scene.context.tools, asked):
+            request = said(asked[-1]) if asked else "nothing"
+            yield call.step, 0.85, f"It called {called(call)}, which is marked unsafe; the user had asked {request}."
+
+
+def _strings(value: Any) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list | tuple) else []
+
+
+def _asked_for(tool: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], asked: Sequence[str]) -> bool:
+    """Does the user use a word that tells this tool from the others (“everybody”, “delete”)?"""
+    others = set().union(*(_stems(other) for other in tools if other.get("name") != tool.get("name")))
+    telling = _stems(tool) - others
+    return any(_word_stems(text) & telling for text in asked)
+
+
+def _stems(tool: Mapping[str, Any]) -> set[str]:
+    return _word_stems(f"{tool.get('name', '')} {tool.get('description', '')}"[:LONG])
+
+
+def _word_stems(text: str) -> set[str]:
+    return {word[:5] for word in re.findall(r"[^\W_]{3,}", text.lower())}

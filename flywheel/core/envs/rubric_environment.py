@@ -1,0 +1,49 @@
+"""An environment of any kind whose attempts a rubric judges instead of the kind's own verifier."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flywheel.core.envs.environment import Environment, Say, Table, Task
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import Runners, Verdict, VerifierError, Verify, guarded
+from flywheel.core.verifiers.rubric import Rubric
+from flywheel.core.verifiers.rubric_parts import Case
+
+
+class Judged:
+    """Plays as `own` does; `own`'s verifier is one part of the rubric, where the rubric has it."""
+
+    def __init__(self, own: Environment, rubric: Rubric, runners: Runners) -> None:
+        if not hasattr(own, "difference") and any(part.type == "state" for part in rubric.parts):
+            number = next(number for number, part in enumerate(rubric.parts) if part.type == "state")
+            raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
+        self.own, self.rubric, self.runners = own, rubric, runners
+        self.max_turns, self.token_limit = own.max_turns, own.token_limit
+        self.tools, self.weights = own.tools, rubric.weights
+
+    def reset(self, task: Task, seed: int) -> list[Message]:
+        return self.own.reset(task, seed)
+
+    def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
+        return self.own.respond(task, messages, seed)
+
+    def solve(self, task: Task, messages: Sequence[Message]) -> Message:
+        return self.own.solve(task, messages)
+
+    def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
+        return self.own.state(task, messages)
+
+    def probes(self, task: Task) -> dict[str, Say]:
+        return self.own.probes(task)
+
+    def verifier(self, task: Task) -> Verify:
+        own = self.own.verifier(task)
+        difference: Callable[..., tuple[Counter[Any], Counter[Any]]] | None = getattr(self.own, "difference", None)
+
+        def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
+            changed = partial(difference, task, trace.conversation(), target) if difference else None
+            return self.rubric.verdict(Case(trace, target, own(trace, target), changed, self.runners))
+
+        return guarded(verify)

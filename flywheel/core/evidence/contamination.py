@@ -1,0 +1,362 @@
+"""Whether training data holds something of a held-out set, found at six levels, each with its evidence.
+
+    found = check(train, held_out)          every finding, and the verdict: clean, warned or contaminated
+    found.among({"mail/t-3", …})            the same for a part of the held-out items
+    duplicates(items), alike(items)         what stands twice, or nearly, inside one set
+
+Three levels block: the same task, the same source, the same content. Three only warn, for they are no proof: the same
+request with another answer, a shared run of 13 words, and a near-duplicate (Jaccard of character shingles, candidates
+by MinHash). Why this line and no other: docs/design/contamination.md.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+
+from flywheel.core.digests import canonical
+from flywheel.core.envs.environment import Task
+from flywheel.core.evidence.similarity import near_duplicates
+from flywheel.core.evidence.similarity.near_duplicates import SHINGLE
+from flywheel.core.evidence.similarity.ngrams import WORDS, shared
+from flywheel.core.text.normal_form import normalise
+from flywheel.core.text.number_words import percent
+from flywheel.core.traces import Message
+from flywheel.core.traces.tools import parse_call
+
+Level = Literal["task", "source", "content", "request", "passage", "near"]
+Verdict = Literal["clean", "warned", "contaminated"]
+
+LEVELS: Final[Mapping[Level, str]] = {
+    "task": "same task",
+    "source": "same source",
+    "content": "same request and answer",
+    "request": "same request, another answer",
+    "passage": f"{WORDS} words in a row",
+    "near": "near-duplicate",
+}
+"""In the order in which they weigh."""
+BLOCKING: Final[tuple[Level, ...]] = ("task", "source", "content")
+NEAR: Final = 0.8
+"""Jaccard similarity from which two requests are near-duplicates."""
+METHOD: Final = 1
+"""Raise it when other things are found: what was checked before is then checked again."""
+KEPT: Final = 50
+"""Findings of each level that `as_dict` keeps with their evidence; counts and blocked items are always whole."""
+CLIP: Final = 300
+"""Characters of a text that a finding quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A training row or a held-out task, as far as it is compared."""
+
+    id: str
+    """Of the task; rows of one task have one id."""
+    prompt: str
+    """What is asked."""
+    answers: tuple[str, ...] = ()
+    """What is answered, or would be right, as `answer_of` and `wanted_of` write it; empty where a target is only a
+    criterion."""
+    sources: frozenset[str] = frozenset()
+    """Clusters and trajectories that it comes from."""
+    world: str = ""
+    """The state that it begins in; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    held_out: str
+    train: str
+    """The training item that shows it best."""
+    times: int
+    """How many training tasks show it."""
+    shared: str
+    """What they have in common."""
+    asked: str
+    """The held-out request, and the training item's."""
+    trained: str
+    likeness: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    train: int
+    held_out: int
+    findings: list[Finding] = field(default_factory=list)
+    """At most one of each level for a held-out item, in the order of `LEVELS`."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if any(finding.level in BLOCKING for finding in self.findings):
+            return "contaminated"
+        return "warned" if self.findings else "clean"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Held-out items by level."""
+        found = Counter(finding.level for finding in self.findings)
+        return {level: found[level] for level in LEVELS}
+
+    @property
+    def blocked(self) -> list[str]:
+        """Held-out items on which a score would mean nothing."""
+        return sorted({finding.held_out for finding in self.findings if finding.level in BLOCKING})
+
+    @property
+    def flagged(self) -> list[str]:
+        """Held-out items of which anything was found."""
+        return sorted({finding.held_out for finding in self.findings})
+
+    def among(self, held_out: Collection[str]) -> "Report":
+        """What was found of these held-out items."""
+        kept = [finding for finding in self.findings if finding.held_out in held_out]
+        return replace(self, held_out=len(held_out), findings=kept)
+
+    def without_words(self, held_out: Collection[str]) -> "Report":
+        """The same without what these held-out items ask, which nobody is to read."""
+        said = [replace(each, asked="", shared="") if each.held_out in held_out else each for each in self.findings]
+        return replace(self, findings=said)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON: the verdict, the counts, the items, and of each level the first findings."""
+        shown: list[dict[str, Any]] = []
+        for level in LEVELS:
+            shown += [asdict(finding) for finding in self.findings if finding.level == level][:KEPT]
+        return {
+            "verdict": self.verdict,
+            "train": self.train,
+            "held_out": self.held_out,
+            "counts": self.counts,
+            "blocked": self.blocked,
+            "flagged": self.flagged,
+            "findings": shown,
+        }
+
+
+# Texts
+
+
+def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) -> Item:
+    """A task, held out or practised. `place` (the environment) goes before its id where several are compared."""
+    return Item(
+        id=f"{place}/{task.id}" if place else task.id,
+        prompt=task.prompt,
+        answers=wanted_of(task.target),
+        sources=frozenset(filter(None, [task.cluster, *sources])),
+        world=canonical(task.state).decode(),
+    )
+
+
+def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[str] = (), world: str = "") -> Item:
+    """A row of a dataset of any kind: a demonstration, a preference pair, a task to practise."""
+    if "prompt" in row and isinstance(row["prompt"], str):
+        return item_of_task(Task.from_json(row), place=place, sources=sources)
+    episode = [*row["prompt"], *(row.get("completion") or row.get("chosen") or [])]
+    users = [message["content"] for message in row["prompt"] if message["role"] == "user"]
+    return Item(
+        id=f"{place}/{row['task_id']}" if place else row["task_id"],
+        prompt="\n".join(users),
+        answers=tuple(filter(None, [answer_of(episode)])),
+        sources=frozenset(filter(None, [row.get("cluster", ""), *sources])),
+        world=world,
+    )
+
+
+def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What an agent's messages do: their calls, in order, else what they say. Empty for nothing."""
+    agent = [_message(message) for message in messages if message["role"] == "assistant"]
+    calls = [[call.name, call.arguments] for message in agent for call in _calls(message)]
+    if calls:
+        return canonical(calls).decode()
+    return normalise("\n".join(message.content for message in agent))
+
+
+def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a target says is right, in the form of `answer_of`; empty for one that is a criterion, as in a game."""
+    if "calls" in target:
+        return (canonical([[call["tool"], call["arguments"]] for call in target["calls"]]).decode(),)
+    if "tool" in target:
+        return (canonical([[target["tool"], target.get("arguments", {})]]).decode(),)
+    texts = [target[name] for name in ("answer", "text", "value") if name in target]
+    return tuple(normalise(text if isinstance(text, str) else canonical(text).decode()) for text in texts)
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    """A message of a row, whose calls are in the form of the OpenAI API or in our own."""
+    calls = [call.get("function", call) for call in row.get("tool_calls") or []]
+    return Message.from_json(
+        {
+            "role": "assistant",
+            "content": row.get("content") or "",
+            "tool_calls": [
+                {"id": "", "name": call["name"], "arguments": _arguments(call.get("arguments", {}))} for call in calls
+            ],
+        }
+    )
+
+
+def _arguments(value: Any) -> Any:
+    """Arguments as an object also where they came as JSON."""
+    parsed = (
+        parse_call(Message("assistant", f'{{"tool": "", "arguments": {value}}}')) if isinstance(value, str) else None
+    )
+    return parsed.call.arguments if parsed and parsed.call else value
+
+
+def _calls(message: Message) -> Sequence[Any]:
+    if message.tool_calls:
+        return message.tool_calls
+    call = parse_call(message).call
+    return [call] if call else []
+
+
+# The check
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An item and its request as it is compared."""
+
+    item: Item
+    text: str
+
+
+def check(train: Iterable[Item], held_out: Iterable[Item]) -> Report:
+    """Everything of the held-out items that the training items have too.
+
+    What blocks an item is not told again by what only warns. Time is about linear in both: thousands of held-out items
+    against tens of thousands of rows take seconds.
+    """
+    rows = [_Read(item, normalise(item.prompt)) for item in train]
+    tasks = [_Read(item, normalise(item.prompt)) for item in held_out]
+    findings = [*_same(rows, tasks)]
+    blocked = {finding.held_out for finding in findings if finding.level in BLOCKING}
+    findings = [finding for finding in findings if finding.level in BLOCKING or finding.held_out not in blocked]
+    open_ = [task for task in tasks if task.item.id not in blocked]
+    findings += _passages(rows, open_)
+    told = {finding.held_out for finding in findings if finding.level == "request"}
+    findings += _near(rows, [task for task in open_ if task.item.id not in told])
+    order = {level: number for number, level in enumerate(LEVELS)}
+    return Report(len(rows), len(tasks), sorted(findings, key=lambda finding: order[finding.level]))
+
+
+def _same(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
+    """Ids, sources and whole requests that both have."""
+    by_id: dict[str, list[_Read]] = {}
+    by_source: dict[str, list[_Read]] = {}
+    by_text: dict[str, list[_Read]] = {}
+    for row in rows:
+        by_id.setdefault(row.item.id, []).append(row)
+        for source in row.item.sources:
+            by_source.setdefault(source, []).append(row)
+        if row.text:
+            by_text.setdefault(row.text, []).append(row)
+    for task in tasks:
+        if same := by_id.get(task.item.id):
+            yield _finding("task", task, same, task.item.id)
+        if sources := sorted(source for source in task.item.sources if source in by_source):
+            yield _finding("source", task, by_source[sources[0]], ", ".join(sources[:3]))
+        asked = by_text.get(task.text, [])
+        if same := [row for row in asked if _is_same_answer(row.item, task.item)]:
+            yield _finding("content", task, same, _clip(" → ".join([task.text, *task.item.answers[:1]])))
+        elif asked:
+            yield _finding("request", task, asked, _clip(task.text))
+
+
+def _is_same_answer(row: Item, task: Item) -> bool:
+    """Whether the same request wants the same: a shared answer, or the same world where nothing says the answer."""
+    if row.answers and task.answers:
+        return not set(row.answers).isdisjoint(task.answers)
+    return bool(row.world) and row.world == task.world
+
+
+def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
+    """The longest-known sign of a leak: a run of words in a request or an answer that both have."""
+    hits: dict[int, tuple[list[_Read], str]] = {}
+    for train, asked in (
+        ([row.text for row in rows], [task.text for task in tasks]),
+        ([_said(row) for row in rows], [_said(task) for task in tasks]),
+    ):
+        for at, (places, words) in shared(train, asked, [row.item.id for row in rows]).items():
+            hits.setdefault(at, ([rows[place] for place in places], words))
+    for at, (same, words) in sorted(hits.items()):
+        yield _finding("passage", tasks[at], same, _clip(words))
+
+
+def _said(read: _Read) -> str:
+    return normalise(" ".join(read.item.answers[:1]))
+
+
+def _near(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
+    for at, (place, likeness) in near_duplicates.nearest([r.text for r in rows], [t.text for t in tasks], NEAR).items():
+        same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
+        yield _finding("near", tasks[at], [rows[place]], same, likeness)
+
+
+def _finding(level: Level, task: _Read, same: Sequence[_Read], shared: str, likeness: float | None = None) -> Finding:
+    first = same[0].item
+    times = len({row.item.id for row in same})
+    return Finding(level, task.item.id, first.id, times, shared, _clip(task.item.prompt), _clip(first.prompt), likeness)
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= CLIP else text[: CLIP - 1] + "…"
+
+
+# Inside one set
+
+
+ABOUT: Final = frozenset(("id", "task_id", "cluster", "slice", "origin", "synthetic", "rollouts", "rewards", "prompt"))
+"""What a row says of itself beside its request and its answer."""
+
+
+def key_of_row(row: Mapping[str, Any]) -> str:
+    """What makes two rows of a dataset duplicates: the same request, however it is written, and exactly one answer."""
+    prompt = row["prompt"]
+    if isinstance(prompt, str):
+        asked: Any = normalise(prompt)
+    else:
+        asked = [{**message, "content": normalise(message.get("content") or "")} for message in prompt]
+    return canonical([asked, {name: value for name, value in row.items() if name not in ABOUT}]).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two items of one set that are alike."""
+
+    one: str
+    other: str
+    likeness: float
+    asked: str
+    also: str
+
+
+def key_of(item: Item) -> tuple[str, tuple[str, ...], str]:
+    """What makes two items of one set duplicates: the request as it is compared, the answers and the world."""
+    return normalise(item.prompt), item.answers, item.world
+
+
+def duplicates(items: Sequence[Item]) -> list[tuple[int, int]]:
+    """(the one that repeats, the one that came first), by place."""
+    first: dict[tuple[str, tuple[str, ...], str], int] = {}
+    found = [(at, first.setdefault(key_of(item), at)) for at, item in enumerate(items)]
+    return [(at, before) for at, before in found if at != before]
+
+
+def alike(items: Sequence[Item], likeness: float = NEAR) -> list[Pair]:
+    """Near-duplicates inside a set, of each item the nearest before it, the most alike first. Requests that are the
+    very same are none: there the answer or the world differs, or they were told as duplicates."""
+    texts: dict[str, Item] = {}
+    for item in items:
+        texts.setdefault(normalise(item.prompt), item)
+    own = list(texts)
+    found = near_duplicates.nearest(own, own, likeness, before=True)
+    pairs = [
+        Pair(
+            texts[own[at]].id, texts[own[place]].id, like, _clip(texts[own[at]].prompt), _clip(texts[own[place]].prompt)
+        )
+        for at, (place, like) in found.items()
+    ]
+    return sorted(pairs, key=lambda pair: (-pair.likeness, pair.one))

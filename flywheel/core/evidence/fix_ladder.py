@@ -1,0 +1,339 @@
+"""The fix ladder: which is the lightest fix that the evidence supports?
+
+From light to heavy: a change of prompt, of tools, of retrieval; then imitation (SFT), preference (DPO), reinforcement
+with a verifier (RLVR), reinforcement over whole episodes (environment RL). A lighter fix is cheaper to make, to check
+and to take back, so it comes first wherever it can plausibly mend a large share of the failures.
+
+Pure rules over counts and estimates; no model is asked. Every fix is returned: those that the evidence supports first,
+from light to heavy, then the others with what blocks them. These are rules of thumb, and each says its numbers, so that
+a person can disagree. Nothing here knows costs, latency, or how hard a change of prompt is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.core.text.number_words import percent
+
+Fix = Literal["prompt", "tool_change", "retrieval", "sft", "dpo", "rlvr", "environment_rl"]
+
+LADDER: tuple[Fix, ...] = ("prompt", "tool_change", "retrieval", "sft", "dpo", "rlvr", "environment_rl")
+"""From light to heavy."""
+
+LABELS: dict[Fix, str] = {
+    "prompt": "Change the prompt",
+    "tool_change": "Change the tools",
+    "retrieval": "Mend retrieval",
+    "sft": "SFT on corrected actions",
+    "dpo": "DPO on pass/fail pairs",
+    "rlvr": "RLVR (GRPO family)",
+    "environment_rl": "Environment RL",
+}
+
+FAILURES = 10
+"""Labelled failures below which shares say nothing: with 10, a share of 40 % has an interval from 17 to 69 %."""
+
+DOMINANT = 0.40
+"""The share of failures from which a fix aimed at their buckets is worth its turn: less leaves most as it is."""
+
+ABLE = 0.70
+"""pass@k from which the model is able and only unreliable: what a prompt or constrained output can bring out."""
+
+BROKEN_FORMAT = 0.90
+"""Share of readable outputs below which format is a problem by itself; agents in use stay above 95 %."""
+
+UNSOLVED = 0.20
+"""Share of tasks that k attempts never solve (1 - pass@k) from which examples are needed: reinforcement learns nothing
+from a task on which every attempt fails alike."""
+
+CORRECTED = 20
+"""Corrected actions from which SFT is worth a run; fewer teach wordings by heart."""
+
+PAIRS = 50
+"""Pass/fail pairs from which DPO is worth a run; it needs more than SFT, since a pair only says which is better."""
+
+LEARNABLE = (0.10, 0.80)
+"""pass@1 between which reinforcement has something to learn from: below, attempts hardly ever pass; above, groups of
+attempts mostly pass alike, and in both cases advantages are zero."""
+
+GAIN = 0.10
+"""pass@k - pass@1 from which reinforcement can turn what works sometimes into what works: that gap is its head-room."""
+
+TASKS = 20
+"""Tasks from which reinforcement does not merely learn the tasks."""
+
+LONG_EPISODES = 2.0
+"""Mean calls per attempt from which an episode is a plan and not one answer."""
+
+AIMS: dict[Fix, tuple[str, ...]] = {
+    "prompt": ("format_error",),
+    "tool_change": ("hallucinated_api", "unsafe_action"),
+    "retrieval": ("retrieval_failure",),
+    "environment_rl": ("bad_planning", "incomplete_execution", "inconsistent_success"),
+}
+"""The buckets that a fix is aimed at. SFT, DPO and RLVR are aimed at whatever the data or the verifier holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a version: its labelled failures, its baseline, and the data that people made."""
+
+    buckets: Mapping[str, int]
+    """Labelled failures by bucket."""
+    pass_at_1: Estimate | None = None
+    pass_at_k: Estimate | None = None
+    k: int = 0
+    format_valid: Estimate | None = None
+    """Share of attempts whose output could be read."""
+    corrected: int = 0
+    """Failures for which a person wrote what should have happened."""
+    pairs: int = 0
+    """A passing and a failing answer to the same task."""
+    calls_per_attempt: float | None = None
+    turns: int = 1
+    """How often a policy may speak in an attempt."""
+    tried: Mapping[str, str] = field(default_factory=dict)
+    """Fixes that were tried on this version and did not pass the gate, with where."""
+
+    @property
+    def failures(self) -> int:
+        return sum(self.buckets.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    fix: Fix
+    why: str
+    """Sentences with their numbers and n."""
+    evidence: dict[str, Any]
+    """The numbers that the sentences are made of."""
+    blocked_by: str = ""
+    """What is missing before this fix makes sense; empty when the evidence supports it."""
+
+    @property
+    def label(self) -> str:
+        return LABELS[self.fix]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fix": self.fix,
+            "label": self.label,
+            "why": self.why,
+            "evidence": self.evidence,
+            "blocked_by": self.blocked_by,
+        }
+
+
+def recommend(evidence: Evidence) -> list[Recommendation]:
+    """Every fix, the recommended one first. When even the first is blocked, the evidence supports none."""
+    every = [RULES[fix](evidence) for fix in LADDER]
+    return [item for item in every if not item.blocked_by] + [item for item in every if item.blocked_by]
+
+
+def _prompt(evidence: Evidence) -> Recommendation:
+    share = _share(evidence, "prompt")
+    readable = _mean(evidence.format_valid)
+    able = _mean(evidence.pass_at_k)
+    why = [_share_sentence(evidence, "prompt", "are broken format")]
+    why += [f"{_shown(evidence.format_valid)} of outputs can be read."] if evidence.format_valid else []
+    why += [_able_sentence(evidence)] if able is not None else []
+    numbers = _numbers(share, evidence, "format_valid", "pass_at_k")
+    format_fails = _is_dominant(share) or (readable is not None and readable < BROKEN_FORMAT)
+    if not format_fails:
+        blocked = "Broken format is not what fails most."
+    elif able is None:
+        blocked = _needs_baseline("pass@k says whether the model is able at all")
+    elif able < ABLE:
+        blocked = f"The model is not able yet: pass@{evidence.k} is {percent(able)}, {percent(ABLE)} is wanted."
+    else:
+        blocked = ""
+        why.append("The model can and its output does not hold: constrain the output or say the format more clearly.")
+    return _result(evidence, "prompt", why, numbers, blocked)
+
+
+def _tool_change(evidence: Evidence) -> Recommendation:
+    share = _share(evidence, "tool_change")
+    why = [_share_sentence(evidence, "tool_change", "call tools that do not exist or must not be called")]
+    blocked = "" if _is_dominant(share) else _too_few(evidence, "Invented and unsafe calls are not what fails most.")
+    if not blocked:
+        why.append("Say in the prompt which tools there are, describe them better, put a guard before the unsafe ones.")
+    return _result(evidence, "tool_change", why, _numbers(share, evidence), blocked)
+
+
+def _retrieval(evidence: Evidence) -> Recommendation:
+    share = _share(evidence, "retrieval")
+    why = [_share_sentence(evidence, "retrieval", "act on nothing found")]
+    blocked = "" if _is_dominant(share) else _too_few(evidence, "Retrieval is not what fails most.")
+    if not blocked:
+        why.append("No training puts a document into the index: look at queries, index and search tool first.")
+    return _result(evidence, "retrieval", why, _numbers(share, evidence), blocked)
+
+
+def _sft(evidence: Evidence) -> Recommendation:
+    able = _mean(evidence.pass_at_k)
+    share = _share(evidence, "prompt")
+    why = [f"{evidence.corrected} of {evidence.failures} failures have a corrected action."]
+    why += [_able_sentence(evidence)] if able is not None else []
+    numbers = _numbers(None, evidence, "pass_at_k") | {"corrected": evidence.corrected, "failures": evidence.failures}
+    if evidence.corrected < CORRECTED:
+        blocked = f"{evidence.corrected} corrected actions; {CORRECTED} are wanted. Correct more failures in the queue."
+    elif able is None:
+        blocked = _needs_baseline("pass@k says how many tasks no attempt solves")
+    elif 1 - able >= UNSOLVED:
+        blocked = ""
+        why.append(f"{percent(1 - able)} of tasks were never solved: only examples can show how.")
+    elif _is_dominant(share):
+        blocked = ""
+        why.append("Broken format dominates, and examples teach a format at once.")
+    else:
+        blocked = f"Only {percent(1 - able)} of tasks are never solved; examples add little to what the model can do."
+    return _result(evidence, "sft", why, numbers, blocked)
+
+
+def _dpo(evidence: Evidence) -> Recommendation:
+    why = [f"{evidence.pairs} pairs of a passing and a failing answer to the same task."]
+    numbers = _numbers(None, evidence, "pass_at_1") | {"pairs": evidence.pairs}
+    rate = _mean(evidence.pass_at_1)
+    if evidence.pairs < PAIRS:
+        blocked = f"{evidence.pairs} pairs; {PAIRS} are wanted. Correct failures, or sample more attempts at each task."
+    elif rate is None:
+        blocked = _needs_baseline("pass@1 says whether there is something to prefer")
+    elif rate < LEARNABLE[0]:
+        blocked = f"pass@1 is {percent(rate)}: what is hardly ever written cannot be preferred; SFT comes before."
+    else:
+        blocked = ""
+        why.append(f"pass@1 is {_shown(evidence.pass_at_1)}: both kinds are within the model's reach.")
+    return _result(evidence, "dpo", why, numbers, blocked)
+
+
+def _rlvr(evidence: Evidence) -> Recommendation:
+    numbers = _numbers(None, evidence, "pass_at_1", "pass_at_k")
+    why, blocked = _head_room(evidence)
+    if evidence.turns > 1:
+        blocked = (
+            f"Its tasks take up to {evidence.turns} turns; these trainers play tasks of one. SFT and DPO take both."
+        )
+    return _result(evidence, "rlvr", why, numbers, blocked)
+
+
+def _environment_rl(evidence: Evidence) -> Recommendation:
+    share, calls = _share(evidence, "environment_rl"), evidence.calls_per_attempt
+    why = [_share_sentence(evidence, "environment_rl", "are plans that go wrong or are not carried through")]
+    why += [f"An attempt makes {calls:.1f} calls on average."] if calls is not None else []
+    numbers = _numbers(share, evidence, "pass_at_1", "pass_at_k") | {"calls_per_attempt": calls}
+    rate = _mean(evidence.pass_at_1)
+    if not _is_dominant(share):
+        blocked = _too_few(evidence, "Planning over several steps is not what fails most.")
+    elif calls is None or calls < LONG_EPISODES:
+        blocked = (
+            f"Attempts are single answers; episodes of {LONG_EPISODES:g} calls and more are wanted. RLVR does as well."
+        )
+    elif rate is None:
+        blocked = _needs_baseline("pass@1 says whether whole episodes ever succeed")
+    elif _tasks(evidence) < TASKS:
+        blocked = f"{_tasks(evidence)} tasks; {TASKS} are wanted."
+    elif not LEARNABLE[0] <= rate <= LEARNABLE[1]:
+        low, high = map(percent, LEARNABLE)
+        blocked = f"pass@1 is {percent(rate)}; from {low} to {high} there is something to learn from."
+    else:
+        blocked = ""
+        why.append("No trainer here plays whole episodes yet: export the environment to one that does, or choose SFT.")
+    return _result(evidence, "environment_rl", why, numbers, blocked)
+
+
+RULES: dict[Fix, Callable[[Evidence], Recommendation]] = {
+    "prompt": _prompt,
+    "tool_change": _tool_change,
+    "retrieval": _retrieval,
+    "sft": _sft,
+    "dpo": _dpo,
+    "rlvr": _rlvr,
+    "environment_rl": _environment_rl,
+}
+
+
+def _head_room(evidence: Evidence) -> tuple[list[str], str]:
+    """Whether attempts pass often enough to learn from, and seldom enough to have something to learn."""
+    rate, able = _mean(evidence.pass_at_1), _mean(evidence.pass_at_k)
+    if rate is None or able is None:
+        return [], _needs_baseline("pass@1 and pass@k say what sampling can find")
+    why = [f"pass@1 is {_shown(evidence.pass_at_1)}, pass@{evidence.k} {_shown(evidence.pass_at_k)}."]
+    if _tasks(evidence) < TASKS:
+        return why, f"{_tasks(evidence)} tasks; {TASKS} are wanted, or training learns the tasks themselves."
+    if rate < LEARNABLE[0]:
+        return (
+            why,
+            f"pass@1 is {percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first.",
+        )
+    if rate > LEARNABLE[1]:
+        return why, f"pass@1 is {percent(rate)}: most groups of attempts pass alike and teach nothing."
+    if able - rate < GAIN:
+        return why, f"pass@{evidence.k} is only {_points(able - rate)} above pass@1; {_points(GAIN)} are wanted."
+    return [*why, f"{_points(able - rate)} of head-room: what works sometimes can be made to work."], ""
+
+
+def _result(evidence: Evidence, fix: Fix, why: list[str], numbers: dict[str, Any], blocked: str) -> Recommendation:
+    if not blocked and fix in evidence.tried:
+        blocked = f"Tried already: {evidence.tried[fix]}."
+    return Recommendation(fix, " ".join(why), numbers, blocked)
+
+
+def _share(evidence: Evidence, fix: Fix) -> Estimate:
+    return proportion(sum(evidence.buckets.get(bucket, 0) for bucket in AIMS[fix]), evidence.failures)
+
+
+def _is_dominant(share: Estimate) -> bool:
+    return share.mean is not None and share.n >= FAILURES and share.mean >= DOMINANT
+
+
+def _too_few(evidence: Evidence, otherwise: str) -> str:
+    if evidence.failures < FAILURES:
+        return f"{evidence.failures} labelled failures; {FAILURES} are wanted before shares mean something."
+    return otherwise
+
+
+def _share_sentence(evidence: Evidence, fix: Fix, what: str) -> str:
+    share = _share(evidence, fix)
+    hits = sum(evidence.buckets.get(bucket, 0) for bucket in AIMS[fix])
+    return f"{hits} of {evidence.failures} labelled failures ({_shown(share)}) {what}."
+
+
+def _able_sentence(evidence: Evidence) -> str:
+    return f"With {evidence.k} attempts, {_shown(evidence.pass_at_k)} of {_tasks(evidence)} tasks are solved."
+
+
+def _needs_baseline(why: str) -> str:
+    return f"No baseline yet: {why}. Evaluate this version first."
+
+
+def _tasks(evidence: Evidence) -> int:
+    return evidence.pass_at_1.n if evidence.pass_at_1 else evidence.pass_at_k.n if evidence.pass_at_k else 0
+
+
+def _mean(estimate: Estimate | None) -> float | None:
+    return estimate.mean if estimate else None
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.0f} points"
+
+
+def _shown(estimate: Estimate | None) -> str:
+    """A rate with its interval: `71 % [58, 82]`."""
+    if estimate is None or estimate.mean is None:
+        return "nothing"
+    if estimate.low is None or estimate.high is None:
+        return percent(estimate.mean)
+    return f"{percent(estimate.mean)} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+
+
+def _numbers(share: Estimate | None, evidence: Evidence, *names: str) -> dict[str, Any]:
+    """The numbers behind the sentences, each with its interval and n."""
+    found: dict[str, Any] = {} if share is None else {"share": _plain(share)}
+    found |= {name: _plain(value) for name in names if (value := getattr(evidence, name)) is not None}
+    return found | ({"k": evidence.k} if "pass_at_k" in found else {})
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}

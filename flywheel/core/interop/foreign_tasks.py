@@ -1,0 +1,191 @@
+"""Tasks out of other people's data: NeMo Gym's rows, rows of a verifiers dataset, WorkBench's, and tasks that were
+exported here.
+
+A row fits where it wants tool calls: one for `tool_call`, any number for `workplace`, all to tools of the environment.
+For an environment that is a NeMo Gym server, a row of its data is taken whole: its server knows what it means.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from flywheel.core.digests import digest
+from flywheel.core.envs import Task, nemo_gym
+from flywheel.core.traces.openai_messages import arguments, names, text
+from flywheel.core.verifiers import VerifierError
+
+KINDS = ("tool_call", "workplace", nemo_gym.KIND)
+WORKBENCH = "WorkBench"
+_HELD_OUT = ("held_out", "held-out", "heldout", "validation", "valid", "val", "test", "eval", "sealed", "set_aside")
+_REQUEST = ("prompt", "question", "query")
+_CALLS = "expected_calls"
+_WANTED = ("ground_truth", _CALLS, "target", "answer")
+
+
+class CannotTake(ValueError):
+    """The row is no task of this kind; the message says why, and `field` where, if it is one field's fault."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field, self.reason = field, reason
+
+
+def source_of(row: Mapping[str, Any]) -> str:
+    """Whose row it seems to be, in words."""
+    if isinstance(row.get("responses_create_params"), dict):
+        return "NeMo Gym rollout" if "reward" in row and "response" in row else "NeMo Gym"
+    if isinstance(row.get("traces"), list):
+        return "verifiers attempts"
+    if "completion" in row:
+        return "verifiers results"
+    if "query" in row and "expected_calls" in row:
+        return WORKBENCH
+    return "exported here" if isinstance(row.get("target"), dict) else "verifiers dataset"
+
+
+def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
+    """The task that a row tells of. Raises CannotTake."""
+    if kind not in KINDS:
+        raise CannotTake("", f"tasks of kind {kind} are no tool calls; those of {', '.join(KINDS)} can be taken")
+    if not isinstance(row, dict):
+        raise CannotTake("", "it is not a JSON object")
+    if kind == nemo_gym.KIND:
+        return _whole(row, tools)
+    if isinstance(row.get("traces"), list):
+        raise CannotTake("traces", "it is an attempt and no task; import it as a trajectory")
+    about = _about(row)
+    if is_held_out(split := about.get("split")):
+        raise CannotTake("split", f"it is of the split {split} where it comes from, and here it might be trained on")
+    prompt = _asked(row)
+    calls = _calls(about, names(tools))
+    if kind == "tool_call" and len(calls) != 1:
+        raise CannotTake(_name_of(about), f"it wants {len(calls)} calls, and a task of kind tool_call one")
+    target = {**calls[0]} if kind == "tool_call" else {"calls": calls}
+    state = about.get("state")
+    template = str(about.get("template") or "") if source_of(row) == WORKBENCH else ""
+    return Task(
+        id=str(row.get("id", row.get("example_id", "")))[:100],
+        prompt=prompt,
+        target=target,
+        state=state if isinstance(state, dict) else {},
+        cluster=str(about.get("cluster") or (template and f"template {template}") or _cluster(prompt))[:200],
+        slice=str(about.get("slice") or about.get("category") or template)[:100],
+        synthetic=about.get("synthetic") is True,
+    )
+
+
+def is_held_out(split: Any) -> bool:
+    """Whether a row of this split, in somebody's words, is not trained on where it comes from."""
+    return str(split).lower() in _HELD_OUT
+
+
+def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
+    """A row as its own server knows it. Its split elsewhere does not matter: here it is only measured on."""
+    params = row.get("responses_create_params")
+    if not isinstance(params, dict):
+        raise CannotTake("responses_create_params", "a row of NeMo Gym's data has it")
+    if "response" in row and "reward" in row:
+        raise CannotTake("response", "it is an attempt and no task; import it as a trajectory")
+    try:
+        opening = nemo_gym.opening(row)
+    except ValueError as error:
+        raise CannotTake("responses_create_params.input", str(error)) from None
+    ours, theirs = {tool["name"] for tool in tools}, _tool_names(params.get("tools") or [])
+    if odd := sorted(ours ^ theirs):
+        where = "only here" if odd[0] in ours else "not here"
+        raise CannotTake("responses_create_params.tools", f"{odd[0][:100]!r} is {where}: the tools must be the same")
+    kept = {**row, "responses_create_params": {name: value for name, value in params.items() if name != "tools"}}
+    about = _about(row)
+    target: dict[str, Any] = {"row": kept}
+    with suppress(CannotTake):
+        target["calls"] = _calls(about, {name: name for name in ours})
+    prompt = opening[-1].content
+    return Task(
+        id=str(row.get("id", ""))[:100],
+        prompt=prompt,
+        target=target,
+        state={"row": digest(kept)[:16]},
+        cluster=str(about.get("cluster") or _cluster(prompt))[:200],
+        slice=str(about.get("slice") or about.get("category") or "")[:100],
+        synthetic=about.get("synthetic") is True,
+    )
+
+
+def _about(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says beside its request, wherever it says it."""
+    more = [row[name] for name in ("verifier_metadata", "info", "extra_info") if isinstance(row.get(name), dict)]
+    # No calls at all may be what is right; any other field that is empty says nothing.
+    return {key: value for each in [*more, row] for key, value in each.items() if value or (key, value) == (_CALLS, [])}
+
+
+def _tool_names(given: Any) -> set[str]:
+    try:
+        return {tool["name"] for tool in nemo_gym.tools_of(given)}
+    except VerifierError as error:
+        raise CannotTake("responses_create_params.tools", str(error)) from None
+
+
+def _cluster(prompt: str) -> str:
+    """Of a row that names none: equal requests are one source."""
+    return f"taken {digest(' '.join(prompt.lower().split()))[:16]}"
+
+
+def _asked(row: Mapping[str, Any]) -> str:
+    """What the user asks: one request, with what a system prompt may say before it left out."""
+    params = row.get("responses_create_params")
+    if isinstance(params, dict):
+        field, given = "responses_create_params.input", params.get("input")
+    else:
+        field = next((name for name in _REQUEST if name in row), "prompt")
+        given = row.get(field)
+    if isinstance(given, str):
+        asked = [given]
+    else:
+        messages = given if isinstance(given, list) else []
+        asked = [
+            text(each.get("content")) for each in messages if isinstance(each, dict) and each.get("role") == "user"
+        ]
+    asked = [words for words in asked if words.strip()]
+    if len(asked) != 1:
+        raise CannotTake(field, f"it has {len(asked)} requests of a user, and a task has one")
+    return asked[0]
+
+
+def _name_of(about: Mapping[str, Any]) -> str:
+    """The field that says what is right; empty where none does."""
+    return next((name for name in _WANTED if name in about), "")
+
+
+def _calls(about: Mapping[str, Any], ours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The calls that are right, in our words. Raises CannotTake."""
+    field = _name_of(about)
+    if not field:
+        raise CannotTake("", f"it says nowhere which calls are right ({', '.join(_WANTED)})")
+    given = about[field]
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            raise CannotTake(field, "what is right is a text, and a tool call is wanted") from None
+    if isinstance(given, dict):
+        given = given.get("calls", [given])
+    if not isinstance(given, list):
+        raise CannotTake(field, "what is right is no list of calls")
+    return [_call(f"{field}.{number}", each, ours) for number, each in enumerate(given)]
+
+
+def _call(field: str, given: Any, ours: Mapping[str, str]) -> dict[str, Any]:
+    inner = given.get("function") if isinstance(given, dict) else None
+    row = inner if isinstance(inner, dict) else given if isinstance(given, dict) else None
+    keys = ("name", "tool", "function_name", "function")
+    name = next((row[key] for key in keys if row.get(key)), None) if row else None
+    if row is None or not isinstance(name, str):
+        raise CannotTake(field, "a call that is right has no name")
+    known = {**ours, **{own: own for own in ours.values()}}
+    if name not in known:
+        raise CannotTake(field, f"this environment has no tool {name[:100]!r}")
+    found = arguments(row.get("arguments", {}))
+    if not isinstance(found, dict):
+        raise CannotTake(f"{field}.arguments", f"the arguments of {name[:100]} are no JSON object")
+    return {"tool": known[name], "arguments": found}

@@ -1,0 +1,146 @@
+"""Tool definitions and tool calls: reading a call out of a message, checking it against its schema.
+
+A definition is `{"name", "description", "parameters"}`, parameters being a JSON schema. Three extensions, all optional:
+`"x-entity": true` on a property says that its value names something in the world (a person, an id) and must come
+from the conversation or the state; `"x-refers": "people"` says in which list of the state it must stand;
+`"x-unsafe": true` on the definition says that calling it without being asked to does harm.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema
+
+from flywheel.core.digests import canonical, read_json
+from flywheel.core.traces import Message, ToolCall, json_schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The one call that a message makes, or why there is none."""
+
+    call: ToolCall | None
+    problem: str = ""
+
+
+def parse_call(message: Message | None) -> Parsed:
+    """The call of an agent message: a native tool call, or the text `{"tool": name, "arguments": {…}}`."""
+    if message is None:
+        return Parsed(None, "the agent wrote nothing")
+    if message.tool_calls:
+        if len(message.tool_calls) > 1:
+            return Parsed(None, f"{len(message.tool_calls)} tool calls where one is wanted")
+        call = message.tool_calls[0]
+        if isinstance(call.arguments, str):
+            return Parsed(None, "the call's arguments are not a JSON object")
+        return Parsed(call)
+    if not message.content.strip():
+        return Parsed(None, "the agent wrote nothing")
+    try:
+        value = read_json(message.content)
+    except (ValueError, RecursionError) as error:
+        return Parsed(None, f"not valid JSON: {error}")
+    if not isinstance(value, dict) or set(value) != {"tool", "arguments"}:
+        return Parsed(None, 'not a call of the form {"tool": …, "arguments": {…}}')
+    if not isinstance(value["tool"], str) or not isinstance(value["arguments"], dict):
+        return Parsed(None, '"tool" must be a string and "arguments" an object')
+    return Parsed(ToolCall("", value["tool"], value["arguments"]))
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as the text form that `parse_call` reads."""
+    return json.dumps({"tool": name, "arguments": dict(arguments)}, ensure_ascii=False)
+
+
+def find(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
+    return next((tool for tool in tools if tool.get("name") == name), None)
+
+
+def schema_problems(tool: Mapping[str, Any], arguments: Mapping[str, Any], *, patterns: bool = True) -> list[str]:
+    """What is wrong with the arguments under the tool's schema, one sentence each; empty when nothing is.
+
+    Leave `patterns` out for a schema that came from outside: RE2, which runs them, may not know what they say.
+    """
+    schema = tool.get("parameters", {})
+    validator = json_schemas.validator(canonical(schema if patterns else _without_patterns(schema)))
+    return [
+        f"{'.'.join(map(str, error.path)) or 'arguments'}: {error.message}"
+        for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
+    ]
+
+
+def check_definitions(tools: Any) -> list[str]:
+    """What is wrong with a list of tool definitions; empty when nothing is."""
+    if not isinstance(tools, list):
+        return ["tools must be a list of definitions"]
+    problems = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            problems.append(f'tools[{index}]: needs a "name"')
+            continue
+        try:
+            jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
+        except jsonschema.SchemaError as error:
+            problems.append(f"tools[{index}].parameters: {error.message}")
+    return problems
+
+
+def unjudgeable(tools: Any) -> list[str]:
+    """The patterns in well-formed definitions by which no call can be judged, and why; empty when there is none."""
+    found = ((index, json_schemas.refused(tool.get("parameters", {}))) for index, tool in enumerate(tools))
+    return [f"tools[{index}].parameters{refused[0]}: {refused[1]}" for index, refused in found if refused]
+
+
+def plain(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition as anybody's server takes it: name, description and parameters, without our extensions."""
+    shown = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
+    return shown | ({"parameters": _without_ours(shown["parameters"])} if "parameters" in shown else {})
+
+
+def _without_ours(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_ours(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        # What stands under these is called as it likes.
+        key: {name: _without_ours(item) for name, item in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
+        else _without_ours(value)
+        for key, value in schema.items()
+        if key not in ("x-entity", "x-refers")
+    }
+
+
+def properties(tool: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The schema of each argument, those alone that are schemas."""
+    parameters = tool.get("parameters")
+    found = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: schema for name, schema in found.items() if isinstance(schema, Mapping)}
+
+
+def entities(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments that name something in the world, by property."""
+    marked = {name for name, schema in properties(tool).items() if schema.get("x-entity") or schema.get("x-refers")}
+    return {name: value for name, value in arguments.items() if isinstance(value, str) and name in marked}
+
+
+def _without_patterns(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_patterns(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    dropped = {"pattern", "patternProperties"}
+    if "patternProperties" in schema:  # what is additional is then told by the patterns
+        dropped |= {"additionalProperties", "unevaluatedProperties"}
+    return {
+        key: {name: _without_patterns(item) for name, item in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
+        else _without_patterns(value)
+        for key, value in schema.items()
+        if key not in dropped
+    }

@@ -1,0 +1,443 @@
+"""What a rubric is composed of: each type of part with its settings, how they are checked, and how it judges.
+
+A part reads a named place of the attempt (`places`), and what is wanted there: a value of its own, or a named key of
+the task's target. `JUDGES[type](settings, case)` gives a verdict; `TYPES` says what a form has to ask.
+
+A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint) names its runner in
+`Type.runner` and takes it from `case.runners`. A further one is: a field of `Runners`, a type here.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flywheel.core.digests import canonical
+from flywheel.core.traces import Trace, json_schemas
+from flywheel.core.traces.json_schemas import pattern
+from flywheel.core.verifiers import Runners, Verdict, unscored
+from flywheel.core.verifiers.attempt_places import PLACES, NotJson, NotThere, TooLong, dig, flat, is_missing, read, told
+
+Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
+LONGEST_PATTERN = 1000
+LONGEST_SOURCE = 64 * 1024
+LONGEST_PROSE = 20_000
+TEXTS = ("answer", "last_call", "any_call")
+CALLS = ("any_call", "last_call", "calls")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    label: str
+    kind: Kind = "text"
+    help: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Value to words; the first is what holds where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    label: str
+    description: str
+    settings: Mapping[str, Setting]
+    runner: str = ""
+    """The field of `Runners` that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One attempt before the bench."""
+
+    trace: Trace
+    target: Mapping[str, Any]
+    own: Verdict
+    """What the environment's own verifier says of it."""
+    difference: Callable[[], tuple[Counter[Any], Counter[Any]]] | None
+    """Changes of the state that were wanted and that were made, where the environment keeps a state."""
+    runners: Runners
+
+
+class NoTarget(Exception):
+    """The task's target has no such key: nothing can be compared."""
+
+
+def _places(*names: str) -> Setting:
+    return Setting("Read", "choice", choices={name: PLACES[name] for name in names})
+
+
+_PATH = Setting("Field", help="Inside a call or a JSON answer, such as arguments.to; empty for the whole.")
+_TARGET = Setting("Wanted: key of the target", help="Such as arguments.day. Or give a value below.")
+_VALUE = Setting("Wanted: value", "json", 'As JSON: a text stands in quotes, such as "friday".')
+
+TYPES: dict[str, Type] = {
+    "environment": Type(
+        "Environment's own",
+        "What the environment's kind says by itself: the effect of the call, the state that is left behind, the game.",
+        {"part": Setting("Only its part", help="Such as tool or outcome; empty for its score.")},
+    ),
+    "exact": Type(
+        "Exact",
+        "The same value; spaces at ends and in a row do not count.",
+        {
+            "read": _places("answer", "last_call", "any_call", "calls", "steps"),
+            "path": _PATH,
+            "target": _TARGET,
+            "value": _VALUE,
+            "ignore_case": Setting("Capitals do not count", "flag"),
+        },
+    ),
+    "regex": Type(
+        "Regular expression",
+        "A pattern that is found, or is not. RE2 runs it: its time grows with the text and nothing else.",
+        {
+            "read": _places(*TEXTS),
+            "path": _PATH,
+            "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
+            "must": Setting(
+                "It must",
+                "choice",
+                choices={"find": "be found", "match": "match the whole text", "lack": "not be found"},
+            ),
+        },
+    ),
+    "json_schema": Type(
+        "JSON schema",
+        "JSON of a given shape.",
+        {"read": _places("answer", "last_call", "any_call"), "path": _PATH, "schema": Setting("Schema", "json")},
+    ),
+    "number": Type(
+        "Number",
+        "A number that is near the wanted one, or within bounds. In a text it is the last number.",
+        {
+            "read": _places("answer", "last_call", "any_call", "steps"),
+            "path": _PATH,
+            "target": Setting("Wanted: key of the target", help="Or a value, or bounds."),
+            "value": Setting("Wanted: value", "number"),
+            "tolerance": Setting("May differ by", "number"),
+            "relative": Setting("or by the share", "number", "0.01 is one percent."),
+            "least": Setting("At least", "number"),
+            "most": Setting("At most", "number"),
+        },
+    ),
+    "tool_call": Type(
+        "Tool call",
+        "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
+        {
+            "read": _places(*CALLS),
+            "target": Setting(
+                "Wanted: key of the target",
+                help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
+            ),
+            "value": _VALUE,
+            "arguments": Setting(
+                "Arguments",
+                "choice",
+                choices={"same": "exactly these", "least": "at least these", "any": "do not count"},
+            ),
+        },
+    ),
+    "state": Type(
+        "State difference",
+        "What was changed, beside what should have been. Something changed that nobody asked for scores 0.",
+        {
+            "tables": Setting("Only tables", help="With commas; empty for all."),
+            "credit": Setting(
+                "Counts", "choice", choices={"whole": "all or nothing", "share": "the share of wanted changes"}
+            ),
+        },
+    ),
+    "python": Type(
+        "Python",
+        "verify(trace, target) in the sandbox: no file, no network, limited time and memory.",
+        {"source": Setting("Source", "code")},
+        runner="python",
+    ),
+    "judge": Type(
+        "LLM judge",
+        "A model reads the attempt and gives a mark by your criteria. Canaries show whether it can be talked round.",
+        {
+            "criteria": Setting("Criteria", "prose", "What a good answer is, in words that two people apply alike."),
+            "endpoint": Setting(
+                "Ask",
+                "choice",
+                "An admin names the upstream under Settings › Gateway.",
+                {"upstream": "the project's upstream", "vllm": "this installation's vLLM"},
+            ),
+            "model": Setting("Model", help="By the name that the server knows."),
+            "sees": Setting(
+                "It sees",
+                "choice",
+                choices={"answer": "the request and the last answer", "episode": "the whole episode"},
+            ),
+            "target": Setting("Reference: key of the target", help="Shown as what is right; . is all of it."),
+            "top": Setting("Highest mark", "number", "1 is pass or fail; 10 the most. The score is the share of it."),
+            "votes": Setting("Votes", "number", "How often it is asked: 1, 3, 5, 7 or 9. The middle mark counts."),
+            "anchors": Setting("What the marks mean", "prose", "A line each: 0 = it is wrong. Empty for pass or fail."),
+            "canaries": Setting(
+                "Answers that must get 0",
+                "prose",
+                "Beside the built-in ones; an empty line between two. One that gets more voids the whole run.",
+            ),
+        },
+        runner="judge",
+    ),
+}
+
+
+def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
+    """What the part says of the attempt. May raise anything where an attempt is beyond what it can judge."""
+    try:
+        return JUDGES[kind](settings, case)
+    except NotThere as error:
+        lacks = settings.get("must") == "lack" and not isinstance(error, NotJson)
+        return Verdict(float(lacks), str(error))
+    except TooLong as error:  # what is left out of a mean would make it better
+        return Verdict(0.0, str(error))
+    except NoTarget as error:
+        return unscored(str(error), "target")
+
+
+def _wanted(settings: Mapping[str, Any], case: Case) -> Any:
+    if "target" not in settings:
+        return settings["value"]
+    return _of_target(settings["target"], case.target)
+
+
+def _of_target(path: str, target: Mapping[str, Any]) -> Any:
+    found = target if path == "." else dig(target, path)
+    if is_missing(found):
+        raise NoTarget(f"the task's target has no {path}")
+    return found
+
+
+def _best(verdicts: list[Verdict]) -> Verdict:
+    return max(verdicts, key=lambda verdict: -1.0 if verdict.score is None else verdict.score)
+
+
+def _environment(settings: Mapping[str, Any], case: Case) -> Verdict:
+    part = settings.get("part")
+    if not part or case.own.score is None:
+        return case.own
+    score = case.own.parts.get(part)
+    if score is None:
+        return unscored(f"the environment's own verifier has no part {part!r}", "unscored")
+    return Verdict(score, f"{part} is {score:g}")
+
+
+def same(given: Any, wanted: Any, ignore_case: bool = False) -> bool:
+    """Equal as JSON is; of texts neither spaces at their ends nor several in a row count."""
+    if isinstance(given, str) and isinstance(wanted, str):
+        one, other = " ".join(given.split()), " ".join(wanted.split())
+        return one.casefold() == other.casefold() if ignore_case else one == other
+    if isinstance(given, Mapping) and isinstance(wanted, Mapping):
+        return given.keys() == wanted.keys() and all(same(given[key], wanted[key], ignore_case) for key in wanted)
+    if isinstance(given, list) and isinstance(wanted, list):
+        pairs = zip(given, wanted, strict=False)
+        return len(given) == len(wanted) and all(same(one, other, ignore_case) for one, other in pairs)
+    return isinstance(given, bool) == isinstance(wanted, bool) and bool(given == wanted)
+
+
+def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
+    wanted = _wanted(settings, case)
+    given = read(settings["read"], settings.get("path", ""), case.trace)
+    if settings["read"] == "answer" and not settings.get("path") and not isinstance(wanted, str):
+        given = [_value_of(text) for text in given]
+    for each in given:
+        if same(each, wanted, settings.get("ignore_case", False)):
+            return Verdict(1.0, "the wanted value")
+    return Verdict(0.0, f"{_shown(given[-1])}, wanted {_shown(wanted)}")
+
+
+def _value_of(text: str) -> Any:
+    try:
+        return flat(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
+    found, must = pattern(settings["pattern"]), settings.get("must", "find")
+    verdicts = []
+    for value in read(settings["read"], settings.get("path", ""), case.trace):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = json_schemas.utf8(text)
+        match = found.fullmatch(text) if must == "match" else found.search(text)
+        said = f"{_shown(match.group())} is there" if match else f"nothing like it in {_shown(text)}"
+        verdicts.append(Verdict(float(bool(match) is not (must == "lack")), said))
+    # What must not be found must be found in no call.
+    return min(verdicts, key=lambda v: v.score or 0.0) if must == "lack" else _best(verdicts)
+
+
+def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
+    validator = json_schemas.validator(canonical(settings["schema"]))
+    given = read(settings["read"], settings.get("path", ""), case.trace, as_json=True)
+    verdicts = []
+    for value in given:
+        error = next(iter(validator.iter_errors(value)), None)
+        where = ".".join(map(str, error.path)) if error else ""
+        words = f"{where}: {error.message[:300]}" if error and where else error.message[:300] if error else "it fits"
+        verdicts.append(Verdict(float(error is None), words))
+    return _best(verdicts)
+
+
+_NUMBER = pattern(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+")
+_JOINS = pattern(r"[\pL\pN_)\]}]$")
+"""What makes the hyphen after it a joint, as in B-12, 10-12 or 2026-11-12, and no minus."""
+
+
+def _number_of(value: Any) -> float:
+    if isinstance(value, str):
+        text = json_schemas.utf8(value).replace("\N{MINUS SIGN}", "-")
+        found = list(_NUMBER.finditer(text))
+        if not found:
+            raise NotThere(f"there is no number in {_shown(value)}")
+        said, at = found[-1].group().replace(",", ""), found[-1].start()
+        return _finite(said.lstrip("+-") if _JOINS.search(text[:at][-1:]) else said)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NotThere(f"{_shown(value)} is no number")
+    return _finite(value)
+
+
+def _finite(value: Any) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise NotThere("the number is too large")
+    return number
+
+
+def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
+    least, most = settings.get("least"), settings.get("most")
+    if "target" in settings or "value" in settings:
+        wanted = _wanted(settings, case)
+        try:
+            middle = _number_of(wanted)
+        except NotThere as error:
+            raise NoTarget(f"what is wanted is no number: {error}") from None
+        off = max(settings.get("tolerance", 0.0), settings.get("relative", 0.0) * abs(middle))
+        off += 1e-12 * max(1.0, abs(middle))
+        least, most = middle - off, middle + off
+    verdicts = []
+    for value in read(settings["read"], settings.get("path", ""), case.trace):
+        try:
+            number = _number_of(value)
+        except NotThere as error:
+            verdicts.append(Verdict(0.0, str(error)))
+            continue
+        fits = (least is None or number >= least) and (most is None or number <= most)
+        verdicts.append(Verdict(float(fits), f"{number:g}" + ("" if fits else f" is not {_bounds(least, most)}")))
+    return _best(verdicts)
+
+
+def _bounds(least: float | None, most: float | None) -> str:
+    if least is None:
+        return f"at most {most:g}"
+    return f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
+
+
+def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
+    wanted = _wanted(settings, case)
+    every = read(settings["read"], "", case.trace)
+    how = settings.get("arguments", "same")
+    if settings["read"] == "calls":
+        if not isinstance(wanted, list):
+            raise NoTarget("what is wanted is no list of calls")
+        taken, missing = _pair(wanted, every[0], how)
+        if missing is not None:
+            return Verdict(0.0, f"the call {_shown(missing)} is missing")
+        left = [each for at, each in enumerate(every[0]) if at not in taken]
+        return Verdict(float(not left), f"{_shown(left[0])} is not wanted" if left else "the wanted calls")
+    if any(_is_call(call, wanted, how) for call in every):
+        return Verdict(1.0, "the wanted call")
+    return Verdict(0.0, f"called {_shown(every[-1])}, wanted {_shown(wanted)}")
+
+
+def _pair(wanted: list[Any], given: Sequence[Any], how: str) -> tuple[dict[int, int], Any]:
+    """For each wanted call one that was made, whatever their order (augmenting paths, Kuhn 1955): who takes which, and
+    the first for which there is none."""
+    fits = [[at for at, each in enumerate(given) if _is_call(each, call, how)] for call in wanted]
+    taken: dict[int, int] = {}
+
+    def place(number: int, seen: set[int]) -> bool:
+        for at in fits[number]:
+            if at not in seen:
+                seen.add(at)
+                if at not in taken or place(taken[at], seen):
+                    taken[at] = number
+                    return True
+        return False
+
+    for number, call in enumerate(wanted):
+        if not place(number, set()):
+            return taken, call
+    return taken, None
+
+
+def _is_call(given: Mapping[str, Any], wanted: Any, how: str) -> bool:
+    if not isinstance(wanted, Mapping) or not isinstance(wanted.get("tool"), str):
+        raise NoTarget(f'what is wanted is no call {{"tool", "arguments"}}: {_shown(wanted)}')
+    if given["tool"] != wanted["tool"]:
+        return False
+    arguments, expected = given["arguments"], wanted.get("arguments", {})
+    if how == "any":
+        return True
+    if how == "same":
+        return same(arguments, expected)
+    return isinstance(arguments, Mapping) and all(
+        name in arguments and same(arguments[name], value) for name, value in expected.items()
+    )
+
+
+def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
+    if case.difference is None:
+        return unscored("this environment keeps no state", "unscored")
+    wanted, made = case.difference()
+    if tables := set(settings.get("tables", ())):
+        wanted, made = (Counter({c: n for c, n in each.items() if c[0] in tables}) for each in (wanted, made))
+    extra, missing = made - wanted, wanted - made
+    if extra:
+        return Verdict(0.0, f"changed what nobody asked for: {_shown(' '.join(next(iter(extra))))}")
+    if not missing:
+        return Verdict(1.0, "the wanted state")
+    share = 1 - missing.total() / wanted.total() if settings.get("credit") == "share" else 0.0
+    return Verdict(share, f"{missing.total()} of {wanted.total()} wanted changes are missing")
+
+
+def _python(settings: Mapping[str, Any], case: Case) -> Verdict:
+    if case.runners.python is None:
+        return unscored("nothing here may run Python: a worker's sandbox does", "refused")
+    return case.runners.python(settings["source"], told(case.trace), dict(case.target))
+
+
+def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
+    """What a judge is shown as right; None where it is shown nothing. Raises NoTarget."""
+    return _of_target(settings["target"], target) if settings.get("target") else None
+
+
+def _asked(settings: Mapping[str, Any], case: Case) -> Verdict:
+    if case.runners.judge is None:
+        return unscored("nothing here may ask a judge: a worker does", "refused")
+    right = reference(settings, case.target)
+    return case.runners.judge(settings, told(case.trace), right, anew=case.runners.anew)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return repr(text[:120] + "…" if len(text) > 120 else text)
+
+
+JUDGES: dict[str, Callable[[Mapping[str, Any], Case], Verdict]] = {
+    "environment": _environment,
+    "exact": _exact,
+    "regex": _regex,
+    "json_schema": _json_schema,
+    "number": _number,
+    "tool_call": _tool_call,
+    "state": _state,
+    "python": _python,
+    "judge": _asked,
+}

@@ -1,0 +1,49 @@
+"""A key that its operator has bound to hosts goes to no other, by whichever way a server is asked."""
+
+import pytest
+
+from flywheel.core.envs.policy_rollouts import EngineError
+from flywheel.core.network.key_hosts import refusal
+from flywheel.trajectories.gateway.routing import NoRoute, Route
+from workers.engines.engine_endpoints import open_engine
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url", "is_refused"),
+    [
+        (None, "https://evil.example/v1", False),
+        ("api.openai.com", "https://api.openai.com/v1", False),
+        ("api.openai.com", "https://API.OpenAI.com:443/v1", False),
+        ("api.openai.com:443", "https://api.openai.com/v1", False),
+        ("gpu-1:8000, api.openai.com", "http://gpu-1:8000/v1", False),
+        ("api.openai.com", "http://api.openai.com/v1", True),
+        ("api.openai.com", "https://api.openai.com:99999/v1", True),
+        ("api.openai.com:80", "http://api.openai.com/v1", False),
+        ("gpu-1:8000", "http://gpu-1:9000/v1", True),
+        ("api.openai.com:443", "http://api.openai.com/v1", True),
+        ("api.openai.com", "https://api.openai.com.evil.example/v1", True),
+        ("api.openai.com", "https://evil.example/api.openai.com/v1", True),
+        ("api.openai.com", "https://api.openai.com@evil.example/v1", True),
+        ("", "https://api.openai.com/v1", True),
+        (" , ", "https:///v1", True),
+    ],
+)
+def test_a_bound_key_goes_to_its_hosts_alone(
+    monkeypatch: pytest.MonkeyPatch, hosts: str | None, url: str, is_refused: bool
+) -> None:
+    if hosts is not None:
+        monkeypatch.setenv("OPENAI_API_KEY_HOSTS", hosts)
+    assert bool(refusal("OPENAI_API_KEY", url)) is is_refused
+    assert not refusal("OTHER_API_KEY", url)
+
+
+def test_engines_and_the_gateway_hold_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("OPENAI_API_KEY_HOSTS", "api.openai.com")
+    spec = {"kind": "openai", "model": "m", "api_key_env": "OPENAI_API_KEY"}
+    open_engine({**spec, "base_url": "https://api.openai.com/v1"}).close()
+    with pytest.raises(EngineError, match=r"may be sent to api\.openai\.com only .* not to evil\.example"):
+        open_engine({**spec, "base_url": "https://evil.example/v1"})
+    assert Route(1, 1, "https://api.openai.com/v1", "OPENAI_API_KEY").key() == "sk-1"
+    with pytest.raises(NoRoute, match="not to evil"):
+        Route(1, 1, "https://evil.example/v1", "OPENAI_API_KEY").key()
