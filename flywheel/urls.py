@@ -2,8 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from flywheel.accounts import settings_urls
-from flywheel.accounts.pages import profile
+from flywheel.accounts.pages import profile, settings_urls
 from flywheel.promotions import overview
 from flywheel.server import health
 from flywheel.server.api import api

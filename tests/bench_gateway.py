@@ -117,7 +117,7 @@ def _at(values: list[float], share: float) -> float:
 
 def _served(port: int) -> tuple["subprocess.Popen[bytes]", int, str]:
     from flywheel.accounts.models import ApiKey, Project, User
-    from flywheel.accounts.upstream import set_upstream
+    from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 
     project, admin = Project.objects.get(slug="default"), User.objects.get(username="admin")
     set_upstream(project=project, actor=admin, base_url=f"http://127.0.0.1:{port}/v1")

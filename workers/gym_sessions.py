@@ -24,7 +24,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.accounts.upstream import is_metadata
+from flywheel.accounts.project_settings.gateway_upstream import is_metadata
 from flywheel.core.digests import digest
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import GymEpisode, NemoGym, same

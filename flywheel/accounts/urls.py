@@ -2,8 +2,8 @@ from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, URLResolver, path
 
 from flywheel.accounts.access import public
-from flywheel.accounts.login import SignInPage
 from flywheel.accounts.pages import profile
+from flywheel.accounts.pages.login import SignInPage
 
 app_name = "accounts"
 # /account/

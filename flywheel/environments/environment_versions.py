@@ -7,8 +7,8 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
-from flywheel.accounts import upstream
 from flywheel.accounts.models import Permission, Project, User, record
+from flywheel.accounts.project_settings import gateway_upstream
 from flywheel.agents.models import Agent
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
@@ -121,8 +121,8 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
     envs.build(environment.kind, config, verifier)
     if KINDS[environment.kind].is_external:
         try:
-            upstream.check(config["base_url"], "")
-        except upstream.BadUpstream as error:
+            gateway_upstream.check(config["base_url"], "")
+        except gateway_upstream.BadUpstream as error:
             raise verifiers.VerifierError(f"{error.field}: {error}") from None
     judges.check(environment.project, verifier)
 

@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
-from flywheel.accounts.upstream import VLLM_KEY, key_of
+from flywheel.accounts.project_settings.gateway_upstream import VLLM_KEY, key_of
 from flywheel.agents import artifacts, lora
 from flywheel.agents.content import TRANSFORMERS
 from flywheel.agents.lora import NotServable

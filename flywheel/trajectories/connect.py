@@ -11,9 +11,9 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from flywheel.accounts import keys
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.accounts.project_settings import api_keys
 from flywheel.system import env
 from flywheel.trajectories import snippets
 from flywheel.trajectories.diagnosis import diagnose
@@ -68,14 +68,14 @@ def make_key(request: PageRequest) -> HttpResponse:
     snippet = SNIPPETS[chosen]
     try:
         form = uuid.UUID(request.POST.get("form", ""))
-        made = keys.make(
+        made = api_keys.make(
             project=request.project,
             actor=request.actor,
             name=f"my agent ({snippet.label})",
             scopes=[snippet.scope],
             form=form,
         )
-    except (ValueError, keys.SentTwice):
+    except (ValueError, api_keys.SentTwice):
         return redirect(back)
     request.session[SHOW_ONCE] = {
         "project": request.project.slug,

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
-from flywheel.accounts.redaction import redactor_of
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.core import redaction
 from flywheel.core.redaction import Redactor
 from flywheel.trajectories import announce, beside, ledger, rows

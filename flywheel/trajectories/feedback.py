@@ -16,7 +16,7 @@ from django.utils import timezone
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flywheel.accounts.models import Project
-from flywheel.accounts.redaction import redactor_of
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Outcome
 from flywheel.trajectories import announce, beside, rows

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.accounts.redaction import redactor_of
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.trajectories.rescan import scan
 
 NEWEST = 100

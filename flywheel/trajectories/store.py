@@ -29,7 +29,7 @@ from django.db.models.base import ModelState
 from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
-from flywheel.accounts.redaction import redactor_of
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
 from flywheel.core import redaction as redact
 from flywheel.core import traces

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Role, User
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.edge.jobs import Job
 from flywheel.environments.models import Environment, Proving, Split, Trial
 from flywheel.evals.models import EvalRun

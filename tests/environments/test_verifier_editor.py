@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import Scope, User
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.core.verifiers.rubric import read
 from flywheel.core.verifiers.rubric_parts import TYPES

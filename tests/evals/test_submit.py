@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.edge.jobs import State

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.models import AuditEntry
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Artifact
 from flywheel.core.envs import tictactoe
 from flywheel.edge.jobs import StaleState, State

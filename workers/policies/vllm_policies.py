@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import connections
 
-from flywheel.accounts.upstream import VLLM_KEY, key_of
+from flywheel.accounts.project_settings.gateway_upstream import VLLM_KEY, key_of
 from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling

@@ -6,10 +6,10 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Query, Router, Schema
 
-from flywheel.accounts import audit
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.api.paging import Paged, page_of
 from flywheel.accounts.models import AuditEntry, Scope
+from flywheel.accounts.project_settings import audit_log
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
@@ -50,5 +50,5 @@ class EntryPage(Schema):
 )
 def list_audit_entries(request: HttpRequest, asked: Query[EntryQuery]) -> dict[str, Any]:
     """`action` is a room, `failures`, or one verb of it, `failures.confirm`; `q` stands in subject or reason."""
-    rows = audit.entries(keyed(request).project, action=asked.action, actor=asked.actor, text=asked.q)
+    rows = audit_log.entries(keyed(request).project, action=asked.action, actor=asked.actor, text=asked.q)
     return page_of(rows, asked)

@@ -8,10 +8,10 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
 from ninja.errors import HttpError
 
-from flywheel.accounts import keys
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.api.paging import Paged, page_of
 from flywheel.accounts.models import ApiKey, Scope
+from flywheel.accounts.project_settings import api_keys
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
@@ -60,7 +60,7 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     """A key in the name of whose key this is; it never gets a scope that this person may not use."""
     asked = keyed(request)
     try:
-        made = keys.make(
+        made = api_keys.make(
             project=asked.project,
             actor=asked.actor,
             name=body.name,
@@ -68,7 +68,7 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
             days=body.days,
             through=asked.through,
         )
-    except keys.BadKey as error:
+    except api_keys.BadKey as error:
         raise HttpError(422, str(error)) from error
     return Status(201, {"key": made.key, "text": made.text})
 
@@ -79,6 +79,6 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
 def revoke_key(request: HttpRequest, public: str) -> ApiKey:
     asked = keyed(request)
     key = get_object_or_404(ApiKey.objects.select_related("created_by"), project=asked.project, public=public)
-    keys.revoke(key=key, actor=asked.actor, through=asked.through)
+    api_keys.revoke(key=key, actor=asked.actor, through=asked.through)
     key.refresh_from_db()
     return key

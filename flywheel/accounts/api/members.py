@@ -7,9 +7,9 @@ from django.shortcuts import get_object_or_404
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from flywheel.accounts import members
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Role, Scope, User
+from flywheel.accounts.project_settings import members
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)

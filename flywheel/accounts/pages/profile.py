@@ -9,8 +9,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import signed_in
-from flywheel.accounts.forms import ChangePassword
 from flywheel.accounts.models import User, record
+from flywheel.accounts.pages.forms import ChangePassword
 
 
 @require_GET

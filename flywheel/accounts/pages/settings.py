@@ -8,10 +8,11 @@ from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from flywheel.accounts import audit, keys, members, upstream
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.models import ApiKey, Permission, User
+from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
+from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
+from flywheel.accounts.project_settings import audit_log as audit
 from flywheel.edge.paging import BadCursor, about, keyset
 
 SHOW_ONCE = "accounts.show_once"
@@ -82,10 +83,10 @@ def make_key(request: PageRequest) -> HttpResponse:
     form = NewKey(request.POST, permissions=request.permissions)
     if form.is_valid():
         try:
-            made = keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
-        except keys.BadKey as error:
+            made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
+        except api_keys.BadKey as error:
             form.add_error(None, str(error))
-        except keys.SentTwice:
+        except api_keys.SentTwice:
             return redirect("settings:keys", project=request.project.slug)
         else:
             request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
@@ -97,7 +98,7 @@ def make_key(request: PageRequest) -> HttpResponse:
 @requires(Permission.ADMIN)
 def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
     key = get_object_or_404(ApiKey, pk=pk, project=request.project)
-    if keys.revoke(key=key, actor=request.actor):
+    if api_keys.revoke(key=key, actor=request.actor):
         messages.success(request, f"The key {key.name} is revoked. Whoever still uses it gets 401 from now on.")
     return redirect("settings:keys", project=request.project.slug)
 
@@ -107,15 +108,15 @@ def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
 def gateway(request: PageRequest) -> HttpResponse:
     """Where model calls that come to the gateway are sent on to."""
     chosen = request.project.upstream
-    initial = {**chosen, "prices": upstream.written_prices(chosen)}
+    initial = {**chosen, "prices": gateway_upstream.written_prices(chosen)}
     form = Upstream(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
-            chosen = upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
-        except upstream.BadUpstream as error:
+            chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
+        except gateway_upstream.BadUpstream as error:
             form.add_error(error.field, str(error))
         else:
-            where = upstream.host_of(chosen["base_url"]) if chosen else ""
+            where = gateway_upstream.host_of(chosen["base_url"]) if chosen else ""
             messages.success(
                 request,
                 f"Model calls go to {where} from now on." if chosen else "The gateway has no upstream any more.",
@@ -171,13 +172,13 @@ def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, A
 def _gateway(request: PageRequest, form: Upstream) -> dict[str, Any]:
     chosen = request.project.upstream
     lying = settings.GATEWAY_DIR.glob("*.exchange") if settings.GATEWAY_DIR.is_dir() else ()
-    waiting = [path for path in lying if upstream.is_left(path)]
+    waiting = [path for path in lying if gateway_upstream.is_left(path)]
     return {
         "form": form,
-        "host": upstream.host_of(chosen["base_url"]) if chosen else "",
+        "host": gateway_upstream.host_of(chosen["base_url"]) if chosen else "",
         "is_plain": chosen.get("base_url", "").startswith("http:"),
         "variable": chosen.get("api_key_env", ""),
-        "has_key": bool(upstream.key_of(chosen.get("api_key_env", ""))),
+        "has_key": bool(gateway_upstream.key_of(chosen.get("api_key_env", ""))),
         "waiting": len(waiting),
         "origin": request.build_absolute_uri("/").rstrip("/"),
     }

@@ -24,7 +24,7 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import KeyRefused, KeyRequest, admit
 from flywheel.accounts.models import Project, Scope
-from flywheel.accounts.upstream import KEY_NAME, VLLM_KEY, host_of, key_of, prices_of
+from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, VLLM_KEY, host_of, key_of, prices_of
 from flywheel.agents.models import Agent, Version
 from flywheel.core.network import key_hosts
 from flywheel.system import env

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.models import ApiKey
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.gateway import journal as journals
 from flywheel.trajectories.gateway import recorder as recording
 from flywheel.trajectories.gateway import routing

@@ -12,7 +12,7 @@ from django.db import DataError, ProgrammingError
 from django.test import Client
 
 from flywheel.accounts.models import Project
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories import load
 from flywheel.trajectories.gateway import recorder as recording
 from flywheel.trajectories.gateway import routing, views

@@ -18,7 +18,7 @@ import pytest
 from django.conf import settings
 
 from flywheel.accounts.models import ApiKey
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories import load
 from flywheel.trajectories.gateway import journal as journals
 from flywheel.trajectories.gateway import recorder as recording

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import Scope, User
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.evidence.statistics.estimates import cohen_kappa
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import Job, StaleState, State

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.models import AuditEntry
-from flywheel.accounts.upstream import set_upstream
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.openai_messages import items

@@ -5,9 +5,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
-from flywheel.accounts import keys
 from flywheel.accounts.access import SCOPE_NEEDS
 from flywheel.accounts.models import GRANTS, Membership, Project, Role, Scope, User
+from flywheel.accounts.project_settings import api_keys
 
 SYSTEM = "system"
 """The machine account that keys belong to when no person is named: it has no password, and gets the roles it needs."""
@@ -34,7 +34,7 @@ class Command(BaseCommand):
             raise CommandError(f"there is no project {options['project']!r}; there is {known}")
         actor = _person(options["user"]) if options["user"] else system_account(project, options["scope"])
         try:
-            made = keys.make(
+            made = api_keys.make(
                 project=project,
                 actor=actor,
                 name=options["name"],
@@ -42,7 +42,7 @@ class Command(BaseCommand):
                 days=options["days"],
                 through="manage.py create_key",
             )
-        except keys.BadKey as error:
+        except api_keys.BadKey as error:
             raise CommandError(str(error)) from None
         self.stdout.write(made.text)
 

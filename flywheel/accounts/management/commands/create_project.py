@@ -7,8 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.validators import validate_slug
 from django.db import transaction
 
-from flywheel.accounts import members
 from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.accounts.project_settings import members
 
 
 class Command(BaseCommand):

@@ -15,8 +15,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, transaction
 
-from flywheel.accounts import members
 from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.accounts.project_settings import members
 from flywheel.system import broker
 
 LOCK = 0x464C590001

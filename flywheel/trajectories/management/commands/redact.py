@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.models import Permission, Project, User
-from flywheel.accounts.redaction import redactor_of
+from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.trajectories.rescan import apply, scan
 
 

@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from flywheel.accounts import keys
 from flywheel.accounts.management.commands.create_key import system_account
 from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.accounts.project_settings import api_keys
 from flywheel.system import env
 from flywheel.trajectories.formats import otlp
 from flywheel.trajectories.models import Trajectory
@@ -49,7 +49,7 @@ class Command(BaseCommand):
             self._send(project, endpoint, protocol, text)
         finally:
             if made is not None:
-                keys.revoke(key=made, actor=made.created_by, through=SENT_BY)
+                api_keys.revoke(key=made, actor=made.created_by, through=SENT_BY)
 
     def _send(self, project: Project, endpoint: str, protocol: str, key: str) -> None:
         request, trace_id = episode()
@@ -93,7 +93,9 @@ def _project_of(key: str, slug: str | None) -> Project:
 @transaction.atomic
 def _make_key(project: Project) -> tuple[ApiKey, str]:
     actor = system_account(project, [Scope.INGEST])
-    made = keys.make(project=project, actor=actor, name="test trace", scopes=[Scope.INGEST], days=1, through=SENT_BY)
+    made = api_keys.make(
+        project=project, actor=actor, name="test trace", scopes=[Scope.INGEST], days=1, through=SENT_BY
+    )
     return made.key, made.text
 
 

@@ -10,8 +10,8 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from flywheel.accounts import login
 from flywheel.accounts.models import AuditEntry, LoginAttempt, Membership, Project, Role, User
+from flywheel.accounts.pages import login
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db

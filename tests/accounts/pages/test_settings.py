@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from flywheel.accounts import keys, members
 from flywheel.accounts.models import ApiKey, AuditEntry, Membership, Role, User, record
+from flywheel.accounts.project_settings import api_keys, members
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db
@@ -138,8 +138,8 @@ def test_a_key_that_does_not_fit_is_refused_at_the_form(admin: Client, change: d
 
 
 def test_nobody_makes_a_key_that_may_more_than_they(cast: Cast) -> None:
-    with pytest.raises(keys.BadKey, match="may not approve and roll back promotions here"):
-        keys.make(project=cast.project, actor=cast.admin, name="x", scopes=["approve"])
+    with pytest.raises(api_keys.BadKey, match="may not approve and roll back promotions here"):
+        api_keys.make(project=cast.project, actor=cast.admin, name="x", scopes=["approve"])
 
 
 def test_the_audit_log_is_paged_and_filtered(cast: Cast, admin: Client) -> None:

@@ -9,7 +9,13 @@ import pytest
 from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, Project, User
-from flywheel.accounts.upstream import BadUpstream, check, is_metadata, prices_of, written_prices
+from flywheel.accounts.project_settings.gateway_upstream import (
+    BadUpstream,
+    check,
+    is_metadata,
+    prices_of,
+    written_prices,
+)
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db

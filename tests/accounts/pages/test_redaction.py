@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from flywheel.accounts import redaction
 from flywheel.accounts.models import AuditEntry, RedactionPolicy, User
+from flywheel.accounts.project_settings import redaction_policy
 from flywheel.core.redaction import BadRule
 from tests.conftest import Cast
 
@@ -33,7 +33,7 @@ def test_a_new_policy_is_a_version_with_who_and_what(cast: Cast, admin: Client) 
     page = admin.get(PAGE).content.decode()
     assert "mode secrets → strict, rule orders added" in page
     assert admin.post(PAGE, {**sent, "remove": "0"}).status_code == 302
-    assert redaction.policy_of(cast.project).rules == []
+    assert redaction_policy.policy_of(cast.project).rules == []
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_only_an_admin_may(cast: Cast, sign_in: SignIn) -> None:
 def test_rules_have_names_of_their_own_and_are_not_too_many(cast: Cast) -> None:
     for rules in ([RULE, RULE], [{**RULE, "name": f"r{number}"} for number in range(21)]):
         with pytest.raises(BadRule):
-            redaction.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=rules)
+            redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=rules)
 
 
 def test_projects_do_not_share_placeholders(cast: Cast) -> None:
     one, other = (
-        redaction.redactor_of(project).text("4111111111111111")[0] for project in (cast.project, cast.elsewhere)
+        redaction_policy.redactor_of(project).text("4111111111111111")[0] for project in (cast.project, cast.elsewhere)
     )
     assert one != other

@@ -7,9 +7,9 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from flywheel.accounts import redaction
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.accounts.project_settings import redaction_policy
 from flywheel.core.redaction import PLACEHOLDER, BadRule, Mode
 
 MODES = {
@@ -31,7 +31,7 @@ def policy(request: PageRequest) -> HttpResponse:
     error = "" if mode in list(Mode) else "Choose one of the modes."
     if not error:
         try:
-            redaction.set_policy(project=request.project, actor=request.actor, mode=mode, rules=rules)
+            redaction_policy.set_policy(project=request.project, actor=request.actor, mode=mode, rules=rules)
         except BadRule as refused:
             error = f"Nothing was changed: {refused}."
     if error:
@@ -45,7 +45,7 @@ def policy(request: PageRequest) -> HttpResponse:
 def try_redaction(request: PageRequest) -> HttpResponse:
     """What would become of a text. Nothing of it is stored."""
     given = request.POST.get("text", "")[:LONGEST_TRIAL]
-    redactor = redaction.redactor_of(request.project)
+    redactor = redaction_policy.redactor_of(request.project)
     new, counts = redactor.text(given)
     return render(
         request,
@@ -80,7 +80,7 @@ def _rules(request: PageRequest) -> list[dict[str, str]]:
 def _context(
     request: PageRequest, mode: str = "", rules: list[dict[str, str]] | None = None, error: str = ""
 ) -> dict[str, Any]:
-    held = redaction.policy_of(request.project)
+    held = redaction_policy.policy_of(request.project)
     shown = held.rules if rules is None else rules
     return {
         "policy": held,
@@ -88,6 +88,6 @@ def _context(
         "modes": [(item.value, says) for item, says in MODES.items()],
         "rules": [*shown, *([{}] * EMPTY_ROWS)],
         "error": error,
-        "changes": redaction.changes(request.project),
-        "version": redaction.redactor_of(request.project).version,
+        "changes": redaction_policy.changes(request.project),
+        "version": redaction_policy.redactor_of(request.project).version,
     }

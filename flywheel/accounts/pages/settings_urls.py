@@ -1,7 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts import redaction_views
-from flywheel.accounts.pages import settings
+from flywheel.accounts.pages import redaction, settings
 
 app_name = "settings"
 # /p/<project>/settings/
@@ -13,7 +12,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("keys/make/", settings.make_key, name="make_key"),
     path("keys/<int:pk>/revoke/", settings.revoke_key, name="revoke_key"),
     path("gateway/", settings.gateway, name="gateway"),
-    path("redaction/", redaction_views.policy, name="redaction"),
-    path("redaction/try/", redaction_views.try_redaction, name="try_redaction"),
+    path("redaction/", redaction.policy, name="redaction"),
+    path("redaction/try/", redaction.try_redaction, name="try_redaction"),
     path("audit/", settings.audit_log, name="audit"),
 ]
