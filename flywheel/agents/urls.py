@@ -1,13 +1,13 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.agents import views
+from flywheel.agents.pages import agents
 
 app_name = "agents"
 # /p/<project>/agents/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
-    path("new/", views.new_agent, name="new"),
-    path("<slug:name>/", views.agent, name="agent"),
-    path("<slug:name>/versions/new/", views.new_version, name="new_version"),
-    path("<slug:name>/versions/<int:number>/", views.version, name="version"),
+    path("", agents.index, name="index"),
+    path("new/", agents.new_agent, name="new"),
+    path("<slug:name>/", agents.agent, name="agent"),
+    path("<slug:name>/versions/new/", agents.new_version, name="new_version"),
+    path("<slug:name>/versions/<int:number>/", agents.version, name="version"),
 ]

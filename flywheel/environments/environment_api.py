@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError

@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Opening, Split

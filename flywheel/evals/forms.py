@@ -7,9 +7,9 @@ from django import forms
 from django.db.models import F
 
 from flywheel.accounts.models import Project
-from flywheel.agents.content import MAX_TOKENS
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.version_content import MAX_TOKENS
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.budget import MOST, UNITS
 from flywheel.evals.models import Engine

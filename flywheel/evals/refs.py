@@ -3,7 +3,7 @@
 import re
 
 from flywheel.accounts.models import Project
-from flywheel.agents.refs import SHOWN, UnknownReference, listed
+from flywheel.agents.references import SHOWN, UnknownReference, listed
 from flywheel.environments.models import TaskSet
 
 _FORM = re.compile(r"(?P<name>[\w-]+)@v?(?P<version>\d{1,9})", re.ASCII)

@@ -10,7 +10,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals import reward_audit as verbs

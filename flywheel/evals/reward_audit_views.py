@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Environment, Split, TaskSet

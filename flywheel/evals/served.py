@@ -21,10 +21,10 @@ from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
 from flywheel.accounts.project_settings.gateway_upstream import VLLM_KEY, key_of
-from flywheel.agents import artifacts, lora
-from flywheel.agents.content import TRANSFORMERS
-from flywheel.agents.lora import NotServable
+from flywheel.agents import artifacts, lora_adapters
+from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.core.network.http_replies import Reply
 from flywheel.edge.jobs import State
 from flywheel.evals.models import Engine, EvalRun
@@ -74,7 +74,7 @@ def check(version: Version) -> None:
     if version.endpoint.get("kind") != TRANSFORMERS or version.weights is None:
         raise NotServable(f"{version} is asked at its own endpoint; no weights of it are stored here")
     if version.adapter is not None:
-        lora.check(version.adapter)
+        lora_adapters.check(version.adapter)
 
 
 def load(version: Version, until: float = inf) -> str:
@@ -102,10 +102,10 @@ def load_arms(version: Version, beside: Sequence[Version] = ()) -> tuple[list[st
     _check_base(version)
     assert version.weights is not None
     arms = {name_of(one): _place(one) for one in (version, *_live_beside(version))}
-    arms[_made_name("identity", version)] = lora.identity(version.weights)
+    arms[_made_name("identity", version)] = lora_adapters.identity(version.weights)
     probes = _probes(version)[: max(1, SLOTS - len(arms))]
     others = {name: one for one in beside if (name := name_of(one)) not in arms}
-    found = _ensure(arms | dict.fromkeys(probes, lora.probe(version.weights)), beside=others)
+    found = _ensure(arms | dict.fromkeys(probes, lora_adapters.probe(version.weights)), beside=others)
     names = [*arms, *found]
     return names, probes[: max(1, SLOTS - len(names))]
 
@@ -150,7 +150,7 @@ def _probes(version: Version) -> list[str]:
 
 def _place(version: Version) -> Path:
     assert version.weights is not None
-    return artifacts.local(version.adapter) if version.adapter else lora.identity(version.weights)
+    return artifacts.local(version.adapter) if version.adapter else lora_adapters.identity(version.weights)
 
 
 def _live_beside(version: Version) -> list[Version]:

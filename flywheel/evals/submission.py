@@ -9,9 +9,9 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.models import User, record
-from flywheel.agents.content import DEFAULT_SAMPLING, BadContent, check_sampling
-from flywheel.agents.lora import NotServable
+from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Version
+from flywheel.agents.version_content import DEFAULT_SAMPLING, BadContent, check_sampling
 from flywheel.core import verifiers
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State

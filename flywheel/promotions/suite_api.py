@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
-from flywheel.agents.refs import UnknownReference
+from flywheel.agents.references import UnknownReference
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments import suites as definitions

@@ -12,9 +12,9 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.models import Project, User
-from flywheel.agents.content import OPENAI
-from flywheel.agents.make import make_agent, make_version
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.registration import make_agent, make_version
+from flywheel.agents.version_content import OPENAI
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun

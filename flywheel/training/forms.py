@@ -13,7 +13,7 @@ from typing import Any
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.environments.models import TaskSet

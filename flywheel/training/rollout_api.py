@@ -10,9 +10,9 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.content import BadContent
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.version_content import BadContent
 from flywheel.environments.models import Split
 from flywheel.evals.api import EvalRow
 from flywheel.evals.models import EvalRun, Result

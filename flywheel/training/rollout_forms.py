@@ -5,9 +5,9 @@ from typing import Any
 from django import forms
 
 from flywheel.accounts.models import Project, User
-from flywheel.agents.content import BadContent
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.version_content import BadContent
 from flywheel.evals.forms import EvalForm
 from flywheel.training.collect import teacher
 

@@ -19,7 +19,7 @@ from django.urls import reverse
 from safetensors.torch import save_file
 
 from flywheel.accounts.models import AuditEntry
-from flywheel.agents import artifacts, lora
+from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.jobs import State
 from flywheel.evals import served
@@ -62,7 +62,7 @@ class Vllm:
             if name in self.refused:
                 raise served.ServerError("its rank is too great")
             assert name not in self.adapters, "an adapter is never loaded over another"
-            assert (Path(body["lora_path"]) / lora.CONFIG).is_file()
+            assert (Path(body["lora_path"]) / lora_adapters.CONFIG).is_file()
             self.adapters[name] = body["lora_path"]
         else:
             del self.adapters[name]
@@ -93,8 +93,8 @@ def version(build: Build, tmp_path: Path, vllm: Vllm) -> Callable[..., Version]:
             place = tmp_path / f"adapter{number}"
             place.mkdir(exist_ok=True)
             plain = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "bias": "none", "target_modules": ["q_proj"]}
-            (place / lora.CONFIG).write_text(json.dumps(plain | config))
-            save_file({"a": torch.full((1,), float(number))}, place / lora.WEIGHTS)
+            (place / lora_adapters.CONFIG).write_text(json.dumps(plain | config))
+            save_file({"a": torch.full((1,), float(number))}, place / lora_adapters.WEIGHTS)
             adapter = artifacts.store(place, "adapter")
         return build.version(weights=weights, adapter=adapter)
 

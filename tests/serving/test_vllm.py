@@ -14,7 +14,7 @@ from django.test import Client
 from safetensors.torch import load_file, save_file
 
 from flywheel.accounts.models import User
-from flywheel.agents import artifacts, lora
+from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
 from flywheel.core.envs import Task
 from flywheel.core.envs import build as build_env
@@ -252,7 +252,7 @@ def test_without_the_identity_adapter_it_fails_where_rows_are_mixed_up_and_nothi
     assert plain.weights is not None
     bare = served.base_name(plain.weights.digest)
     probes = [f"probe{number}-{plain.weights.digest[:8]}" for number in range(served.SLOTS)]
-    served._ensure(dict.fromkeys(probes, lora.probe(plain.weights)))
+    served._ensure(dict.fromkeys(probes, lora_adapters.probe(plain.weights)))
     monkeypatch.setattr(served, "load_arms", lambda *_: ([bare], probes))
     run = submit(build, build.task_set(), plain, engine=Engine.VLLM)
     work(run)

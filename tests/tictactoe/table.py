@@ -78,7 +78,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     django.setup()
     from flywheel.accounts.models import Project
     from flywheel.agents import artifacts
-    from flywheel.agents.make import make_agent, make_version
+    from flywheel.agents.registration import make_agent, make_version
     from flywheel.environments import generate as tasks
     from flywheel.environments.environment_versions import environment
     from flywheel.environments.frozen_sets import freeze

@@ -9,10 +9,10 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.content import BadContent
-from flywheel.agents.make import make_agent
 from flywheel.agents.models import Agent
-from flywheel.agents.refs import UnknownReference, find_agent
+from flywheel.agents.references import UnknownReference, find_agent
+from flywheel.agents.registration import make_agent
+from flywheel.agents.version_content import BadContent
 from flywheel.edge.paging import BadCursor, keyset
 
 router = Router(tags=["agents"])

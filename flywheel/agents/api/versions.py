@@ -11,10 +11,10 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.api.agents import Paged, agent_of, page_of
-from flywheel.agents.content import BadContent
-from flywheel.agents.make import artifacts_of, make_version
 from flywheel.agents.models import Artifact, Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.registration import artifacts_of, make_version
+from flywheel.agents.version_content import BadContent
 
 router = Router(tags=["agents"])
 

@@ -8,7 +8,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import keyed
 from flywheel.agents.models import Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_version
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import EvalRun

@@ -7,10 +7,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.models import Project, User
 from flywheel.agents.artifacts import ArtifactError, store
-from flywheel.agents.content import TRANSFORMERS, BadContent
-from flywheel.agents.make import make_version
 from flywheel.agents.models import Artifact
-from flywheel.agents.refs import UnknownReference, find_agent, find_version
+from flywheel.agents.references import UnknownReference, find_agent, find_version
+from flywheel.agents.registration import make_version
+from flywheel.agents.version_content import TRANSFORMERS, BadContent
 
 
 class Command(BaseCommand):

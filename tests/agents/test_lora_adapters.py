@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flywheel.agents import artifacts, lora
+from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Artifact
 
 pytestmark = pytest.mark.django_db
@@ -18,8 +18,8 @@ PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "target_
 
 def adapter(place: Path, **config: Any) -> Artifact:
     place.mkdir(exist_ok=True)
-    (place / lora.CONFIG).write_text(json.dumps(PLAIN | config))
-    save_file({"a": torch.zeros(1)}, place / lora.WEIGHTS)
+    (place / lora_adapters.CONFIG).write_text(json.dumps(PLAIN | config))
+    save_file({"a": torch.zeros(1)}, place / lora_adapters.WEIGHTS)
     return artifacts.store(place, "adapter")
 
 
@@ -38,7 +38,7 @@ def base(place: Path, name: str = "model.layers.0.self_attn.q_proj.weight") -> A
     ],
 )
 def test_plain_lora_can_be_served(tmp_path: Path, config: dict[str, Any]) -> None:
-    lora.check(adapter(tmp_path / "a", **config))
+    lora_adapters.check(adapter(tmp_path / "a", **config))
 
 
 @pytest.mark.parametrize(
@@ -63,41 +63,41 @@ def test_plain_lora_can_be_served(tmp_path: Path, config: dict[str, Any]) -> Non
 def test_what_no_server_can_load_is_refused_with_the_reason(
     tmp_path: Path, config: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(lora.NotServable) as refused:
-        lora.check(adapter(tmp_path / "a", **config))
+    with pytest.raises(lora_adapters.NotServable) as refused:
+        lora_adapters.check(adapter(tmp_path / "a", **config))
     assert reason in str(refused.value)
 
 
 def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(lora.NotServable, match=r"use_dora.*; biases were trained.*; its rank is 0"):
-        lora.check(adapter(tmp_path / "a", use_dora=True, bias="all", r=0))
+    with pytest.raises(lora_adapters.NotServable, match=r"use_dora.*; biases were trained.*; its rank is 0"):
+        lora_adapters.check(adapter(tmp_path / "a", use_dora=True, bias="all", r=0))
 
 
 def test_an_adapter_without_its_files_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(lora.NotServable, match=r"has no adapter_config\.json"):
-        lora.check(artifacts.store(tmp_path, "adapter"))
+    with pytest.raises(lora_adapters.NotServable, match=r"has no adapter_config\.json"):
+        lora_adapters.check(artifacts.store(tmp_path, "adapter"))
 
 
 def test_identity_changes_nothing_and_probe_does(tmp_path: Path) -> None:
     weights = base(tmp_path / "b")
     layer = "base_model.model.model.layers.0.self_attn.q_proj"
     changes = {}
-    for make in (lora.identity, lora.probe):
+    for make in (lora_adapters.identity, lora_adapters.probe):
         place = make(weights)
         assert make(weights) == place
-        tensors = load_file(place / lora.WEIGHTS)
+        tensors = load_file(place / lora_adapters.WEIGHTS)
         assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
             f"{layer}.lora_A.weight": [1, 4],
             f"{layer}.lora_B.weight": [6, 1],
         }
         changes[make] = tensors[f"{layer}.lora_B.weight"] @ tensors[f"{layer}.lora_A.weight"]
-        config = json.loads((place / lora.CONFIG).read_text())
+        config = json.loads((place / lora_adapters.CONFIG).read_text())
         assert (config["r"], config["target_modules"]) == (1, ["q_proj"])
-    assert not changes[lora.identity].any()
-    assert changes[lora.probe].abs().max() > 0.1
+    assert not changes[lora_adapters.identity].any()
+    assert changes[lora_adapters.probe].abs().max() > 0.1
 
 
 def test_a_base_without_known_layers_has_none(tmp_path: Path) -> None:
-    with pytest.raises(lora.NotServable, match="no layer called q_proj"):
-        lora.identity(base(tmp_path / "b", "model.layers.0.mixer.weight"))
+    with pytest.raises(lora_adapters.NotServable, match="no layer called q_proj"):
+        lora_adapters.identity(base(tmp_path / "b", "model.layers.0.mixer.weight"))

@@ -15,13 +15,13 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.agents import forms
 from flywheel.agents.artifacts import store
-from flywheel.agents.changes import changes
-from flywheel.agents.content import BadContent, check_endpoint, check_tools
-from flywheel.agents.make import make_version
 from flywheel.agents.models import Agent, Version
-from flywheel.agents.refs import UnknownReference, find_version
+from flywheel.agents.pages import forms
+from flywheel.agents.pages.version_changes import changes
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.registration import make_version
+from flywheel.agents.version_content import BadContent, check_endpoint, check_tools
 from tests.agents.test_artifacts import model, safetensors
 from tests.conftest import TOOLS, Build, Cast
 from tests.evals.fake import finished, wrong

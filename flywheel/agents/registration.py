@@ -7,8 +7,15 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max, Q, QuerySet
 
 from flywheel.accounts.models import Project, User, record
-from flywheel.agents.content import OPENAI, TRANSFORMERS, BadContent, check_endpoint, check_sampling, check_tools
 from flywheel.agents.models import Agent, Artifact, Version
+from flywheel.agents.version_content import (
+    OPENAI,
+    TRANSFORMERS,
+    BadContent,
+    check_endpoint,
+    check_sampling,
+    check_tools,
+)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 

@@ -9,9 +9,9 @@ from typing import Any
 from django import forms
 
 from flywheel.agents import artifacts
-from flywheel.agents.content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS
-from flywheel.agents.make import artifacts_of
 from flywheel.agents.models import Agent, Artifact, Version
+from flywheel.agents.registration import artifacts_of
+from flywheel.agents.version_content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS
 
 UPLOAD_MAX_BYTES = 512 * 1024 * 1024
 """Of all files of a form; larger models come by `manage.py add_version`."""

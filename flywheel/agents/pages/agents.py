@@ -10,12 +10,12 @@ from django.views.decorators.http import require_GET, require_http_methods
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.artifacts import ArtifactError
-from flywheel.agents.changes import changes
-from flywheel.agents.content import BadContent
-from flywheel.agents.forms import AgentForm, VersionForm
-from flywheel.agents.health import success_chart
-from flywheel.agents.make import make_agent, make_version
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.pages.forms import AgentForm, VersionForm
+from flywheel.agents.pages.success_chart import success_chart
+from flywheel.agents.pages.version_changes import changes
+from flywheel.agents.registration import make_agent, make_version
+from flywheel.agents.version_content import BadContent
 
 RECENT = 20
 VERSIONS = 200
