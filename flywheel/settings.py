@@ -49,7 +49,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "flywheel.server.middleware.security_headers",
-    "flywheel.trajectories.misdirected.misdirected",
+    "flywheel.trajectories.ingest.misdirected_requests.misdirected",
     "flywheel.server.middleware.programs",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

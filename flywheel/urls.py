@@ -6,8 +6,9 @@ from flywheel.accounts.pages import profile, settings_urls
 from flywheel.promotions import overview
 from flywheel.server import health
 from flywheel.server.api import api
-from flywheel.trajectories import ingest, retention_views
-from flywheel.trajectories.gateway import views as gateway
+from flywheel.trajectories.ingest import otlp_http
+from flywheel.trajectories.ingest.gateway import openai_endpoints as gateway
+from flywheel.trajectories.pages import retention_views
 
 # /p/<project>/settings/: what rooms add to it
 retention_urls: list[URLPattern | URLResolver] = [
@@ -30,9 +31,9 @@ project_urls: list[URLPattern | URLResolver] = [
 
 # /v1/: OpenTelemetry's own paths
 ingest_urls: list[URLPattern | URLResolver] = [
-    path("traces", ingest.traces, name="traces"),
-    path("logs", ingest.logs, name="logs"),
-    path("metrics", ingest.metrics, name="metrics"),
+    path("traces", otlp_http.traces, name="traces"),
+    path("logs", otlp_http.logs, name="logs"),
+    path("metrics", otlp_http.metrics, name="metrics"),
 ]
 
 # /gateway/v1/: OpenAI's own paths

@@ -1,5 +1,5 @@
 // The outline of a trajectory: tree, waterfall and minimap of all its steps. However many there are, only the lines in
-// view are in the page. Steps are known by their position; flywheel/trajectories/outline.py says what the data means.
+// view are in the page. Steps are known by their position; flywheel/trajectories/detail/outline.py says what the data means.
 
 window.Flywheel.outline = (root, onChoose) => {
   "use strict";

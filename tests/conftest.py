@@ -24,9 +24,9 @@ from flywheel.environments.models import Environment, EnvironmentVersion, Split,
 from flywheel.evals.models import AuditOverride
 from flywheel.evals.reward_audit import override
 from flywheel.evals.standing import Judged
-from flywheel.trajectories import search
-from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Step, Trajectory
+from flywheel.trajectories.search import full_text
+from flywheel.trajectories.store.stored_traces import traces_of
 from tests.worker import broker_installed, start_worker, worker
 
 __all__ = ["broker_installed", "start_worker", "worker"]
@@ -153,7 +153,7 @@ class Build:
 
     def searchable(self, *rows: Trajectory) -> None:
         """As if detectors had read them."""
-        search.index(traces_of(rows))
+        full_text.index(traces_of(rows))
 
     def trajectory(
         self,

@@ -69,7 +69,7 @@ def sweep() -> None:
     report("beat")
     jobs.sweep()
     from flywheel.failures import fill, progress, similar_change, similar_read
-    from flywheel.trajectories.gateway.recorder import sweep as record_what_lies_there
+    from flywheel.trajectories.ingest.gateway.recorder import sweep as record_what_lies_there
 
     record_what_lies_there()
     fill.catch_up()
@@ -81,18 +81,18 @@ def sweep() -> None:
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]
 def add_up() -> None:
     """Every minute, in beat: add up finished days for the metrics, and those that have changed since."""
-    from flywheel.trajectories import daily
+    from flywheel.trajectories.metrics import daily_metrics
 
-    daily.catch_up()
+    daily_metrics.catch_up()
 
 
 @shared_task(name="workers.expire")  # type: ignore[untyped-decorator]
 def expire() -> None:
     """Every few minutes, in beat: delete what projects keep no longer."""
-    from flywheel.trajectories import bulk, retention
+    from flywheel.trajectories.operations import bulk_actions, retention
 
     retention.sweep()
-    bulk.sweep()
+    bulk_actions.sweep()
 
 
 def report(name: str) -> None:

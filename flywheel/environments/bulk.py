@@ -15,8 +15,8 @@ from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.recorded_tasks import prove_made, task_from
 from flywheel.failures.models import Decision, Failure
-from flywheel.trajectories.bulk import Action, BadBulk, Done, register
 from flywheel.trajectories.models import Bulk, Source, Trajectory
+from flywheel.trajectories.operations.bulk_actions import Action, BadBulk, Done, register
 
 AT_ONCE = 200
 """Tasks that one request makes; what is left waits for the next."""

@@ -11,7 +11,7 @@ from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.export import CannotExport, as_download, take, zipped
 from flywheel.environments.import_tasks import MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import TaskSet
-from flywheel.trajectories.importing import TooLarge, kept_aside
+from flywheel.trajectories.import_export.trajectory_import import TooLarge, kept_aside
 
 router = Router(tags=["environments"])
 

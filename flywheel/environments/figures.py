@@ -9,7 +9,7 @@ from django.db.models.functions import Cast
 
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet
-from flywheel.trajectories.buckets import name_of
+from flywheel.trajectories.annotations.project_buckets import name_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from flywheel.environments.prove import begun, common_wrong, prove
 from flywheel.environments.proving import ask, is_for_a_worker
 from flywheel.environments.split import split_in
 from flywheel.environments.task_rows import next_number
-from flywheel.trajectories.formats.reading import plain
+from flywheel.trajectories.formats.values.hostile_json import plain
 
 AT_ONCE = 2_000
 """Rows of a file."""

@@ -17,8 +17,8 @@ from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.import_tasks import AT_ONCE, MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.proving import is_for_a_worker
-from flywheel.trajectories import uploads
-from flywheel.trajectories.uploads import Upload
+from flywheel.trajectories.import_export import uploads
+from flywheel.trajectories.import_export.uploads import Upload
 
 SHOWN = 5
 """Tasks of a preview."""

@@ -18,7 +18,7 @@ from flywheel.environments.proving import ask, is_for_a_worker
 from flywheel.environments.split import split_in
 from flywheel.environments.task_rows import next_number
 from flywheel.failures.models import Failure
-from flywheel.trajectories.load import trace_of
+from flywheel.trajectories.store.stored_traces import trace_of
 
 
 @transaction.atomic

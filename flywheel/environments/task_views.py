@@ -17,8 +17,8 @@ from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.prove import failed_checks
 from flywheel.environments.retire import retire
-from flywheel.trajectories.actions import aligned
-from flywheel.trajectories.buckets import every, name_of
+from flywheel.trajectories.annotations.project_buckets import every, name_of
+from flywheel.trajectories.detail.expected_action import aligned
 
 
 @require_GET

@@ -25,8 +25,8 @@ from flywheel.environments.environment_versions import CannotMake, check_verifie
 from flywheel.environments.judges import is_touched
 from flywheel.environments.models import Environment, EnvironmentVersion, Opening, Split, Task, TaskSet, Trial
 from flywheel.environments.prove import common_wrong, judge_rollouts, prove
-from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
 
 TASKS_MOST, TASKS_SHOWN = 20, 3
 ROLLOUTS_MOST, ROLLOUTS_SHOWN = 50, 5

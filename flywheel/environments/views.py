@@ -34,7 +34,7 @@ from flywheel.environments.forms import (
     VersionForm,
 )
 from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
-from flywheel.trajectories.buckets import every
+from flywheel.trajectories.annotations.project_buckets import every
 
 TASKS_AT_ONCE = 50
 SETS_AT_ONCE = 20

@@ -12,7 +12,7 @@ from flywheel.core.verifiers import AWAY
 from flywheel.environments.models import TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.run_summaries import GUARDS, NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
-from flywheel.trajectories.buckets import every
+from flywheel.trajectories.annotations.project_buckets import every
 
 VALUE = {"rate": "percent", "score": "number", "tokens": "tokens", "usd": "money", "ms": "duration"}
 """How a value of each unit is written (`{% estimate e kind %}`)."""

@@ -8,7 +8,7 @@ from typing import Any
 from flywheel.core.traces import Message
 from flywheel.environments.models import Task
 from flywheel.evals.models import EvalRun, Result
-from flywheel.trajectories.load import traces_of
+from flywheel.trajectories.store.stored_traces import traces_of
 
 
 def pairs(candidate: EvalRun, baseline: EvalRun, tasks: Sequence[Task]) -> dict[int, dict[str, Any]]:

@@ -21,7 +21,7 @@ from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.evals.void import void_of
-from flywheel.trajectories.load import traces_of
+from flywheel.trajectories.store.stored_traces import traces_of
 
 AT_ONCE = 64
 

@@ -9,7 +9,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.verifiers import Verdict
 from flywheel.evals.models import EvalRun
-from flywheel.trajectories.formats.reading import count, text
+from flywheel.trajectories.formats.values.hostile_json import count, text
 
 Judged = tuple[int, Rollout, Verdict, int | None]
 """The task's key, the attempt, what is said of it, and the key of its trajectory, where one is kept."""

@@ -28,8 +28,8 @@ from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.standing import Judged, audits_of
 from flywheel.evals.unanswered import hold
-from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
 
 SIZE = 60
 """Outputs that are drawn unless somebody says otherwise."""

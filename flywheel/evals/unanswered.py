@@ -14,8 +14,8 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
 from flywheel.evals.models import Comparison, EvalRun, Result
 from flywheel.evals.void import void_of
-from flywheel.trajectories.delete import erase
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.operations.deletion import erase
 
 
 def of_run(run: EvalRun) -> QuerySet[Result]:

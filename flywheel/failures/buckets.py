@@ -14,7 +14,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User, record
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.failures.models import ProjectBucket
-from flywheel.trajectories.buckets import every, forget, name_of
+from flywheel.trajectories.annotations.project_buckets import every, forget, name_of
 
 __all__ = ["BadBucket", "Wanted", "archive", "change", "define", "every", "family", "name_of", "of_project", "offered"]
 

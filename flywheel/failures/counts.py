@@ -13,7 +13,7 @@ from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures.buckets import every
 from flywheel.failures.models import Decision, Failure
-from flywheel.trajectories.metrics import last_day
+from flywheel.trajectories.metrics.production_metrics import last_day
 from flywheel.trajectories.models import Label, Source, Trajectory
 
 PERIODS = (7, 14, 30, 90)

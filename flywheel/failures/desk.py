@@ -11,7 +11,7 @@ from flywheel.failures import forms, review
 from flywheel.failures.buckets import every, offered
 from flywheel.failures.label import describe
 from flywheel.failures.models import Proposal
-from flywheel.trajectories import actions
+from flywheel.trajectories.detail import expected_action
 from flywheel.trajectories.models import Trajectory
 
 
@@ -19,7 +19,7 @@ def reading(
     row: Trajectory, written: forms.Written, proposals: Sequence[Proposal], start: int | None
 ) -> dict[str, Any]:
     """The trajectory around the failing step, or from `start` on, and the form with what stands in it."""
-    actual = actions.own_call(row, written.step)
+    actual = expected_action.own_call(row, written.step)
     return {
         "trajectory": row,
         "written": written,
@@ -27,7 +27,7 @@ def reading(
         "best": every(row.project).get(proposals[0].bucket) if proposals else None,
         "buckets": offered(row.project, written.bucket),
         "actual": actual,
-        "aligned": actions.aligned(actual, written.correction.action if written.correction else None),
+        "aligned": expected_action.aligned(actual, written.correction.action if written.correction else None),
         "correction": written.correction,
         "wanted": written.wants_correction,
     }

@@ -19,10 +19,10 @@ from flywheel.core.traces import Trace, told_twice
 from flywheel.failures import detectors, fill
 from flywheel.failures.models import DetectorSetting
 from flywheel.system.sql import bound
-from flywheel.trajectories import search
-from flywheel.trajectories.formats.reading import text
-from flywheel.trajectories.load import Outline, glance, read_json
-from flywheel.trajectories.sums import settle
+from flywheel.trajectories.formats.values.hostile_json import text
+from flywheel.trajectories.search import full_text
+from flywheel.trajectories.store.aggregates.running_totals import settle
+from flywheel.trajectories.store.stored_traces import Outline, glance, read_json
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,11 @@ def detect(rows: Sequence[Outline]) -> int:
 def make_searchable(rollouts: Sequence[Outline]) -> None:
     """Let these be found by their words, without proposing anything."""
     for chunk in _chunks(rollouts):
-        words = {row.pk: search.vectors(trace) for row, trace in glance(chunk)}
+        words = {row.pk: full_text.vectors(trace) for row, trace in glance(chunk)}
         with transaction.atomic():
             alive = {pk for (pk,) in bound(_LOCK, [list(words)])}
             _mark([row for row in chunk if row.pk in alive], {})
-            search.write({pk: words[pk] for pk in alive})
+            full_text.write({pk: words[pk] for pk in alive})
 
 
 def _chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
@@ -97,7 +97,7 @@ def _detect(rows: list[Outline]) -> int:
     twice: dict[int, Trace] = {}
     for row, trace in glance(rows):
         found[row.pk] = _read(row, trace, said.get(row.project_id, {}))
-        words[row.pk] = search.vectors(trace)
+        words[row.pk] = full_text.vectors(trace)
         if told_twice(trace.steps):
             twice[row.pk] = trace
     with transaction.atomic():
@@ -106,7 +106,7 @@ def _detect(rows: list[Outline]) -> int:
         kept = [row for row in rows if row.pk in alive]
         count = _replace([(row, proposal) for row in kept for proposal in found[row.pk]], alive)
         marks = _mark(kept, found)
-        search.write({pk: words[pk] for pk in alive})
+        full_text.write({pk: words[pk] for pk in alive})
         fill.after_detection(sorted(alive))
         settle({pk: twice[pk] for pk, is_unchanged in marks if is_unchanged and pk in twice})
     return count

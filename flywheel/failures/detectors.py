@@ -17,7 +17,7 @@ from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Detecto
 from flywheel.failures.buckets import BadBucket, of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
 from flywheel.system.sql import bound
-from flywheel.trajectories import announce
+from flywheel.trajectories.store import detector_wakeup
 
 AT_ONCE = 2_000
 """Trajectories that are put up for reading in one transaction."""
@@ -91,7 +91,7 @@ def _changed(row: DetectorSetting, actor: User, action: str, through: str, **dat
     row.save()
     subject = f"detector {row.detector}"
     record(project=row.project, actor=actor, action=f"failures.{action}", subject=subject, through=through, **data)
-    transaction.on_commit(lambda: announce.now(row.project_id))
+    transaction.on_commit(lambda: detector_wakeup.now(row.project_id))
 
 
 def catch_up(project_id: int | None = None) -> int:

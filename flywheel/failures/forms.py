@@ -12,7 +12,7 @@ from flywheel.failures.give import Closed, give
 from flywheel.failures.label import BadLabel, Superseded, current_of, decide, tools_of
 from flywheel.failures.models import Failure, Proposal, QueueItem, Review
 from flywheel.failures.take import Held, NotYours
-from flywheel.trajectories.actions import own_call
+from flywheel.trajectories.detail.expected_action import own_call
 from flywheel.trajectories.models import Trajectory
 
 CONFIRM, NOTHING_WRONG = "confirm", "nothing"

@@ -15,8 +15,8 @@ from flywheel.failures.make_queue import AT_MOST, LONGEST, BadQueue, Wanted
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers
 from flywheel.templatetags.flywheel import safe_text
-from flywheel.trajectories import export
-from flywheel.trajectories.bulk import BadBulk
+from flywheel.trajectories.import_export import trajectory_export
+from flywheel.trajectories.operations.bulk_actions import BadBulk
 
 RULES = {
     Rule.HAND: "By hand: only what people add",
@@ -43,7 +43,7 @@ class Chosen:
             return None
         q, ids = sent.get("q", ""), [] if sent.get("all") else sent.getlist("id")
         try:
-            number, is_about = about(export.selection(project.pk, q, ids))
+            number, is_about = about(trajectory_export.selection(project.pk, q, ids))
             return cls(q, ids, uuid.UUID(sent.get("key", "")), number, is_about)
         except ValueError as error:  # a selection that is none, and a key that is none
             raise BadBulk(str(error)) from None

@@ -16,7 +16,7 @@ from flywheel.failures.label import describe
 from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.queue import Filters, waiting
 from flywheel.failures.take import in_hand, may_review
-from flywheel.trajectories import bulk
+from flywheel.trajectories.operations import bulk_actions
 
 STATES = dict(QueueItem.State.choices)
 
@@ -135,7 +135,7 @@ def _edit(request: PageRequest, queue: Queue | None) -> HttpResponse:
             return redirect("failures:queue_detail", request.project.slug, _saved(request, queue, form, chosen).pk)
     except make_queue.BadQueue as error:
         form.refuse(error)
-    except bulk.BadBulk as error:
+    except bulk_actions.BadBulk as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
     status = 422 if form.errors else 200
     return render(request, "failures/edit_queue.html", {"form": form, "queue": queue, "chosen": chosen}, status=status)
@@ -155,7 +155,7 @@ def _saved(
         return make_queue.change(queue=queue, **asked)
     made = make_queue.make(project=request.project, **asked)
     if chosen is not None:
-        bulk.submit(
+        bulk_actions.submit(
             project=request.project,
             actor=request.actor,
             action="queue",

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flywheel.trajectories.conversation_turns import Turn
+from flywheel.trajectories.detail.outline import label
+from flywheel.trajectories.detail.transcript import WINDOW, conversation_of, window_at
+from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.models import Step, Trajectory
-from flywheel.trajectories.outline import label
-from flywheel.trajectories.show import WINDOW, conversation_of, window_at
 
 
 @dataclass(frozen=True, slots=True)

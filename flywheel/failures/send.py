@@ -7,8 +7,8 @@ from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.prepared_queries import Standing
 from flywheel.failures import fill
 from flywheel.failures.models import Queue
-from flywheel.trajectories.bulk import Action, BadBulk, Done, register
 from flywheel.trajectories.models import Bulk
+from flywheel.trajectories.operations.bulk_actions import Action, BadBulk, Done, register
 
 _OPEN = Standing(lambda project: Queue.objects.filter(project=project, archived_at=None).only("name"))
 

@@ -20,9 +20,9 @@ from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.failures import buckets
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_read import failures_of, hold, keep, sketches_of, terms_of, unread
-from flywheel.trajectories.formats.reading import text as plain
+from flywheel.trajectories.formats.values.hostile_json import text as plain
 from flywheel.trajectories.models import Label, Trajectory
-from flywheel.trajectories.query import parse, settled
+from flywheel.trajectories.search.query import parse, settled
 
 AT_MOST = 20_000
 """Failures of one clustering, the newest."""

@@ -29,9 +29,9 @@ from flywheel.failures.similar_schemas import (
     NeighboursOut,
     PageQuery,
 )
-from flywheel.trajectories.bulk import BadBulk
-from flywheel.trajectories.list_api import BulkOut
+from flywheel.trajectories.api.lists import BulkOut
 from flywheel.trajectories.models import Bulk, Trajectory
+from flywheel.trajectories.operations.bulk_actions import BadBulk
 
 router = Router(tags=["similar failures"])
 

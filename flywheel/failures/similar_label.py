@@ -15,10 +15,10 @@ from flywheel.accounts.models import Permission, Project, Scope, User
 from flywheel.failures.label import BadLabel, Superseded, check, decide
 from flywheel.failures.models import Cluster, Decision, Member, Proposal
 from flywheel.failures.similar_change import BadChange
-from flywheel.trajectories import bulk
-from flywheel.trajectories.bulk import Action, BadBulk, Done, register
-from flywheel.trajectories.export import IDS_MAX
+from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
 from flywheel.trajectories.models import Bulk, Trajectory
+from flywheel.trajectories.operations import bulk_actions
+from flywheel.trajectories.operations.bulk_actions import Action, BadBulk, Done, register
 
 NAME = "label_cluster"
 AT_MOST = IDS_MAX
@@ -58,7 +58,7 @@ def label(
     assert first is not None
     check(first.trajectory, Decision.ADDED, bucket, "", None, note.strip())
     options = {"cluster": cluster.pk, "name": str(cluster)[:200], "bucket": bucket, "note": note}
-    return bulk.submit(
+    return bulk_actions.submit(
         project=first.trajectory.project,
         actor=actor,
         action=NAME,

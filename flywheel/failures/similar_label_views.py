@@ -18,8 +18,8 @@ from flywheel.failures.label import BadLabel
 from flywheel.failures.models import Cluster
 from flywheel.failures.similar_change import BadChange
 from flywheel.failures.similar_views import find, key_of
-from flywheel.trajectories.bulk import BadBulk
 from flywheel.trajectories.models import Bulk
+from flywheel.trajectories.operations.bulk_actions import BadBulk
 
 NEW = "+"
 """In the place of a bucket: the one that the form defines."""

@@ -19,8 +19,8 @@ from flywheel.core.evidence.similarity.failure_similarity import METHOD, PARTS, 
 from flywheel.core.traces import Trace
 from flywheel.failures.models import Cluster, Failure, Proposal, Sketch
 from flywheel.system.sql import bound
-from flywheel.trajectories.load import Outline, complete, glance, step_of
 from flywheel.trajectories.models import Label, Source, Step, Trajectory
+from flywheel.trajectories.store.stored_traces import Outline, complete, glance, step_of
 
 log = logging.getLogger(__name__)
 

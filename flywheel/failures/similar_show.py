@@ -9,8 +9,8 @@ from datetime import date
 from flywheel.core.traces import Trace, episodes
 from flywheel.failures.models import Cluster, Clustering
 from flywheel.system.sql import bound
-from flywheel.trajectories.load import complete, step_of
 from flywheel.trajectories.models import Step, Trajectory
+from flywheel.trajectories.store.stored_traces import complete, step_of
 
 EXAMPLES = 3
 VERSIONS = 3

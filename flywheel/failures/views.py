@@ -15,7 +15,7 @@ from flywheel.failures import correction, desk, forms, queue, queue_desk, review
 from flywheel.failures.buckets import offered
 from flywheel.failures.label import Superseded, describe, tools_of, undo
 from flywheel.failures.models import Queue
-from flywheel.trajectories import actions
+from flywheel.trajectories.detail import expected_action
 from flywheel.trajectories.models import Trajectory
 
 
@@ -73,7 +73,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
     """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
     trajectory = _trajectory(request, trace_id)
     made = correction.read(tools_of(trajectory), request.POST.dict())
-    actual = actions.own_call(trajectory, request.POST.get("step", ""))
+    actual = expected_action.own_call(trajectory, request.POST.get("step", ""))
     return render(
         request,
         "failures/_correction.html",
@@ -82,7 +82,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
             "correction": made,
             "wanted": True,
             "actual": actual,
-            "aligned": actions.aligned(actual, made.action),
+            "aligned": expected_action.aligned(actual, made.action),
             "TEXT": correction.TEXT,
         },
     )

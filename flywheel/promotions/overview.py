@@ -23,8 +23,8 @@ from flywheel.evals.models import RewardAudit
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.suites import LiveResult, live_results
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories import comments
-from flywheel.trajectories.buckets import every
+from flywheel.trajectories.annotations import comments
+from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.models import Label, Outcome, Quarantined, Source, Trajectory
 
 PERIODS = {"1": "day", "7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}

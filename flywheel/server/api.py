@@ -39,14 +39,14 @@ from flywheel.training.api.recommendations import router as recommendations
 from flywheel.training.api.runs import router as training_runs
 from flywheel.training.mix_api import router as mixes
 from flywheel.training.rollout_api import router as rollouts
-from flywheel.trajectories.api import router as trajectories
-from flywheel.trajectories.comment_api import router as comments
-from flywheel.trajectories.detail_api import router as details
-from flywheel.trajectories.feedback_api import router as feedback
-from flywheel.trajectories.list_api import router as lists
-from flywheel.trajectories.metrics_api import router as metrics
-from flywheel.trajectories.quarantine_api import router as quarantine
-from flywheel.trajectories.retention_api import router as retention
+from flywheel.trajectories.api.comments import router as comments
+from flywheel.trajectories.api.detail import router as details
+from flywheel.trajectories.api.feedback import router as feedback
+from flywheel.trajectories.api.lists import router as lists
+from flywheel.trajectories.api.metrics import router as metrics
+from flywheel.trajectories.api.quarantine import router as quarantine
+from flywheel.trajectories.api.retention import router as retention
+from flywheel.trajectories.api.trajectories import router as trajectories
 
 api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
 for router in (

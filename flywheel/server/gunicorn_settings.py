@@ -21,7 +21,7 @@ from gunicorn.workers.gthread import _DEFER, TConn, ThreadWorker
 from psycopg_pool import ConnectionPool
 
 from flywheel.system import env
-from flywheel.trajectories.pressure import Patient
+from flywheel.trajectories.ingest.admission import Patient
 
 SWITCH_S = 0.0005
 """How long a thread that computes keeps the others waiting. A streamed answer waits once for each of its pieces, and

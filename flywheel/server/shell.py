@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Permission, Project
 from flywheel.system.sql import planned
-from flywheel.trajectories.buckets import every
+from flywheel.trajectories.annotations.project_buckets import every
 
 ROOMS = [
     ("overview", "Overview", "o"),

@@ -33,7 +33,7 @@ from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination
 from flywheel.training.models import Dataset
-from flywheel.trajectories.load import traces_of
+from flywheel.trajectories.store.stored_traces import traces_of
 
 MAX_PER_TASK = 4
 """Rows that one task may give beside its corrected answer, so that an easy task does not drown the others."""

@@ -28,8 +28,8 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.void import void_of
 from flywheel.training.choice import Choice, Condition
 from flywheel.training.models import Dropped
-from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Step, Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
 
 LOOKED_AT: Final = 1_500
 """Rollouts whose texts a page compares while somebody waits."""

@@ -1,29 +1,20 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.trajectories import (
-    bulk_views,
-    comment_views,
-    connect,
-    deletion_views,
-    detail_views,
-    import_job_views,
-    import_views,
-    list_views,
-    metrics_views,
-    quarantine_views,
-    redaction_views,
-    views,
-)
+from flywheel.trajectories.pages import connect_views, quarantine_views, redaction_views
+from flywheel.trajectories.pages.detail import comment_views, deletion_views, detail_views
+from flywheel.trajectories.pages.imports import import_job_views, import_views
+from flywheel.trajectories.pages.metrics import metrics_views
+from flywheel.trajectories.pages.trajectory_list import bulk_views, list_views, preference_views
 
 app_name = "trajectories"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
-    path("facets/", views.facets, name="facets"),
-    path("export/", views.export, name="export"),
-    path("columns/", list_views.choose_columns, name="choose_columns"),
-    path("views/", list_views.save_view, name="save_view"),
-    path("views/first/", list_views.open_with, name="open_with"),
-    path("views/<int:view>/delete/", list_views.delete_view, name="delete_view"),
+    path("", list_views.index, name="index"),
+    path("facets/", list_views.facets, name="facets"),
+    path("export/", list_views.export, name="export"),
+    path("columns/", preference_views.choose_columns, name="choose_columns"),
+    path("views/", preference_views.save_view, name="save_view"),
+    path("views/first/", preference_views.open_with, name="open_with"),
+    path("views/<int:view>/delete/", preference_views.delete_view, name="delete_view"),
     # /bulk/
     path("bulk/", bulk_views.index, name="bulk_actions"),
     path("bulk/start/", bulk_views.start, name="start_bulk"),
@@ -36,9 +27,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("metrics/", metrics_views.index, name="metrics"),
     path("metrics/figures/", metrics_views.figures, name="metrics_figures"),
     # /connect/
-    path("connect/", connect.page, name="connect"),
-    path("connect/live/", connect.live, name="connect_live"),
-    path("connect/key/", connect.make_key, name="connect_key"),
+    path("connect/", connect_views.page, name="connect"),
+    path("connect/live/", connect_views.live, name="connect_live"),
+    path("connect/key/", connect_views.make_key, name="connect_key"),
     # /import/
     path("import/", import_views.import_page, name="import"),
     path("import/runs/<int:job>/", import_job_views.page, name="import_job"),
@@ -66,7 +57,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("redaction/dry-run/", redaction_views.dry_run, name="redaction_dry_run"),
     # /<trace_id>/
     path("<str:trace_id>/", detail_views.detail, name="detail"),
-    path("<str:trace_id>/preview/", list_views.preview, name="preview"),
+    path("<str:trace_id>/preview/", preference_views.preview, name="preview"),
     path("<str:trace_id>/conversation/", detail_views.conversation, name="conversation"),
     path("<str:trace_id>/steps/", detail_views.steps, name="steps"),
     path("<str:trace_id>/step/", detail_views.step, name="step"),

@@ -27,8 +27,11 @@ from flywheel.failures.buckets import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
-from flywheel.trajectories import bulk, comments, saved, uploads
+from flywheel.trajectories.annotations import comments
+from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
+from flywheel.trajectories.operations import bulk_actions
+from flywheel.trajectories.search import saved_views
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
 from tests.promotions.conftest import agent, candidate, evaluated
@@ -402,10 +405,10 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     )
     audit = RewardAudit.objects.create(project=cast.project, run=run, seed=1, created_by=cast.builder)
     audit.items.create(place=1, result=run.results.all()[0])
-    many = bulk.submit(
+    many = bulk_actions.submit(
         project=cast.project, actor=cast.builder, action="tag", options={"tags": ["a"]}, key=uuid.uuid4()
     )
-    view = saved.save(project=cast.project, actor=everyone, name="mine", q="has:error")
+    view = saved_views.save(project=cast.project, actor=everyone, name="mine", q="has:error")
     queue = Queue.objects.create(project=cast.project, name="queue", created_by=cast.builder)
     clustering = Clustering.objects.create(project=cast.project, created_by=cast.builder, up_to=0)
     cluster = Cluster.objects.create(clustering=clustering)

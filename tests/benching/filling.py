@@ -196,17 +196,17 @@ def _models(project: Any, actor: Any, every: Sequence[kinds.Kind], columns: dict
     from flywheel.agents.models import Agent, Version
     from flywheel.failures.detect import detect, unread
     from flywheel.failures.label import decide
-    from flywheel.trajectories import feedback
-    from flywheel.trajectories.formats import otlp
+    from flywheel.trajectories.annotations import feedback
+    from flywheel.trajectories.formats.semantics import otlp_traces
     from flywheel.trajectories.models import Batch, Feedback, Trajectory
-    from flywheel.trajectories.store import store
+    from flywheel.trajectories.store.merge import store
 
     for name in kinds.AGENTS:
         agent, _ = Agent.objects.get_or_create(project=project, name=name)
         for number in range(1, 7):
             Version.make(agent, actor, base_model="gpt-5", endpoint={}, system_prompt=f"{kinds.SYSTEM} {number}")
     for kind in every:
-        spans = otlp.decode(kind.spans, otlp.JSON).spans
+        spans = otlp_traces.decode(kind.spans, otlp_traces.JSON).spans
         store(project, spans, source=kind.source, format="otlp")
     while found := unread(project.pk):
         detect(found)
@@ -309,8 +309,8 @@ def _columns(table: str) -> list[str]:
 def long_one(project: Any, steps: int) -> None:
     """A trajectory of so many steps, stored as telemetry in requests of 1,000 spans."""
     from flywheel.failures.detect import detect, unread
-    from flywheel.trajectories.formats import otlp
-    from flywheel.trajectories.store import store
+    from flywheel.trajectories.formats.semantics import otlp_traces
+    from flywheel.trajectories.store.merge import store
 
     kind = kinds.every()[0]
     words = Words(random.Random(2))
@@ -324,7 +324,7 @@ def long_one(project: Any, steps: int) -> None:
         ]
         given["resourceSpans"][0]["scopeSpans"][0]["spans"] = spans
         text = re.sub("qqw[0-9]{3}qq", lambda _: words.some(1)[0], json.dumps(given))
-        store(project, otlp.decode(text.encode(), otlp.JSON).spans, source="production", format="otlp")
+        store(project, otlp_traces.decode(text.encode(), otlp_traces.JSON).spans, source="production", format="otlp")
     while found := unread(project.pk):
         detect(found)
 

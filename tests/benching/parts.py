@@ -45,9 +45,12 @@ def _measured(sent: bodies.Bodies) -> list[tuple[str, float, float]]:
     from django.db import connection
 
     from flywheel.accounts.models import ApiKey, Project, User
-    from flywheel.trajectories import announce, beside, facts, ingest, ledger, naming, rows, store
-    from flywheel.trajectories.formats import otlp
-    from flywheel.trajectories.ledger import Sent
+    from flywheel.trajectories.formats.semantics import otlp_traces
+    from flywheel.trajectories.ingest import otlp_http
+    from flywheel.trajectories.store import attachments, batch_ledger, detector_wakeup, merge
+    from flywheel.trajectories.store.aggregates import agent_resolution, claims
+    from flywheel.trajectories.store.batch_ledger import Sent
+    from flywheel.trajectories.store.rows import trajectory_rows
 
     project = Project.objects.get(slug="default")
     key, _ = ApiKey.make(project, "parts", ["ingest"], User.objects.get(username="admin"))
@@ -71,23 +74,23 @@ def _measured(sent: bodies.Bodies) -> list[tuple[str, float, float]]:
         return call
 
     parts: dict[Any, tuple[str, ...]] = {
-        ingest: ("decompress",),
-        otlp: ("decode",),
-        beside: ("locked", "join"),
-        facts: ("merge",),
-        naming: ("resolve",),
-        rows: ("hurry", "insert_trajectories", "write_steps"),
-        store: ("redactor_of", "_read", "_new", "_place"),
-        ledger: ("record", "keep"),
+        otlp_http: ("decompress",),
+        otlp_traces: ("decode",),
+        attachments: ("locked", "join"),
+        claims: ("merge",),
+        agent_resolution: ("resolve",),
+        trajectory_rows: ("hurry", "insert_trajectories", "write_steps"),
+        merge: ("redactor_of", "_read", "_new", "_place"),
+        batch_ledger: ("record", "keep"),
     }
     for module, names in parts.items():
         for name in names:
             setattr(module, name, watched(f"{module.__name__.rpartition('.')[2]}.{name}", getattr(module, name)))
-    setattr(announce, "soon", bool)  # noqa: B010 nobody has to be woken
+    setattr(detector_wakeup, "soon", bool)  # noqa: B010 nobody has to be woken
 
     def request(body: bytes) -> None:
-        plain = ingest.decompress(body, "gzip", len(body) * 200)
-        ingest.take(project, key, Sent(otlp.PROTOBUF, "gzip", body), plain)
+        plain = otlp_http.decompress(body, "gzip", len(body) * 200)
+        otlp_http.take(project, key, Sent(otlp_traces.PROTOBUF, "gzip", body), plain)
 
     whole = watched("all of it", request)
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)

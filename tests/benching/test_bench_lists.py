@@ -11,12 +11,12 @@ from flywheel.accounts.models import Membership, Role, User
 from flywheel.failures.detect import detect, unread
 from flywheel.failures.models import Failure, Proposal
 from flywheel.system.sql import planned
-from flywheel.trajectories import search
-from flywheel.trajectories.formats import otlp
-from flywheel.trajectories.load import traces_of
+from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Feedback, Step, Trajectory, Words
-from flywheel.trajectories.reread import read_again
-from flywheel.trajectories.store import store
+from flywheel.trajectories.operations.rereads import read_again
+from flywheel.trajectories.search import full_text
+from flywheel.trajectories.store.merge import store
+from flywheel.trajectories.store.stored_traces import traces_of
 from tests import bench_lists
 from tests.bench_lists import Plan
 from tests.benching import filling, kinds, timing
@@ -28,7 +28,7 @@ SOME = [*EVERY[:20], *(kind for kind in EVERY[20:] if kind.bucket is not None)][
 
 @pytest.fixture
 def filler(transactional_db: None, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> filling.Filler:
-    monkeypatch.setattr("flywheel.trajectories.announce.soon", lambda _: None)
+    monkeypatch.setattr("flywheel.trajectories.store.detector_wakeup.soon", lambda _: None)
     return filling.Filler(cast.project, cast.admin, SOME)
 
 
@@ -57,7 +57,7 @@ def test_copies_are_what_the_store_makes_of_them(filler: filling.Filler, cast: C
     assert not any(read_again(cast.project, row.pk) for row in rows)
     for row in rows:
         spans = [
-            otlp.from_json(step.body, trace_id=row.trace_id, span_id=step.span_id, parent_id=step.parent_id)
+            otlp_traces.from_json(step.body, trace_id=row.trace_id, span_id=step.span_id, parent_id=step.parent_id)
             for step in row.steps.all()
         ]
         assert store(cast.project, spans, source=row.source, format="otlp").duplicate == kinds.STEPS
@@ -68,7 +68,7 @@ def test_copies_are_what_the_store_makes_of_them(filler: filling.Filler, cast: C
         detect(found)
     assert _words() == words
     assert _proposals() == proposals
-    search.index(traces_of(rows[:5]))
+    full_text.index(traces_of(rows[:5]))
     assert Words.objects.filter(trajectory__in=rows[:5]).count() == 5
 
 

@@ -15,10 +15,10 @@ from flywheel.accounts.models import User
 from flywheel.failures.give import give
 from flywheel.failures.label import decide
 from flywheel.failures.models import Proposal, Queue, QueueItem
-from flywheel.trajectories import comments
-from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.annotations import comments
+from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Source, Trajectory
-from flywheel.trajectories.store import store
+from flywheel.trajectories.store.merge import store
 from tests.accounts.test_access import PROJECT_PAGES, World, agent, candidate, evaluated, world
 from tests.browser.browse import NARROW, WIDE, Tab
 from tests.conftest import Build, Cast
@@ -46,7 +46,7 @@ def lived_in(cast: Cast, build: Build, world: World) -> World:
     """The rooms as they are after a while: proposals, labels, a queue at work, talk."""
     for number in range(12):
         trace = f"{number + 1:032x}"
-        spans = otlp.decode(body_of(episode(trace, calls=1 + number % 3)), otlp.PROTOBUF).spans
+        spans = otlp_traces.decode(body_of(episode(trace, calls=1 + number % 3)), otlp_traces.PROTOBUF).spans
         store(cast.project, spans, source=Source.PRODUCTION, format="otlp")
     rows = list(Trajectory.objects.filter(project=cast.project, source=Source.PRODUCTION).order_by("pk"))
     now = timezone.now()

@@ -19,7 +19,9 @@ PASSWORD = "correct horse battery"
 def test_the_page_sees_the_first_trace_by_itself(
     browser: Browser, live_server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flywheel.trajectories.announce.soon", lambda _: None)  # there is no worker to wake
+    monkeypatch.setattr(
+        "flywheel.trajectories.store.detector_wakeup.soon", lambda _: None
+    )  # there is no worker to wake
     project = Project.objects.create(slug="acme", name="Acme")
     admin = User.objects.create_user(username="ada", password=PASSWORD)
     Membership.objects.create(user=admin, project=project, role=Role.ADMIN)

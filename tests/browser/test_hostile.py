@@ -93,7 +93,7 @@ def talking(trace: str, some: list[str], **more: Any) -> bytes:
 @pytest.fixture
 def sent(client: Client, cast: Cast, key: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trace ids of what agents sent: the corpus by eights, and what is too long and too deep."""
-    monkeypatch.setattr("flywheel.trajectories.announce.soon", lambda _: None)
+    monkeypatch.setattr("flywheel.trajectories.store.detector_wakeup.soon", lambda _: None)
     headers = key("ingest")
     bodies = {}
     for number in range(0, len(PAYLOADS), AT_ONCE):

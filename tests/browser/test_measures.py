@@ -94,7 +94,7 @@ def test_a_point_of_a_chart_opens_what_it_counts(cast: Cast, build: Build, enter
 def test_a_detector_is_switched_off_after_it_was_asked(
     cast: Cast, build: Build, enter: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flywheel.trajectories.announce.now", lambda _: None)
+    monkeypatch.setattr("flywheel.trajectories.store.detector_wakeup.now", lambda _: None)
     wrong = build.trajectory(prompt=HOSTILE, answer='{"tool": "email.send", "arguments": {"to": ')
     detect_waiting()
     decide(trajectory=wrong, actor=cast.reviewer)

@@ -13,8 +13,8 @@ from flywheel.core.traces import tools
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.label import decide
-from flywheel.trajectories import bulk
 from flywheel.trajectories.models import Bulk, Source
+from flywheel.trajectories.operations import bulk_actions
 from tests.conftest import Build, Cast
 from workers.jobs.bulk_changes import carry_out
 
@@ -32,7 +32,7 @@ def environment(build: Build) -> Environment:
 
 
 def work(cast: Cast, environment: Environment, **about: Any) -> Bulk:
-    job = bulk.submit(
+    job = bulk_actions.submit(
         project=cast.project,
         actor=cast.builder,
         action="make_tasks",
@@ -92,8 +92,8 @@ def test_the_list_offers_it_to_builders_alone(
 @pytest.mark.parametrize("name", ["", "elsewhere", "nul\0"])
 def test_an_environment_that_is_none_is_told(cast: Cast, build: Build, name: str) -> None:
     build.environment()
-    with pytest.raises(bulk.BadBulk, match="there is no environment"):
-        bulk.submit(
+    with pytest.raises(bulk_actions.BadBulk, match="there is no environment"):
+        bulk_actions.submit(
             project=cast.project,
             actor=cast.builder,
             action="make_tasks",

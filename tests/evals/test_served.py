@@ -28,7 +28,7 @@ from flywheel.evals.submission import CannotEvaluate
 from flywheel.promotions import promote as promoting
 from flywheel.promotions.models import Promotion
 from flywheel.promotions.promote import CannotPromote, _move, make_first, roll_back
-from flywheel.trajectories.gateway import routing
+from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build, Cast
 from tests.evals.fake import submit
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flywheel.failures.correction import TEXT, of_action, read
-from flywheel.trajectories.actions import aligned
+from flywheel.trajectories.detail.expected_action import aligned
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -13,12 +13,12 @@ from flywheel.core.detectors.standard_buckets import detect as run_detectors
 from flywheel.core.traces import Trace, episodes, tools
 from flywheel.failures.detect import detect, make_searchable, unread
 from flywheel.failures.models import Proposal
-from flywheel.trajectories.formats import otlp
-from flywheel.trajectories.load import Outline, glance, traces_of
+from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Source, Step, Trajectory
-from flywheel.trajectories.store import store
+from flywheel.trajectories.store.merge import store
+from flywheel.trajectories.store.stored_traces import Outline, glance, traces_of
 from tests.conftest import Build, Cast
-from tests.trajectories.formats.test_golden import GOLDEN, spans
+from tests.trajectories.formats.dialects.test_dialects_golden import GOLDEN, spans
 from tests.trajectories.talking import body_of, span
 from workers.jobs import detection
 from workers.jobs.detection import DETECTING, detect_waiting
@@ -65,7 +65,7 @@ def test_the_usage_of_a_call_that_was_told_twice_counts_once(cast: Cast) -> None
     inner = span(3, parent=2, gen_ai__operation__name="chat", gen_ai__usage__input_tokens=100)
     later = span(4, parent=1, at_ms=9, gen_ai__operation__name="chat", gen_ai__usage__input_tokens=7)
     for sent, tokens, cost in (([inner], 100, None), ([outer], 100, 1.0), ([later], 107, 1.0), ([outer], 107, 1.0)):
-        spans = otlp.decode(body_of(sent), otlp.PROTOBUF).spans
+        spans = otlp_traces.decode(body_of(sent), otlp_traces.PROTOBUF).spans
         store(cast.project, spans, source=Source.PRODUCTION, format="otlp")
         detect_waiting()
         row = Trajectory.objects.get()

@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from flywheel.failures import fill, progress
 from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Queue, QueueItem, QueueTally
-from flywheel.trajectories.delete import delete
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import Build, Cast
 
 State = QueueItem.State

@@ -18,8 +18,8 @@ from flywheel.failures import similar, similar_change, similar_read
 from flywheel.failures.label import decide
 from flywheel.failures.models import Cluster, Clustering, Failure, Member, Sketch
 from flywheel.failures.similar_change import NEW, REST, BadChange
-from flywheel.trajectories.delete import delete
 from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import Build, Cast
 from tests.worker import Worker
 from workers.jobs import failure_clusters

@@ -13,9 +13,9 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import PARTS
 from flywheel.promotions.models import Candidate
 from flywheel.system import env
-from flywheel.trajectories import query
-from flywheel.trajectories.formats import FORMATS
+from flywheel.trajectories.formats.files.file_formats import FORMATS
 from flywheel.trajectories.models import Label, Outcome, Source
+from flywheel.trajectories.search import query
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"

@@ -21,7 +21,7 @@ from flywheel.core.envs import build, episode
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.environment_exports import Export
 from flywheel.core.interop.gym_http import Server
-from flywheel.trajectories.formats import parse_jsonl
+from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 from tests.interop.environments import COUNT, SOURCES, export_of, tasks_of
 from tests.interop.policy import Policy, as_called, served
 from tests.interop.test_writing import written

@@ -22,7 +22,7 @@ from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.interop.foreign_tasks import task_of
 from flywheel.core.verifiers import Verdict
-from flywheel.trajectories.formats import parse_jsonl
+from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 
 RUNS = Path(__file__).parents[3] / "shared/data/workbench"
 PAGE = Path(__file__).parents[2] / "docs/design/workplace.md"

@@ -19,7 +19,7 @@ from scipy import special
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Proposal, detect
 from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
 from flywheel.core.traces import Trace
-from flywheel.trajectories.formats import parse_jsonl
+from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 
 HERE = Path(__file__).parent
 RUNS = HERE.parents[2] / "shared/data/workbench"

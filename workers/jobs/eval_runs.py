@@ -40,8 +40,8 @@ from flywheel.evals.submission import attempt_seed
 from flywheel.evals.void import unscore
 from flywheel.promotions.propose import propose_for
 from flywheel.training import contamination
-from flywheel.trajectories.rollouts import trace_of_rollout
-from flywheel.trajectories.store import store_rollouts
+from flywheel.trajectories.store.merge import store_rollouts
+from flywheel.trajectories.store.rollout_traces import trace_of_rollout
 from workers import gym_sessions
 from workers.engines.process_engine import open_beside
 from workers.judging import attempt_verdicts, project_judges

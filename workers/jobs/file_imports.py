@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from flywheel.edge.jobs import Lease, State
-from flywheel.trajectories import importing, uploads
+from flywheel.trajectories.import_export import trajectory_import, uploads
 from flywheel.trajectories.models import Batch, Import
-from flywheel.trajectories.store import patiently
+from flywheel.trajectories.store.merge import patiently
 
 
 class Cancelled(Exception):
@@ -28,7 +28,7 @@ def import_file(lease: Lease) -> None:
         raise Gone("The file is no longer here; send it again. What is in already is not stored twice.")
     try:
         with upload.open() as file:
-            report = importing.import_file(
+            report = trajectory_import.import_file(
                 job.project,
                 file,
                 format=job.format,

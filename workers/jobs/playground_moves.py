@@ -8,7 +8,7 @@ from flywheel.core.traces import Message
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments import play as verbs
 from flywheel.environments.models import Play, PlayTurn
-from flywheel.trajectories.formats.reading import plain
+from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.eval_runs import open_version
 from workers.judging import project_judges
 

@@ -5,7 +5,7 @@ from flywheel.edge.jobs import Lease, State
 from flywheel.evals import rescore
 from flywheel.evals.models import Rescore
 from flywheel.evals.void import unscore
-from flywheel.trajectories.formats.reading import text
+from flywheel.trajectories.formats.values.hostile_json import text
 from workers.judging import attempt_verdicts, project_judges
 
 

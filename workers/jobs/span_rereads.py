@@ -1,9 +1,9 @@
 """Reading stored spans again: the worker's side of `trajectories.reread`."""
 
 from flywheel.edge.jobs import Lease, State
-from flywheel.trajectories import announce
 from flywheel.trajectories.models import Reread, Trajectory
-from flywheel.trajectories.reread import reread
+from flywheel.trajectories.operations.rereads import reread
+from flywheel.trajectories.store import detector_wakeup
 
 
 def read_again(lease: Lease) -> None:
@@ -18,4 +18,4 @@ def read_again(lease: Lease) -> None:
         if lease.cancelled:
             lease.finish(State.CANCELLED)
             return
-    announce.now(job.project.pk)
+    detector_wakeup.now(job.project.pk)

@@ -39,8 +39,8 @@ from flywheel.promotions.sealed import Comparison, final_of, open_sealed
 from flywheel.promotions.suites import Standing, standings
 from flywheel.training.launch import launch
 from flywheel.training.models import TrainingRun
-from flywheel.trajectories.load import traces_of
 from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
 from workers.engines.engine_endpoints import open_engine
 from workers.reference import story, traffic
 

@@ -1,8 +1,8 @@
 """The one shape of a trajectory that every room understands, whatever wire format it came in.
 
 A `Trace` is an ordered list of `Step`s. A step is a message, a model call, a tool execution or another span.
-Formats (`flywheel.trajectories.formats`) make traces; detectors, verifiers, viewers and trainers read them.
-Unknown is `None` (or an empty string for text), never a made-up value.
+Formats (`flywheel.trajectories.formats.files.file_formats`) make traces; detectors, verifiers, viewers and trainers
+read them. Unknown is `None` (or an empty string for text), never a made-up value.
 """
 
 import json

@@ -22,7 +22,7 @@ from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pages.listing import listed
 from flywheel.training.pages.runs import run_of
 from flywheel.training.recommend import baseline_of, buckets_of, lightest, recommendation_for
-from flywheel.trajectories.buckets import name_of
+from flywheel.trajectories.annotations.project_buckets import name_of
 
 OFFERED = 50
 """References that a list in the form offers; any other can be in the address."""

@@ -7,7 +7,7 @@ from django.db.models.functions import Upper
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.formats.judgments import OUTCOME, outcome_of
+from flywheel.trajectories.formats.semantics.judgments import OUTCOME, outcome_of
 
 
 class Feedback(models.Model):

@@ -6,7 +6,7 @@ from django import template
 from django.template.context import Context
 from django.utils.safestring import SafeString
 
-from flywheel.trajectories.turns import Turns
+from flywheel.trajectories.pages.detail.turn_markup import Turns
 
 register = template.Library()
 

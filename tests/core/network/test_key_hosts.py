@@ -4,7 +4,7 @@ import pytest
 
 from flywheel.core.envs.policy_rollouts import EngineError
 from flywheel.core.network.key_hosts import refusal
-from flywheel.trajectories.gateway.routing import NoRoute, Route
+from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
 from workers.engines.engine_endpoints import open_engine
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from flywheel.core.traces import Trace
-from flywheel.trajectories.formats import Parsed, parse_file, parse_jsonl
+from flywheel.trajectories.formats.files.file_formats import Parsed, parse_file, parse_jsonl
 from tests.trajectories.formats.samples import FILES
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}

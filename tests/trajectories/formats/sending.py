@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
-from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.semantics import otlp_traces
 
 
 def record(act: Callable[[Tracer], None], **resource: str) -> ExportTraceServiceRequest:
@@ -48,11 +48,11 @@ def as_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
     return body
 
 
-def both(request: ExportTraceServiceRequest) -> list[otlp.Batch]:
+def both(request: ExportTraceServiceRequest) -> list[otlp_traces.Batch]:
     """The request as it is read from protobuf and from JSON."""
     return [
-        otlp.parse(request.SerializeToString(), otlp.PROTOBUF),
-        otlp.parse(json.dumps(as_json(request)).encode(), otlp.JSON),
+        otlp_traces.parse(request.SerializeToString(), otlp_traces.PROTOBUF),
+        otlp_traces.parse(json.dumps(as_json(request)).encode(), otlp_traces.JSON),
     ]
 
 

@@ -22,7 +22,7 @@ from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.people import agreements
 from flywheel.failures.label import decide
 from flywheel.training.rollouts import NotForTraining, attempts
-from flywheel.trajectories.delete import delete
+from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import SYSTEM, TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, submit, wrong
 from tests.workers.judge_server import JudgeServer, answer_of, judge_server

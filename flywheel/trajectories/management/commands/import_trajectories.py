@@ -8,9 +8,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.formats import FORMATS, TABLE
-from flywheel.trajectories.formats.reading import FormatError
-from flywheel.trajectories.importing import Report, import_file, kept_aside
+from flywheel.trajectories.formats.files.file_formats import FORMATS, TABLE
+from flywheel.trajectories.formats.values.hostile_json import FormatError
+from flywheel.trajectories.import_export.trajectory_import import Report, import_file, kept_aside
 
 PROBLEMS_TOLD = 20
 

@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            from flywheel.trajectories import grpc_server
+            from flywheel.trajectories.ingest import otlp_grpc
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith(("grpc", "google")):
                 raise
@@ -30,8 +30,8 @@ class Command(BaseCommand):
                 " pip install -c constraints.txt -e '.[train,grpc]'"
             ) from None
         try:
-            server, port = grpc_server.serve(options["host"], options["port"])
-        except grpc_server.PortInUse as error:
+            server, port = otlp_grpc.serve(options["host"], options["port"])
+        except otlp_grpc.PortInUse as error:
             raise CommandError(str(error)) from None
         asked = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.accounts.project_settings.redaction_policy import redactor_of
-from flywheel.trajectories.rescan import apply, scan
+from flywheel.trajectories.operations.redaction_scan import apply, scan
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories.replay import replay
+from flywheel.trajectories.operations.replays import replay
 
 
 class Command(BaseCommand):

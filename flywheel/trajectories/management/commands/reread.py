@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flywheel.accounts.models import Project
-from flywheel.trajectories import announce
-from flywheel.trajectories.reread import Progress, reread
+from flywheel.trajectories.operations.rereads import Progress, reread
+from flywheel.trajectories.store import detector_wakeup
 
 
 class Command(BaseCommand):
@@ -28,4 +28,4 @@ class Command(BaseCommand):
                 self.stderr.write(f"{each.slug}: {last.done} trajectories", ending="\r")
             self.stdout.write(f"{each.slug}: {last.done} trajectories, {last.changed} of them read differently")
             if last.changed:
-                announce.now(each.pk)
+                detector_wakeup.now(each.pk)

@@ -18,9 +18,9 @@ from flywheel.accounts.management.commands.create_key import system_account
 from flywheel.accounts.models import ApiKey, Project, Scope
 from flywheel.accounts.project_settings import api_keys
 from flywheel.system import env
-from flywheel.trajectories.formats import otlp
+from flywheel.trajectories.formats.semantics import otlp_traces
+from flywheel.trajectories.ingest.onboarding.sample_trace import SENT_BY, SPANS, episode, to_json
 from flywheel.trajectories.models import Trajectory
-from flywheel.trajectories.sample import SENT_BY, SPANS, episode, to_json
 
 READABLE_WITHIN_S = 10.0
 TIMEOUT_S = 15.0
@@ -102,7 +102,7 @@ def _make_key(project: Project) -> tuple[ApiKey, str]:
 def _by_http(request: ExportTraceServiceRequest, endpoint: str, protocol: str, key: str) -> str:
     is_json = protocol == "http/json"
     body = json.dumps(to_json(request)).encode() if is_json else request.SerializeToString()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": otlp.JSON if is_json else otlp.PROTOBUF}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": otlp_traces.JSON if is_json else otlp_traces.PROTOBUF}
     try:
         answer = urllib3.PoolManager(timeout=TIMEOUT_S, retries=False).request(
             "POST", f"{endpoint}/v1/traces", body=body, headers=headers

@@ -1,0 +1,115 @@
+"""One trajectory for programs: its outline, search inside it, and what its steps come to."""
+
+from dataclasses import asdict
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.trajectories.detail import outline, step_search
+from flywheel.trajectories.detail.usage import totals_of
+from flywheel.trajectories.models import Trajectory
+
+router = Router(tags=["trajectories"])
+
+
+class OutlineQuery(Schema):
+    start: int = Field(0, ge=0, le=10**9)
+    limit: int = Field(outline.MOST, ge=1, le=outline.MOST)
+
+
+class NameOut(Schema):
+    kind: str
+    name: str
+    at: list[int]
+    """Positions of the steps with this kind and name."""
+
+
+class OutlineOut(Schema):
+    """One value a step in each of `parent`, `at` and `took`."""
+
+    start: int
+    total: int
+    next: int | None
+    """`start` of the next page, or null."""
+    parent: list[int]
+    """Position of the parent; -1 for none."""
+    at: list[float | None]
+    """When it began, in ms from the trajectory's beginning."""
+    took: list[float | None]
+    """In ms."""
+    errors: list[int]
+    """Positions of the steps that failed."""
+    names: list[NameOut]
+    odd: dict[str, str]
+    """What was odd about how a step arrived, by position: of the first 1000 in this part."""
+
+
+class MatchOut(Schema):
+    position: int
+    span_id: str
+    place: str
+    """`message`, `reasoning`, `call`, `arguments`, `result`, `error` or `name`"""
+    excerpt: str
+
+
+class FoundOut(Schema):
+    matches: list[MatchOut]
+    is_part: bool
+    """There are more."""
+
+
+class TotalOut(Schema):
+    name: str
+    calls: int
+    errors: int
+    took_ms: float | None
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+
+
+class TotalsOut(Schema):
+    models: list[TotalOut]
+    tools: list[TotalOut]
+
+
+@router.get(
+    "/trajectories/{trace_id}/outline",
+    response=OutlineOut,
+    auth=Key(Scope.READ),
+    operation_id="get_trajectory_outline",
+)
+def get_trajectory_outline(request: HttpRequest, trace_id: str, asked: Query[OutlineQuery]) -> HttpResponse:
+    """Its steps in a few numbers each, without what they say: who is whose parent, when each began, how long it took,
+    which failed. At most 50,000 of them from position `start` on."""
+    found = outline.outline_of(_find(request, trace_id), asked.start, asked.limit)
+    return HttpResponse(found, content_type="application/json")
+
+
+@router.get(
+    "/trajectories/{trace_id}/search", response=FoundOut, auth=Key(Scope.READ), operation_id="search_trajectory"
+)
+def search_trajectory(request: HttpRequest, trace_id: str, q: str) -> dict[str, Any]:
+    """The steps in which messages, arguments, results or errors say `q`, whatever its case; at most 1000."""
+    found = step_search.find(_find(request, trace_id), q)
+    return {"matches": [asdict(match) for match in found.matches], "is_part": found.is_part}
+
+
+@router.get(
+    "/trajectories/{trace_id}/totals", response=TotalsOut, auth=Key(Scope.READ), operation_id="get_trajectory_totals"
+)
+def get_trajectory_totals(request: HttpRequest, trace_id: str) -> dict[str, Any]:
+    """Calls, errors, time, tokens and cost by model and by tool."""
+    found = totals_of(_find(request, trace_id))
+    return {name: [asdict(total) for total in totals] for name, totals in found.items()}
+
+
+def _find(request: HttpRequest, trace_id: str) -> Trajectory:
+    row = Trajectory.objects.filter(project=keyed(request).project, trace_id=trace_id).first()
+    if row is None:
+        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    return row

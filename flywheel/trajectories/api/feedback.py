@@ -1,0 +1,102 @@
+"""Feedback for programs: give it, and read what was given."""
+
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.db import OperationalError
+from django.http import HttpRequest
+from ninja import Query, Router, Schema
+from ninja.errors import HttpError, ValidationError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.trajectories.annotations.feedback import MOST, Given, Problem, give
+from flywheel.trajectories.api.schemas import FeedbackOut, ListQuery
+from flywheel.trajectories.formats.values.hostile_json import FormatError, load
+from flywheel.trajectories.models import Feedback, Trajectory
+from flywheel.trajectories.store.rows import trajectory_rows
+
+router = Router(tags=["trajectories"])
+
+_GIVEN = Given.model_json_schema()
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"oneOf": [_GIVEN, {"type": "array", "items": _GIVEN, "maxItems": MOST}]}}
+        },
+    }
+}
+
+
+class ItemProblem(Schema):
+    loc: list[str | int]
+    """The item's place in the list, and its field."""
+    msg: str
+
+
+class GivenOut(Schema):
+    received: int
+    stored: int
+    duplicate: int
+    """Was there already."""
+    rejected: int
+    waiting: int
+    """Stored, and its trajectory is not here yet."""
+    problems: list[ItemProblem]
+
+
+class FeedbackPage(Schema):
+    items: list[FeedbackOut]
+    next: str | None
+
+
+@router.post("/feedback", response=GivenOut, auth=Key(Scope.INGEST), operation_id="give_feedback", openapi_extra=_BODY)
+def give_feedback(request: HttpRequest) -> dict[str, Any]:
+    """One piece of feedback, or a list of at most 1,000. Good ones are kept, and the answer names the others; 422 when
+    there is no good one. The trajectory need not be here yet. The same again is one."""
+    try:
+        sent = load(request.body)
+    except RequestDataTooBig:
+        raise HttpError(413, "the body is too large; send the feedback in parts") from None
+    except FormatError as error:
+        raise HttpError(400, str(error)) from None
+    items = sent if isinstance(sent, list) else [sent]
+    if len(items) > MOST:
+        raise HttpError(413, f"{len(items)} are too many at once; send at most {MOST}")
+    try:
+        report = give(keyed(request).project, items)
+    except (OperationalError, trajectory_rows.Raced):
+        raise HttpError(503, "not stored; send it again") from None
+    problems = [{"loc": _place(item, sent), "msg": item.reason} for item in report.problems]
+    if problems and len(problems) == report.received:
+        raise ValidationError([{"loc": ["body", *problem["loc"]], "msg": problem["msg"]} for problem in problems])
+    return {
+        "received": report.received,
+        "stored": report.stored,
+        "duplicate": report.duplicate,
+        "rejected": len(problems),
+        "waiting": report.waiting,
+        "problems": problems,
+    }
+
+
+@router.get(
+    "/trajectories/{trace_id}/feedback", response=FeedbackPage, auth=Key(Scope.READ), operation_id="list_feedback"
+)
+def list_feedback(request: HttpRequest, trace_id: str, asked: Query[ListQuery]) -> dict[str, Any]:
+    """All that was said of a trajectory, newest first; also before the trajectory is here."""
+    project = keyed(request).project
+    said = Feedback.objects.filter(project=project, trace_id=trace_id)
+    if not said.exists() and not Trajectory.objects.filter(project=project, trace_id=trace_id).exists():
+        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    try:
+        page = keyset(said, cursor=asked.cursor, limit=asked.limit, keys=("at", "id"))
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    return {"items": page.items, "next": page.next_cursor or None}
+
+
+def _place(problem: Problem, sent: Any) -> list[str | int]:
+    return [problem.index, problem.field] if isinstance(sent, list) else [problem.field]

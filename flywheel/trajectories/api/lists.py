@@ -1,0 +1,315 @@
+"""For programs: saved views of the list, and one thing done with many trajectories at once."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from django.http import Http404, HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Permission, Scope
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.trajectories.models import Bulk, Trajectory, View
+from flywheel.trajectories.operations import bulk_actions
+from flywheel.trajectories.search import saved_views
+from flywheel.trajectories.search.facets import facets_of
+from flywheel.trajectories.search.query import parse
+
+router = Router(tags=["trajectories"])
+
+
+class ViewIn(Schema):
+    name: str
+    q: str = ""
+    """The filter bar's language."""
+    columns: list[str] = []
+    """Empty for those that each person has chosen."""
+    is_shared: bool = False
+    is_first: bool = False
+    """Whether the list opens with it for the maker of the key."""
+
+
+class ViewOut(Schema):
+    id: int
+    name: str
+    q: str
+    columns: list[str]
+    is_shared: bool
+    owner: str
+    made_at: datetime
+
+    @staticmethod
+    def resolve_owner(row: View) -> str:
+        return str(row.owner)
+
+
+class Selection(Schema):
+    q: str = ""
+    """The filter bar's language; empty for everything but rollouts. What arrives later is left alone."""
+    id: list[str] | None = None
+    """Trace ids, between 1 and 500, instead of `q`."""
+    key: uuid.UUID | None = None
+    """Of your own making: the same key again is the same job."""
+
+
+class TagIn(Selection):
+    tags: list[str]
+    remove: bool = False
+    """Take the tags away."""
+
+
+class ExportIn(Selection):
+    format: str = "atif"
+    """`atif`, `otlp`, `openai`, `openai-bare` or `csv`."""
+
+
+class QueueIn(Selection):
+    queue: int
+
+
+class TasksIn(Selection):
+    environment: str
+    """Its name."""
+
+
+class DeleteIn(Selection):
+    """One of `q` and `id` has to say which: nothing does not mean everything here."""
+
+    confirm: str
+    """The project's short name, as in its address."""
+    reason: str = ""
+
+
+class Example(Schema):
+    trace_id: str
+    reason: str
+
+
+class BulkOut(Schema):
+    id: int
+    action: str
+    options: dict[str, Any]
+    q: str
+    """As it was frozen: times that were counted from now are written out."""
+    state: str
+    done: int
+    total: int | None
+    changed: int
+    skipped: dict[str, int]
+    """How many, by reason."""
+    failed: dict[str, int]
+    examples: list[Example]
+    """Of the failed ones, at most 100."""
+    error: str
+    created_at: datetime
+    finished_at: datetime | None
+
+    @staticmethod
+    def resolve_changed(row: Bulk) -> int:
+        return int(row.report.get("changed", 0))
+
+    @staticmethod
+    def resolve_skipped(row: Bulk) -> dict[str, int]:
+        return dict(row.report.get("skipped", {}))
+
+    @staticmethod
+    def resolve_failed(row: Bulk) -> dict[str, int]:
+        return dict(row.report.get("failed", {}))
+
+    @staticmethod
+    def resolve_examples(row: Bulk) -> list[dict[str, str]]:
+        return list(row.report.get("examples", []))
+
+
+class BulkQuery(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class BulkPage(Schema):
+    items: list[BulkOut]
+    next: str | None
+
+
+@router.get("/views", response=list[ViewOut], auth=Key(Scope.READ), operation_id="list_views")
+def list_views(request: HttpRequest) -> Any:
+    """Saved views: those of the maker of the key, and those that others share."""
+    asked = keyed(request)
+    return saved_views.seen_by(asked.project, asked.actor)
+
+
+class FacetValue(Schema):
+    label: str
+    count: int
+    term: str
+    """What to add to `q`."""
+
+
+class FacetOut(Schema):
+    name: str
+    values: list[FacetValue]
+
+
+class FacetsOut(Schema):
+    counted: int
+    """How many trajectories, the newest that match, at most 5,000."""
+    facets: list[FacetOut]
+
+
+@router.get("/facets", response=FacetsOut, auth=Key(Scope.READ), operation_id="get_facets")
+def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
+    """What the newest trajectories that match are made of."""
+    query = parse(q)
+    if query.problems:
+        raise HttpError(400, f"q: {' '.join(query.problems)}")
+    project = keyed(request).project
+    found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
+    return {"counted": counted, "facets": [asdict(facet) for facet in found]}
+
+
+@router.put("/views", response=ViewOut, auth=Key(Scope.REVIEW), operation_id="save_view")
+def save_view(request: HttpRequest, wanted: ViewIn) -> View:
+    """Keep a filter and columns under a name, in place of the maker's own view of that name."""
+    asked = keyed(request)
+    try:
+        return saved_views.save(
+            project=asked.project,
+            actor=asked.actor,
+            name=wanted.name,
+            q=wanted.q,
+            wanted=wanted.columns,
+            is_shared=wanted.is_shared,
+            is_first=wanted.is_first,
+            through=asked.through,
+        )
+    except saved_views.BadView as error:
+        raise HttpError(422, str(error)) from None
+
+
+@router.delete("/views/{pk}", response={204: None}, auth=Key(Scope.REVIEW), operation_id="delete_view")
+def delete_view(request: HttpRequest, pk: int) -> Status[None]:
+    """Forget a view of the maker of the key. An admin's key with the scope `admin` forgets what others share too."""
+    asked = keyed(request)
+    is_admin = Permission.ADMIN in asked.permissions and Scope.ADMIN in asked.key.scopes
+    view = saved_views.deletable_by(asked.project, asked.actor, is_admin=is_admin).filter(pk=pk).first()
+    if view is None:
+        raise HttpError(404, f"there is no view {pk} that you may delete")
+    saved_views.delete(view=view, actor=asked.actor, through=asked.through)
+    return Status(204, None)
+
+
+@router.post("/bulk/tag", response={202: BulkOut}, auth=Key(Scope.REVIEW), operation_id="tag_trajectories")
+def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
+    """Tag many in the background, or take tags away. A person's word on a tag holds over what telemetry says later."""
+    return _submit(request, "untag" if wanted.remove else "tag", wanted, {"tags": wanted.tags})
+
+
+@router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ), operation_id="export_many")
+def export_many(request: HttpRequest, wanted: ExportIn) -> Status[Bulk]:
+    """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
+    return _submit(request, "export", wanted, {"format": wanted.format})
+
+
+@router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW), operation_id="queue_trajectories")
+def queue_trajectories(request: HttpRequest, wanted: QueueIn) -> Status[Bulk]:
+    """Send many to a review queue in the background; what is in it already is skipped."""
+    return _submit(request, "queue", wanted, {"queue": wanted.queue})
+
+
+@router.post("/bulk/tasks", response={202: BulkOut}, auth=Key(Scope.BUILD), operation_id="make_tasks_of_many")
+def make_tasks_of_many(request: HttpRequest, wanted: TasksIn) -> Status[Bulk]:
+    """A task of each labelled one in the background; the report says why another could not be one."""
+    return _submit(request, "make_tasks", wanted, {"environment": wanted.environment})
+
+
+@router.post("/bulk/delete", response={202: BulkOut}, auth=Key(Scope.ADMIN), operation_id="delete_trajectories")
+def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
+    """Delete many for good in the background, with everything that holds what they said."""
+    if wanted.confirm != keyed(request).project.slug:
+        raise HttpError(422, "confirm: the project's short name is wanted, since nothing brings them back")
+    if wanted.id is None and not wanted.q.strip():
+        raise HttpError(422, "q or id: say which are to be deleted; everything is not deleted because nothing is said")
+    return _submit(request, "delete", wanted, {"reason": wanted.reason})
+
+
+@router.get("/bulk", response=BulkPage, auth=Key(Scope.READ), operation_id="list_bulk_actions")
+def list_bulk_actions(request: HttpRequest, asked: Query[BulkQuery]) -> dict[str, Any]:
+    """What was done with many at once, newest first."""
+    rows = Bulk.objects.filter(project=keyed(request).project)
+    try:
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    return {"items": page.items, "next": page.next_cursor or None}
+
+
+@router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ), operation_id="get_bulk_action")
+def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
+    """How far it is, and what became of it."""
+    return _find(request, pk)
+
+
+@router.get("/bulk/{pk}/file", response={200: Any}, auth=Key(Scope.READ), operation_id="get_bulk_file")
+def get_bulk_file(request: HttpRequest, pk: int) -> Any:
+    """JSON Lines that an export has written; 404 until it is over, and after a week."""
+    try:
+        return bulk_actions.answer(request, _find(request, pk))
+    except Http404 as error:
+        raise HttpError(404, str(error)) from None
+
+
+@router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW), operation_id="cancel_bulk_action")
+def cancel_bulk_action(request: HttpRequest, pk: int) -> Bulk:
+    """Ask for an end; what is done stays done. It needs what asking for it needed."""
+    return _changed(request, pk, bulk_actions.cancel)
+
+
+@router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW), operation_id="resume_bulk_action")
+def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
+    """Go on from where a failed or cancelled one stood. It needs what asking for it needed."""
+    return _changed(request, pk, bulk_actions.resume)
+
+
+def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk:
+    asked, job = keyed(request), _find(request, pk)
+    action = bulk_actions.ACTIONS.get(job.action)
+    if action is None or action.permission not in asked.permissions or action.scope not in asked.key.scopes:
+        raise HttpError(403, f"this key may not {job.action} many, and not stop or resume that either")
+    try:
+        change(job=job, actor=asked.actor, through=asked.through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    job.refresh_from_db()
+    return job
+
+
+def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[str, Any]) -> Status[Bulk]:
+    asked = keyed(request)
+    if wanted.id == []:
+        raise HttpError(422, "id: no trace id is in it, so that nothing is chosen; leave it out to choose by q")
+    try:
+        job = bulk_actions.submit(
+            project=asked.project,
+            actor=asked.actor,
+            action=action,
+            options=options,
+            key=wanted.key or uuid.uuid4(),
+            q=wanted.q,
+            ids=wanted.id or (),
+            through=asked.through,
+        )
+    except bulk_actions.BadBulk as error:
+        raise HttpError(422, str(error)) from None
+    return Status(202, job)
+
+
+def _find(request: HttpRequest, pk: int) -> Bulk:
+    job = Bulk.objects.filter(project=keyed(request).project, pk=pk).first()
+    if job is None:
+        raise HttpError(404, f"there is no bulk action {pk}")
+    return job

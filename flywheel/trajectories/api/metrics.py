@@ -1,0 +1,171 @@
+"""The metrics of production for programs."""
+
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.trajectories.metrics import production_metrics
+from flywheel.trajectories.search import grammar
+
+router = Router(tags=["trajectories"])
+
+
+class Share(Schema):
+    """A rate with its 95 % interval."""
+
+    mean: float | None
+    """None where nothing was scored; never 0 for that."""
+    low: float | None
+    high: float | None
+    n: int
+    unscored: int
+    method: str
+    reason: str
+    """Why there is no interval."""
+
+
+class FiguresOut(Schema):
+    count: int
+    success: Share
+    """Of those with an outcome; `unscored` is how many have none."""
+    failure: Share
+    """Confirmed by a person, or proposed by a detector and waiting."""
+    intervention: Share
+    confirmed: int
+    proposed: int
+    intervened: int
+    cost_usd: float | None
+    costed: int
+    """Whose cost is known."""
+    tokens_in: int | None
+    tokens_out: int | None
+    counted: int
+    """Whose tokens are known."""
+    latency_p50_ms: float | None
+    latency_p95_ms: float | None
+    timed: int
+    """Whose latency is known."""
+
+
+class PointOut(FiguresOut):
+    start: date
+    q: str
+    """Finds these trajectories in `GET /trajectories`."""
+
+
+class GroupOut(FiguresOut):
+    name: str
+    q: str
+    times: list[PointOut]
+
+
+class BucketOut(Schema):
+    bucket: str
+    count: int
+    confirmed: int
+    proposed: int
+    share: Share
+    """Of all trajectories of the period."""
+    q: str
+
+
+class MetricsOut(Schema):
+    first: date
+    last: date
+    """The last day, which belongs to it. Days are UTC."""
+    every: str
+    by: str
+    q: str
+    total: FiguresOut
+    times: list[PointOut]
+    groups: list[GroupOut]
+    """The most used, at most 50. By tool a trajectory counts under each tool that it called."""
+    buckets: list[BucketOut]
+
+
+class MetricsQuery(Schema):
+    days: int | None = None
+    """Days up to the newest trajectory, 30 unless `from` or `to` is given."""
+    from_: date | None = Field(None, alias="from")
+    to: date | None = None
+    every: str = ""
+    """`day` or `week`; empty chooses by the length of the period."""
+    by: str = ""
+    """`version`, `tool` or `env`; empty for no groups."""
+    q: str = ""
+    """The filter bar's language."""
+
+
+@router.get("/metrics", response=MetricsOut, auth=Key(Scope.READ), operation_id="get_metrics")
+def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, Any]:
+    """Success, failures by bucket, interventions, cost, latency and tokens of production over time."""
+    project = keyed(request).project
+    wanted = {"days": asked.days, "from": asked.from_, "to": asked.to}
+    try:
+        read = production_metrics.ask(
+            project,
+            {"every": asked.every, "by": asked.by, "q": asked.q}
+            | {name: str(value) for name, value in wanted.items() if value is not None},
+        )
+    except production_metrics.BadPeriod as problem:
+        raise HttpError(400, str(problem)) from None
+    if read.query.problems:
+        raise HttpError(400, f"q: {' '.join(read.query.problems)}")
+    found = production_metrics.measure(project, read)
+    return {
+        **{name: getattr(read, name) for name in ("first", "last", "every", "by")},
+        "q": read.query.text,
+        "total": _figures(found.total),
+        "times": _points(read, (), found.times),
+        "groups": [
+            {
+                **_figures(group.total),
+                "name": group.name,
+                "q": read.where(*group.terms),
+                "times": _points(read, group.terms, group.times),
+            }
+            for group in found.groups
+        ],
+        "buckets": [
+            {
+                "bucket": bucket.key,
+                "count": bucket.total.count,
+                "confirmed": bucket.total.confirmed,
+                "proposed": bucket.total.proposed,
+                "share": share(bucket.share_of(found.total.count)),
+                "q": read.where(*bucket.terms),
+            }
+            for bucket in found.buckets
+        ],
+    }
+
+
+def _points(read: production_metrics.Asked, terms: tuple[grammar.Node, ...], times: Any) -> list[dict[str, Any]]:
+    return [
+        {**_figures(these), "start": start, "q": read.where(*terms, start=start)}
+        for start, these in sorted(times.items())
+    ]
+
+
+def _figures(these: production_metrics.Figures) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in asdict(these).items() if name not in ("cost", "p50", "p95")},
+        "cost_usd": these.cost,
+        "latency_p50_ms": these.p50,
+        "latency_p95_ms": these.p95,
+        "success": share(these.success),
+        "failure": share(these.failure),
+        "intervention": share(these.intervention),
+    }
+
+
+def share(estimate: Estimate) -> dict[str, Any]:
+    """The estimate as the API shows it."""
+    return {name: getattr(estimate, name) for name in Share.model_fields}

@@ -1,0 +1,38 @@
+"""Retention for programs: for how many days a project keeps what."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.trajectories.operations import retention
+
+router = Router(tags=["trajectories"])
+
+
+class RetentionDays(Schema):
+    """Days; null is for ever."""
+
+    bodies_days: int = Field(7, ge=0, le=3650)
+    quarantine_days: int = Field(30, ge=1, le=3650)
+    ledger_days: int | None = Field(None, ge=1, le=3650)
+    production_days: int | None = Field(None, ge=1, le=3650)
+    import_days: int | None = Field(None, ge=1, le=3650)
+    rollout_days: int | None = Field(None, ge=1, le=3650)
+    takes_used: bool = False
+    """Whether age also takes what people have decided about, made tasks of, or measured with."""
+
+
+@router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="get_retention")
+def get_retention(request: HttpRequest) -> Any:
+    """For how many days the project keeps what."""
+    return retention.of(keyed(request).project)
+
+
+@router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="set_retention")
+def set_retention(request: HttpRequest, wanted: RetentionDays) -> Any:
+    """Keep things for so many days from now on; what is older is deleted within minutes."""
+    asked = keyed(request)
+    return retention.set_retention(project=asked.project, actor=asked.actor, through=asked.through, **wanted.dict())

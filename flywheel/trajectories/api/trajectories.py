@@ -1,0 +1,272 @@
+"""Trajectories for programs: list, one with its steps, import, and the ledger of what arrived."""
+
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Prefetch
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.trajectories.api.schemas import FeedbackOut, ListQuery
+from flywheel.trajectories.detail import transcript
+from flywheel.trajectories.formats.values.hostile_json import FormatError
+from flywheel.trajectories.import_export import trajectory_export
+from flywheel.trajectories.import_export.trajectory_import import TooLarge, import_file, kept_aside
+from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
+from flywheel.trajectories.operations.deletion import delete
+from flywheel.trajectories.search import query
+from flywheel.trajectories.store.stored_traces import complete, step_of
+
+router = Router(tags=["trajectories"])
+
+STEPS_MAX = 1000
+
+
+class SearchQuery(ListQuery):
+    q: str = ""
+    """The filter bar's language."""
+
+
+class ExportQuery(Schema):
+    format: str = "atif"
+    """`atif`, `otlp`, `openai`, `openai-bare` for messages and tools alone, or `csv` for spreadsheets."""
+    q: str = ""
+    """The filter bar's language."""
+    id: list[str] = []
+    """Trace ids, instead of `q`."""
+
+
+class StepsQuery(Schema):
+    start: int = Field(0, ge=0, le=10**9)
+    limit: int = Field(STEPS_MAX, ge=1, le=STEPS_MAX)
+
+
+class TrajectoryOut(Schema):
+    trace_id: str
+    source: str
+    agent: str
+    version: int | None
+    """The version's number, when the trajectory is of a version that this project knows."""
+    version_label: str
+    session_id: str
+    user_id: str
+    environment: str
+    title: str
+    started_at: datetime
+    ended_at: datetime | None
+    received_at: datetime
+    latency_ms: float | None
+    step_count: int
+    error_count: int
+    tool_names: list[str]
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    outcome: str | None
+    feedback_count: int
+    """Feedback that holds now."""
+    tags: list[str]
+    proposed_bucket: str
+    proposed_score: float | None
+    label: str
+    label_bucket: str
+
+    @staticmethod
+    def resolve_agent(row: Trajectory) -> str:
+        return row.agent.name if row.agent else row.agent_name
+
+    @staticmethod
+    def resolve_version(row: Trajectory) -> int | None:
+        return row.version.number if row.version else None
+
+
+class TrajectoryPage(Schema):
+    items: list[TrajectoryOut]
+    next: str | None
+
+
+class StepOut(Schema):
+    span_id: str
+    parent_id: str
+    position: int
+    kind: str
+    name: str
+    status: str
+    error: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    model: str
+    input: list[dict[str, Any]]
+    output: list[dict[str, Any]]
+    tool_name: str
+    tool_call_id: str
+    arguments: Any
+    result: Any
+    finish_reason: str
+    tokens_in: int | None
+    tokens_out: int | None
+    tokens_cached: int | None
+    cost_usd: float | None
+    sampling: dict[str, Any]
+    """What training needs to score exactly what was sampled: token ids, log-probabilities, masks, parameters."""
+    raw: dict[str, Any]
+
+
+class TrajectoryWithSteps(TrajectoryOut):
+    tools: list[dict[str, Any]]
+    interventions: list[dict[str, Any]]
+    metadata: dict[str, Any]
+    feedback: list[FeedbackOut]
+    """What holds now, newest first, at most 100."""
+    steps: list[StepOut]
+    next_step: int | None
+    """`start` of the next page of steps, or null."""
+
+    @staticmethod
+    def resolve_feedback(row: Any) -> list[Feedback]:
+        return transcript.feedback_of(row)
+
+    @staticmethod
+    def resolve_steps(row: Any) -> list[dict[str, Any]]:
+        complete(row.window, [row])
+        return [{"position": step.position, **_step(step)} for step in row.window]
+
+    @staticmethod
+    def resolve_next_step(row: Any) -> int | None:
+        following = row.window[-1].position + 1 if row.window else row.step_count
+        return following if following < row.step_count else None
+
+
+class Problem(Schema):
+    at: str
+    reason: str
+
+
+class ImportOut(Schema):
+    trajectories: int
+    formats: dict[str, int]
+    """What was detected, and how many of each."""
+    notes: int
+    """Scores and comments, which became feedback."""
+    received: int
+    inserted: int
+    updated: int
+    duplicate: int
+    rejected: int
+    problems: list[Problem]
+
+
+class DeletedOut(Schema):
+    steps: int
+
+
+class BatchOut(Schema):
+    id: int
+    format: str
+    sha256: str
+    received_at: datetime
+    trajectories: int
+    received: int
+    inserted: int
+    updated: int
+    duplicate: int
+    rejected: int
+    problems: list[Problem]
+
+
+class BatchPage(Schema):
+    items: list[BatchOut]
+    next: str | None
+
+
+@router.get("/trajectories", response=TrajectoryPage, auth=Key(Scope.READ), operation_id="list_trajectories")
+def list_trajectories(request: HttpRequest, asked: Query[SearchQuery]) -> dict[str, Any]:
+    """Newest first, filtered by `q`."""
+    found = query.parse(asked.q)
+    if found.problems:
+        raise HttpError(400, " ".join(found.problems))
+    project = keyed(request).project
+    every = Trajectory.objects.filter(project=project)
+    rows = every.select_related("agent", "version").defer("said", "metadata", "tools", "interventions")
+    return _page(found.apply(every, project.pk), asked, ("started_at", "id"), rows.in_bulk)
+
+
+@router.get("/trajectories/export", auth=Key(Scope.READ), operation_id="export_trajectories", response={200: Any})
+def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
+    """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
+    Imported again, it gives the same trajectories."""
+    try:
+        return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
+    except trajectory_export.BadSelection as error:
+        raise HttpError(400, str(error)) from None
+
+
+@router.get(
+    "/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ), operation_id="get_trajectory"
+)
+def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]) -> Trajectory:
+    """One trajectory with its steps in order, at most 1000 of them from position `start` on."""
+    wanted = Step.objects.filter(position__gte=asked.start, position__lt=asked.start + asked.limit)
+    rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
+        Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
+    )
+    row = rows.filter(project=keyed(request).project, trace_id=trace_id).first()
+    if row is None:
+        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    return row
+
+
+@router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN), operation_id="delete_trajectory")
+def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> dict[str, int]:
+    """Delete it for good, with everything that holds what it said. Tasks, datasets and scores made of it stay."""
+    asked = keyed(request)
+    row = Trajectory.objects.filter(project=asked.project, trace_id=trace_id).first()
+    if row is None:
+        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000], through=asked.through)}
+
+
+@router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")
+def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str = "") -> dict[str, Any]:
+    """A file as the body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Good parts are kept; the answer names
+    the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`."""
+    asked = keyed(request)
+    try:
+        with kept_aside(request) as file:
+            report = import_file(asked.project, file, format=format, mapping=mapping or None, key=asked.key)
+    except TooLarge as error:
+        raise HttpError(413, str(error)) from None
+    except FormatError as error:
+        raise HttpError(400, str(error)) from None
+    return {
+        "trajectories": report.trajectories,
+        "formats": report.formats,
+        "notes": report.notes,
+        **report.steps,
+        "problems": [{"at": item.at, "reason": item.reason} for item in report.problems],
+    }
+
+
+@router.get("/batches", response=BatchPage, auth=Key(Scope.READ), operation_id="list_batches")
+def list_batches(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
+    """The ledger: what each request or import came to, newest first."""
+    return _page(Batch.objects.filter(project=keyed(request).project), asked, ("id",))
+
+
+def _step(row: Step) -> dict[str, Any]:
+    step = step_of(row)
+    said = {name: [message.to_json() for message in getattr(step, name)] for name in ("input", "output")}
+    return {item.name: getattr(step, item.name) for item in fields(step)} | said
+
+
+def _page(rows: Any, asked: ListQuery, keys: tuple[str, ...], read: Any = None) -> dict[str, Any]:
+    try:
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=keys, read=read)
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    return {"items": page.items, "next": page.next_cursor or None}

@@ -1,0 +1,86 @@
+"""Langfuse's SDKs from version 3 on, which speak OpenTelemetry: `langfuse.*`.
+
+https://langfuse.com/integrations/native/opentelemetry
+"""
+
+from typing import Any
+
+from flywheel.core.traces import Kind
+from flywheel.trajectories.formats.dialects import payloads
+from flywheel.trajectories.formats.messages.sampling import sampling, settings
+from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
+from flywheel.trajectories.formats.values.hostile_json import cost, count, structured
+
+MARKS: tuple[str, ...] = ("langfuse.observation.type", "langfuse.observation.input", "langfuse.observation.output")
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "model": ("langfuse.observation.model.name",),
+    "version": ("langfuse.version", "langfuse.release"),
+    "session_id": ("langfuse.session.id",),
+    "user_id": ("langfuse.user.id",),
+    "environment": ("langfuse.environment",),
+    "tags": ("langfuse.trace.tags",),
+}
+METADATA: tuple[str, ...] = ("langfuse.trace.metadata.",)
+INPUTS: tuple[str, ...] = ("langfuse.observation.input",)
+
+KINDS: dict[str, Kind] = {"generation": "assistant", "tool": "tool", "agent": "agent", "retriever": "retrieval"}
+
+_IN = ("input", "input_tokens", "prompt_tokens", "promptTokens")
+_OUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
+_CACHED = ("input_cached_tokens", "input_cache_read", "cache_read_input_tokens")
+
+
+def kind(span: Span) -> Kind | None:
+    named = span.attributes.get("langfuse.observation.type")
+    return KINDS.get(named.lower()) if isinstance(named, str) else None
+
+
+def facts(span: Span, facts: Facts) -> None:
+    attributes = span.attributes
+    if facts.kind == "assistant":
+        usage = structured(attributes.get("langfuse.observation.usage_details"))
+        if isinstance(usage, dict) and facts.tokens_in is None and facts.tokens_out is None:
+            facts.tokens_in, facts.tokens_out = _first(usage, _IN), _first(usage, _OUT)
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+            facts.tokens_cached = _first(usage, _CACHED)
+            if facts.tokens_cached is None and isinstance(details, dict):
+                facts.tokens_cached = count(details.get("cached_tokens"))
+        costs = structured(attributes.get("langfuse.observation.cost_details"))
+        if isinstance(costs, dict) and facts.cost_usd is None:
+            facts.cost_usd = cost(costs.get("total"))
+        facts.finish_reason = (
+            facts.finish_reason
+            or payloads.word(attributes.get("langfuse.observation.metadata.finish_reason"))
+            or payloads.finish_reason(attributes.get("langfuse.observation.output"))
+        )
+    elif facts.kind == "tool":
+        facts.tool_name = facts.tool_name or span.name
+    elif facts.kind == "agent":
+        facts.agent = facts.agent or span.name
+
+
+def tools(span: Span) -> list[dict[str, Any]]:
+    return _SEEN.within(span.attributes.get("langfuse.observation.input"))
+
+
+_SEEN = payloads.Definitions()
+
+
+def content(span: Span, kind: Kind | None, read: Content) -> None:
+    attributes = span.attributes
+    asked, came = attributes.get("langfuse.observation.input"), attributes.get("langfuse.observation.output")
+    if kind in ("tool", "retrieval"):
+        read.arguments = payloads.arguments(asked) if read.arguments is None else read.arguments
+        read.result = payloads.decoded(came) if read.result is None else read.result
+    elif kind in ("assistant", "agent"):
+        request = payloads.decoded(asked)
+        read.input = read.input or (payloads.called if kind == "agent" else payloads.given)(request)
+        read.output = read.output or payloads.answered(came)
+        read.tools = read.tools or payloads.definitions(request if isinstance(request, dict) else None)
+        params = structured(attributes.get("langfuse.observation.model.parameters"))
+        read.sampling = read.sampling or sampling(params=settings(params))
+
+
+def _first(row: dict[str, Any], keys: tuple[str, ...]) -> int | None:
+    return next((found for key in keys if (found := count(row.get(key))) is not None), None)

@@ -1,0 +1,353 @@
+"""A journal as part of a trajectory: one model call, one step. Total: whatever the upstream said, there is a step."""
+
+import contextlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from flywheel.core.traces import Message, Step, Trace
+from flywheel.trajectories.formats.messages import message_shapes
+from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, END, HEAD, REQUEST, RESPONSE, Frame, frames
+
+NOT_PARAMETERS = frozenset({"model", "messages", "tools", "functions", "stream", "stream_options", "user", "metadata"})
+"""Keys of a request that say something else than how to sample."""
+SHOWN = 20_000
+"""Characters that are kept of an answer which cannot be read."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a journal holds."""
+
+    head: dict[str, Any] = field(default_factory=dict)
+    request: bytes = b""
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[Frame] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+    ended: float = 0.0
+
+    @property
+    def body(self) -> bytes:
+        body = b"".join(piece.body for piece in self.pieces)
+        if self.headers.get("content-encoding", "").lower() in ("gzip", "deflate"):  # although nobody asked for it
+            with contextlib.suppress(zlib.error):
+                return zlib.decompressobj(47).decompress(body, ANSWER_MAX)
+        return body
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer in the shape of a chat completion, however it came."""
+
+    completion: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    first_token: float | None = None
+    """When the first token came, in seconds since 1970; None where nothing was streamed."""
+    is_whole: bool = False
+    """It said itself that it was complete."""
+    text: str = ""
+    """What could not be read."""
+
+
+def read(content: bytes) -> Seen:
+    """Raises ValueError for what is no journal."""
+    seen = Seen()
+    for frame in frames(content):
+        if frame.kind == HEAD:
+            seen.head = json.loads(frame.body)
+        elif frame.kind == REQUEST:
+            seen.request = frame.body
+        elif frame.kind == RESPONSE:
+            said = json.loads(frame.body)
+            seen.status, seen.headers = said["status"], said["headers"]
+        elif frame.kind == CHUNK:
+            seen.pieces.append(frame)
+        elif frame.kind == END:
+            seen.end = json.loads(frame.body)
+        seen.ended = frame.at
+    if not seen.head.get("id") or not seen.request:
+        raise ValueError("not a journal of a gateway call")
+    return seen
+
+
+def trace_of(seen: Seen) -> Trace:
+    """The part of a trajectory that the call is."""
+    head, request = seen.head, _object(seen.request)
+    answer = _answer(seen)
+    metadata = request.get("metadata")
+    said = metadata if isinstance(metadata, dict) else {}
+    tools = request.get("tools") or request.get("functions")
+    outcome = head.get("outcome")
+    return Trace(
+        trace_id=head["trace"],
+        steps=[_step(seen, request, answer)],
+        agent=head.get("agent", ""),
+        version=head.get("version", ""),
+        session_id=head.get("session", ""),
+        user_id=head.get("user", "") or _text(request.get("user")),
+        environment=head.get("environment", ""),
+        tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
+        outcome=outcome if outcome in ("success", "failed") else None,
+        metadata={**said, "gateway.upstream": head.get("host", "")},
+    )
+
+
+def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
+    head, completion = seen.head, answer.completion
+    error = _error(seen, answer)
+    choices = [choice for choice in _rows(completion.get("choices")) if isinstance(choice.get("message"), dict)]
+    first = choices[0] if choices else {}
+    usage = _mapping(completion.get("usage"))
+    tokens_in, tokens_out = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    model = _text(completion.get("model")) or _text(request.get("model"))
+    return Step(
+        span_id=head["id"][:16],
+        parent_id=head.get("parent", ""),
+        kind="assistant",
+        name=f"chat {model}".strip(),
+        started_at=_moment(head["started"]),
+        ended_at=_moment(seen.ended),
+        status="error" if error else "ok",
+        error=error,
+        model=model,
+        input=[message_shapes.openai_message(message) for message in _rows(request.get("messages"))],
+        output=[message for choice in choices if _said(message := message_shapes.openai_message(_spoken(choice)))],
+        finish_reason=_text(first.get("finish_reason")),
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        tokens_cached=_count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        cost_usd=_cost(head.get("prices"), tokens_in, tokens_out),
+        sampling=_sampling(request, completion, first),
+        raw=_raw(seen, request, answer),
+    )
+
+
+def _spoken(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {**choice["message"], "role": "assistant"}
+
+
+def _said(message: Message) -> bool:
+    return bool(message.content or message.tool_calls or message.reasoning)
+
+
+def _error(seen: Seen, answer: Answer) -> str:
+    end = seen.end or {}
+    if seen.status is not None and seen.status >= 400:
+        return f"{seen.status}: {answer.error or 'no reason given'}"
+    if answer.error:
+        return answer.error
+    if end.get("how") == "left" and answer.is_whole:
+        return ""  # the caller had all it wanted, and hung up before the connection's own end
+    if end.get("error"):
+        return _text(end["error"])
+    if seen.end is None and not answer.is_whole:
+        return "cut off: the gateway's process ended while the answer was on its way"
+    if not answer.completion:
+        return "the upstream's answer is not a chat completion"
+    return ""
+
+
+def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
+    """What was sampled and how: only what was said."""
+    found: dict[str, Any] = {}
+    for key, value in (
+        ("prompt_token_ids", completion.get("prompt_token_ids") or choice.get("prompt_token_ids")),
+        ("token_ids", choice.get("token_ids")),
+    ):
+        if isinstance(value, list) and value and all(_count(item) is not None for item in value):
+            found[key] = value
+    tokens = _rows(_mapping(choice.get("logprobs")).get("content"))
+    logprobs = [token.get("logprob") for token in tokens]
+    if logprobs and all(isinstance(value, int | float) and not isinstance(value, bool) for value in logprobs):
+        found["logprobs"] = [float(value) for value in logprobs if value is not None]
+    if params := {key: value for key, value in request.items() if key not in NOT_PARAMETERS}:
+        found["params"] = params
+    return found
+
+
+def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    """What the step's own fields do not hold. Messages are repeated only where reading them left something out."""
+    plain = all(isinstance(row.get("content"), str | None) for row in _rows(request.get("messages")))
+    kept = {key: value for key, value in request.items() if key != "messages" or not plain}
+    facts: dict[str, Any] = {
+        "upstream": seen.head.get("host", ""),
+        "status": seen.status,
+        "asked_for": seen.head.get("asked", ""),
+        "request_id": seen.headers.get("x-request-id", ""),
+        "ended": (seen.end or {"how": "killed"}).get("how"),
+    }
+    if answer.first_token is not None:
+        facts["first_token_ms"] = round((answer.first_token - seen.head["started"]) * 1000, 1)
+    raw: dict[str, Any] = {"gateway": facts, "request": kept}
+    if answer.completion:
+        raw["response"] = answer.completion
+    if answer.text:
+        raw["response_text"] = answer.text[:SHOWN]
+    return raw
+
+
+# Answers
+
+
+def _answer(seen: Seen) -> Answer:
+    body = seen.body
+    kind = seen.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/event-stream" or (not kind and body[:5] == b"data:"):
+        return _streamed(seen.pieces)
+    value = _object(body)
+    error = _reason(value.get("error"))
+    if seen.status is not None and seen.status >= 400:
+        shown = error or _reason(value.get("detail")) or body[:500].decode(errors="replace")
+        return Answer(error=shown, completion=value, is_whole=True)
+    if isinstance(value.get("choices"), list):
+        return Answer(completion=value, error=error, is_whole=True)
+    if error:
+        return Answer(completion=value, error=error, is_whole=True)
+    return Answer(text=body.decode(errors="replace"))
+
+
+def _streamed(pieces: Sequence[Frame]) -> Answer:
+    """The events of a stream put together."""
+    answer = Answer()
+    whole: dict[str, Any] = {"object": "chat.completion"}
+    choices: dict[int, dict[str, Any]] = {}
+    unread: list[str] = []
+    for at, data in _events(pieces):
+        if data.strip() == "[DONE]":
+            answer.is_whole = True
+            continue
+        event = _object(data.encode())
+        if not event:
+            unread.append(data)
+            continue
+        if event.get("error"):
+            answer.error = _reason(event["error"])
+        for key, value in event.items():
+            if key not in ("choices", "object") and value is not None:
+                whole[key] = value
+        for row in _rows(event.get("choices")):
+            if _add(choices, row) and answer.first_token is None:
+                answer.first_token = at
+    if choices:
+        whole["choices"] = [choices[index] for index in sorted(choices)]
+        answer.is_whole = answer.is_whole or all(choice.get("finish_reason") for choice in choices.values())
+    answer.completion = whole if len(whole) > 1 else {}
+    answer.text = "\n".join(unread)
+    return answer
+
+
+def _add(choices: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
+    """Add one event's part of one choice. Returns whether it holds something of the answer."""
+    index = _count(row.get("index")) or 0
+    choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
+    message, delta = choice["message"], _mapping(row.get("delta"))
+    spoke = False
+    for key, value in delta.items():
+        if key == "tool_calls":
+            for part in _rows(value):
+                spoke = True
+                _add_call(message.setdefault("tool_calls", []), part)
+        elif key == "function_call":
+            spoke = True
+            _extend(message.setdefault("function_call", {}), _mapping(value))
+        elif isinstance(value, str) and key != "role":
+            spoke = spoke or bool(value)
+            message[key] = message.get(key, "") + value if isinstance(message.get(key, ""), str) else value
+        elif value is not None and key != "role":
+            message[key] = value
+    for key, value in row.items():
+        if key == "logprobs" and isinstance(value, dict):
+            kept = choice.setdefault("logprobs", {})
+            for name, tokens in value.items():
+                if isinstance(tokens, list):
+                    kept[name] = (kept.get(name) or []) + tokens
+        elif key == "token_ids" and isinstance(value, list):
+            choice["token_ids"] = choice.get("token_ids", []) + value
+        elif key not in ("delta", "index") and value is not None:
+            choice[key] = value
+    return spoke
+
+
+def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    """Parts of a call come by its index; some servers leave the index out and send each call whole."""
+    index = _count(part.get("index"))
+    known = next((call for call in calls if call.get("index") == index), None) if index is not None else None
+    if known is None:
+        known = {"index": len(calls) if index is None else index, "type": "function", "function": {}}
+        calls.append(known)
+    if isinstance(part.get("id"), str) and part["id"]:
+        known["id"] = part["id"]
+    _extend(known["function"], _mapping(part.get("function")))
+
+
+def _extend(function: dict[str, Any], part: Mapping[str, Any]) -> None:
+    if isinstance(part.get("name"), str) and not function.get("name"):
+        function["name"] = part["name"]
+    if isinstance(part.get("arguments"), str):
+        function["arguments"] = function.get("arguments", "") + part["arguments"]
+
+
+def _events(pieces: Sequence[Frame]) -> Iterator[tuple[float, str]]:
+    """The data of each server-sent event, with the time of its last byte; without what was cut off in the middle."""
+    waiting = b""
+    lines: list[str] = []
+    for piece in pieces:
+        waiting += piece.body
+        *whole, waiting = waiting.replace(b"\r\n", b"\n").split(b"\n")
+        for line in whole:
+            if line.startswith(b"data:"):
+                lines.append(line[5:].removeprefix(b" ").decode(errors="replace"))
+            elif not line.strip() and lines:
+                yield piece.at, "\n".join(lines)
+                lines = []
+    if waiting.startswith(b"data:"):
+        lines.append(waiting[5:].decode(errors="replace"))
+    if lines and pieces and ("\n".join(lines).strip() == "[DONE]" or _object("\n".join(lines).encode())):
+        yield pieces[-1].at, "\n".join(lines)
+
+
+# Small readings
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _reason(value: Any) -> str:
+    if isinstance(value, dict):
+        return _text(value.get("message")) or json.dumps(value)[:500]
+    return _text(value)[:2000] if isinstance(value, str) else json.dumps(value)[:500] if value else ""
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+
+
+def _cost(prices: Any, tokens_in: int | None, tokens_out: int | None) -> float | None:
+    if not isinstance(prices, list | tuple) or tokens_in is None or tokens_out is None:
+        return None
+    return (tokens_in * float(prices[0]) + tokens_out * float(prices[1])) / 1e6
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,311 @@
+"""`POST /gateway/v1/chat/completions` and `GET /gateway/v1/models`, as any OpenAI client asks them.
+
+What the upstream answers goes through unchanged, errors too. What Flywheel itself refuses has OpenAI's shape:
+`{"error": {"message", "type", "param", "code"}}`.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.conf import settings
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http.request import UnreadablePostError
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+
+from flywheel.accounts.access import Declared, KeyRefused, admit, keyed
+from flywheel.accounts.models import Scope
+from flywheel.trajectories.formats.messages import message_shapes
+from flywheel.trajectories.formats.values.hostile_json import text
+from flywheel.trajectories.ingest.gateway import routing, upstream_connection
+from flywheel.trajectories.ingest.gateway.journal import RESPONSE, Journal
+from flywheel.trajectories.ingest.gateway.recorder import recorder
+from flywheel.trajectories.ingest.gateway.relay import Relay, Slots
+from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 24
+"""Calls under way in one process, of its 32 threads."""
+RETRY_AFTER_S = 1
+REQUEST_MAX = 20 * 2**20
+MODELS_S = 10.0
+HOP = "X-Flywheel-Hop"
+"""Says which Flywheel a call came through, so that one which is its own upstream says so instead of calling itself."""
+HEADER_MAX = 200
+
+slots = Slots(AT_ONCE)
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+
+
+class Refused(Exception):
+    """The call is not sent on."""
+
+    def __init__(self, status: int, message: str, *, type: str = "invalid_request_error", code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.type, self.code = status, type, code
+
+
+def _door(
+    *methods: str,
+) -> Callable[[Callable[[HttpRequest], HttpResponseBase]], Declared]:
+    """What every path of the gateway does: the right method, and refusals in OpenAI's words, never a page."""
+
+    def decorate(view: Callable[[HttpRequest], HttpResponseBase]) -> Declared:
+        @csrf_exempt
+        @functools.wraps(view)
+        def call(request: HttpRequest) -> HttpResponseBase:
+            try:
+                if request.method not in methods:
+                    raise Refused(405, f"{request.path} takes {' and '.join(methods)}", code="method_not_allowed")
+                if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+                    raise Refused(400, "an address with a NUL names nothing")
+                return view(request)
+            except Refused as refused:
+                return _error(refused)
+            except KeyRefused as refused:
+                code = "invalid_api_key" if refused.status == 401 else "insufficient_permissions"
+                return _error(Refused(refused.status, str(refused), code=code))
+            except NoRoute as missing:
+                return _error(Refused(missing.status, str(missing), code=missing.code))
+            except Error:
+                log.exception("a gateway call could not be checked")
+                return _error(
+                    Refused(503, "Flywheel's database is away; try again", type="server_error", code="database_away")
+                )
+
+        call.permission = f"key:{Scope.GATEWAY.value}"  # type: ignore[attr-defined]
+        return cast(Declared, call)
+
+    return decorate
+
+
+@_door("POST")
+def chat_completions(request: HttpRequest) -> HttpResponseBase:
+    """Send the call on, pass the answer back as it comes, and keep both."""
+    started = time.time()
+    if request.headers.get(HOP) == _this_flywheel():
+        raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
+    body = _body(request)
+    asked = _asked(body)
+    route = routing.route(request, asked["model"])
+    key = route.key()
+    sent = _sent(route, asked, body)
+    if not slots.take():
+        raise Refused(
+            503,
+            f"{slots.count} calls are under way in this process, which is as many as it takes; try again",
+            type="server_error",
+            code="gateway_busy",
+        )
+    journal, is_handed_on = None, False
+    try:
+        head = _head(request, route, asked, started)
+        is_recorded = request.headers.get("X-Flywheel-Record", "").strip().lower() not in ("no", "off", "false", "0")
+        journal = Journal.begin(head, sent) if is_recorded else Journal()
+        headers = {
+            **upstream_connection.passed_on(request.headers),
+            "Content-Type": "application/json",
+            HOP: _this_flywheel(),
+        }
+        reply = upstream_connection.ask("POST", f"{route.base_url}/chat/completions", key, headers, sent)
+        upstream_connection.refuse_redirect(reply)
+        passed = upstream_connection.passed_back(reply)
+        said = {"status": reply.status, "headers": {name.lower(): value for name, value in passed.items()}}
+        journal.write(RESPONSE, json.dumps(said).encode(), hold=True)
+        response = StreamingHttpResponse(Relay(reply, journal, _finish), status=reply.status, reason=reply.reason)
+        for name, value in passed.items():
+            response[name] = value
+        if "Content-Type" not in passed:
+            del response["Content-Type"]
+        if is_recorded:
+            response["X-Flywheel-Trace-Id"] = head["trace"]
+        response["X-Accel-Buffering"] = "no"  # a proxy in front passes each piece on as it comes
+        is_handed_on = True
+        return response
+    except upstream_connection.Unreachable as error:
+        reason = f"the upstream {route.host} cannot be reached: {error}"
+        assert journal is not None
+        journal.end({"how": "unreachable", "error": reason})
+        code = "upstream_timeout" if error.status == 504 else "upstream_unreachable"
+        raise Refused(error.status, reason, type="server_error", code=code) from None
+    finally:
+        if not is_handed_on:
+            slots.give_back()
+            if journal is not None:
+                journal.end({"how": "failed", "error": "the gateway itself failed; its log says why"})
+                recorder.put(journal)
+
+
+@_door("GET")
+def models(request: HttpRequest) -> HttpResponseBase:
+    """The live versions that are served, then what the upstream has."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    admit(request, token.strip() if kind.lower() == "bearer" else "", Scope.GATEWAY)
+    project = keyed(request).project
+    rows: list[Any] = [
+        {
+            "id": f"{version.agent.name}{routing.LIVE}",
+            "object": "model",
+            "created": int(version.created_at.timestamp()),
+            "owned_by": str(version),
+        }
+        for version in routing.served(project)
+    ]
+    chosen = project.upstream
+    routing.give_back_connection()
+    if chosen:
+        route = Route(project.pk, 0, chosen["base_url"], chosen.get("api_key_env", ""))
+        try:
+            rows += _upstream_models(route, request)
+        except (upstream_connection.Unreachable, NoRoute, ValueError) as error:
+            if not rows:
+                raise Refused(
+                    502, f"the upstream {route.host} lists no models: {error}", type="server_error", code="upstream"
+                ) from None
+    return JsonResponse({"object": "list", "data": rows})
+
+
+def _upstream_models(route: Route, request: HttpRequest) -> list[Any]:
+    headers = {**upstream_connection.passed_on(request.headers), HOP: _this_flywheel()}
+    reply = upstream_connection.ask("GET", f"{route.base_url}/models", route.key(), headers, timeout_s=MODELS_S)
+    try:
+        body = reply.read(REQUEST_MAX, decode_content=False)
+    finally:
+        reply.close()
+    if reply.status != 200:
+        raise ValueError(f"it answered {reply.status}")
+    value = json.loads(body)
+    if not isinstance(value, dict) or not isinstance(value.get("data"), list):
+        raise ValueError("its answer is no list of models")
+    rows: list[Any] = value["data"]
+    return rows
+
+
+# What comes in
+
+
+def _body(request: HttpRequest) -> bytes:
+    """The request's body, at most `REQUEST_MAX` bytes."""
+    if (encoding := request.headers.get("Content-Encoding", "identity").strip().lower()) != "identity":
+        raise Refused(415, f"Content-Encoding {encoding[:40]!r} is not taken here; send the JSON as it is")
+    declared = request.headers.get("Content-Length", "")
+    length = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else 0
+    if length > REQUEST_MAX:
+        raise Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
+    stream: Any = request
+    if "chunked" in request.headers.get("Transfer-Encoding", "").lower():
+        if not request.META.get("wsgi.input_terminated"):
+            raise Refused(411, "send a Content-Length")
+        stream = request.META["wsgi.input"]
+    try:
+        body: bytes = stream.read(REQUEST_MAX + 1)
+    except (UnreadablePostError, OSError):
+        raise Refused(400, "the body ended before its length") from None
+    if len(body) > REQUEST_MAX:
+        raise Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
+    if len(body) < length:
+        raise Refused(400, f"the body ended after {len(body)} of {length} bytes")
+    return body
+
+
+def _asked(body: bytes) -> dict[str, Any]:
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+    if not isinstance(asked, dict) or not isinstance(asked.get("model"), str) or not asked["model"]:
+        raise Refused(400, 'the body must be a JSON object with a "model", which is a string', code="model_missing")
+    if text(asked["model"]) != asked["model"]:
+        raise Refused(400, 'the "model" holds a NUL or half of a character, as no model\'s name does')
+    return asked
+
+
+def _sent(route: Route, asked: dict[str, Any], body: bytes) -> bytes:
+    """The body for the server: the caller's own bytes, unless the route is a live version's."""
+    if not route.model:
+        return body
+    said = {name: value for name, value in route.defaults.items() if name not in ("system", "tools")}
+    if "max_completion_tokens" in asked:
+        said.pop("max_tokens", None)
+    merged = {**said, **asked, "model": route.model}
+    messages = asked.get("messages")
+    if isinstance(messages, list) and (prompt := route.defaults.get("system")):
+        roles = {message.get("role") for message in messages if isinstance(message, dict)}
+        if not roles & {"system", "developer"}:
+            merged["messages"] = [{"role": "system", "content": prompt}, *messages]
+    if "tools" not in asked and "functions" not in asked and (tools := route.defaults.get("tools")):
+        merged["tools"] = tools
+    return json.dumps(merged).encode()
+
+
+def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: float) -> dict[str, Any]:
+    """Everything about the call that is not in its bodies."""
+
+    def said(name: str) -> str:
+        text = request.headers.get(f"X-Flywheel-{name}", "").strip()[:HEADER_MAX]
+        return "".join(character if character.isprintable() else " " for character in text)
+
+    call = uuid.uuid4().hex
+    session = said("Session-Id")
+    parent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip().lower())
+    if named := said("Trace-Id"):
+        trace = message_shapes.trace_id(named, content=["gateway", named])
+    elif parent and set(parent["trace"]) != {"0"}:
+        trace = parent["trace"]
+    elif session:
+        trace = hashlib.sha256(f"{route.project_id}\0{session}".encode()).hexdigest()[:32]
+    else:
+        trace = call
+    agent, _, version = said("Agent").partition("@")
+    return {
+        "id": call,
+        "project": route.project_id,
+        "key": route.key_id,
+        "trace": trace,
+        "parent": parent["span"] if parent and parent["trace"] == trace else "",
+        "session": session,
+        "agent": route.agent or agent,
+        "version": route.version or (version if not route.agent else ""),
+        "user": said("User-Id"),
+        "environment": said("Environment"),
+        "outcome": said("Outcome").lower(),
+        "asked": asked["model"],
+        "host": route.host,
+        "prices": route.prices,
+        "started": started,
+    }
+
+
+# What goes out
+
+
+def _finish(journal: Journal) -> None:
+    slots.give_back()
+    recorder.put(journal)
+
+
+def _error(refused: Refused) -> HttpResponse:
+    error = {"message": str(refused), "type": refused.type, "param": None, "code": refused.code or None}
+    response = JsonResponse({"error": error}, status=refused.status)
+    if refused.status == 401:
+        response["WWW-Authenticate"] = "Bearer"
+    if refused.status == 405:
+        response["Allow"] = "GET" if refused.args[0].endswith("GET") else "POST"
+    if refused.status == 503:
+        response["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+@functools.cache
+def _this_flywheel() -> str:
+    return hashlib.sha256(f"hop:{settings.SECRET_KEY}".encode()).hexdigest()[:16]

@@ -1,0 +1,401 @@
+"""What production did in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
+
+Under a filter it is read from the trajectories' own columns in one statement, which passes once over those of the
+period; without one, finished days have been added up beforehand (`daily.py`). Either way a label, a late span or a
+deletion shows at once. Steps are never read. A trajectory counts under each tool that was called in it, so what is said
+by tool adds up to more than the whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import DateField, Func, Max, Q, Value
+from django.db.models.functions import TruncDay, TruncWeek
+from django.utils import timezone
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
+from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.trajectories.metrics import daily_metrics
+from flywheel.trajectories.models import Source, Trajectory
+from flywheel.trajectories.search import grammar
+from flywheel.trajectories.search.query import Query, parse
+
+PERIODS = (7, 30, 90)
+"""Days that can be chosen by one click."""
+LONGEST = 732
+EVERY = {"day": TruncDay, "week": TruncWeek}
+WEEKLY_FROM = 60
+"""Days from which on a point is a week, where nobody asks."""
+GROUPS = 50
+"""Versions, tools or environments that are listed, the most used."""
+
+
+class BadPeriod(ValueError):
+    """What is asked for is no period or grouping; the message names the parameter and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the address says."""
+
+    first: date
+    last: date
+    """The last day, which belongs to it. Days are UTC, as in the filter bar."""
+    every: str
+    by: str
+    query: Query
+    days: int | None
+    """Where the period was chosen by its length, up to the newest trajectory."""
+
+    @property
+    def length(self) -> int:
+        return (self.last - self.first).days + 1
+
+    @property
+    def starts(self) -> list[date]:
+        """Where each point begins: the first week may have begun before the period."""
+        back = self.first.weekday() if self.every == "week" else 0
+        step = 7 if self.every == "week" else 1
+        return [self.first + timedelta(days=at) for at in range(-back, self.length, step)]
+
+    def where(self, *terms: grammar.Node, start: date | None = None) -> str:
+        """The filter that finds these trajectories: of the whole period, or of the day or week that begins then."""
+        first, last = self.first, self.last
+        if start is not None:
+            first, last = max(first, start), min(last, start + timedelta(days=6 if self.every == "week" else 0))
+        when = f"{first}..{last}" if first != last else str(first)
+        parts = (_node(self.query.text), *terms, _term("started", when))
+        return grammar.show(grammar.And(tuple(part for part in parts if part != grammar.And())))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of some trajectories. What was not told is counted apart and is never 0."""
+
+    count: int = 0
+    scored: int = 0
+    """With an outcome."""
+    succeeded: int = 0
+    confirmed: int = 0
+    """Failures that a person confirmed."""
+    proposed: int = 0
+    """Failures that a detector proposes and nobody decided yet."""
+    intervened: int = 0
+    cost: float | None = None
+    costed: int = 0
+    """Whose cost is known."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    counted: int = 0
+    """Whose tokens are known."""
+    p50: float | None = None
+    p95: float | None = None
+    """Of the latency, in milliseconds."""
+    timed: int = 0
+    """Whose latency is known."""
+
+    @property
+    def success(self) -> Estimate:
+        return proportion(self.succeeded, self.scored, unscored=self.count - self.scored)
+
+    @property
+    def failure(self) -> Estimate:
+        """The share that is a failure as far as is known: confirmed, or proposed and waiting."""
+        return proportion(self.confirmed + self.proposed, self.count)
+
+    @property
+    def intervention(self) -> Estimate:
+        return proportion(self.intervened, self.count)
+
+    @property
+    def cost_each(self) -> float | None:
+        return self.cost / self.costed if self.cost is not None and self.costed else None
+
+    @property
+    def tokens_each(self) -> float | None:
+        known = [count for count in (self.tokens_in, self.tokens_out) if count is not None]
+        return sum(known) / self.counted if known and self.counted else None
+
+
+@dataclass(slots=True)
+class Group:
+    """A version, a tool or an environment, or the trajectories without one."""
+
+    key: str
+    name: str
+    terms: tuple[grammar.Node, ...]
+    """Of the filter that finds its trajectories."""
+    total: Figures = field(default_factory=Figures)
+    times: dict[date, Figures] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BucketFigures:
+    key: str
+    total: Figures = field(default_factory=Figures)
+    times: dict[date, Figures] = field(default_factory=dict)
+
+    @property
+    def terms(self) -> tuple[grammar.Node, ...]:
+        return (_exactly("bucket", self.key),)
+
+    def share_of(self, count: int) -> Estimate:
+        return proportion(self.total.count, count)
+
+
+@dataclass(slots=True)
+class Metrics:
+    asked: Asked
+    total: Figures = field(default_factory=Figures)
+    times: dict[date, Figures] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    buckets: list[BucketFigures] = field(default_factory=list)
+
+    @property
+    def is_cut(self) -> bool:
+        """There may be more groups than are listed."""
+        return len(self.groups) == GROUPS
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """A way of telling trajectories apart."""
+
+    label: str
+    key: Func
+    """The key of a trajectory as text, empty where it has none; of tools all of its keys, as an array."""
+    none: str
+    """What those without are called."""
+    without: grammar.Node
+    """The term that finds those without."""
+
+
+def _term(name: str, value: str) -> grammar.Term:
+    return grammar.Term(name, (grammar.Value(value),))
+
+
+def _exactly(name: str, value: str) -> grammar.Node:
+    """The term that asks for this value; one that is a word of the filter bar in quotes."""
+    if value == "none":
+        return grammar.Term(name, (grammar.Value(value, is_exact=True),))
+    return grammar.parse(grammar.term(name, value)).node
+
+
+BY = {
+    "version": By(
+        "version",
+        daily_metrics.KEYS["version"],
+        "unknown version",
+        grammar.Not(_term("has", "version")),
+    ),
+    "tool": By(
+        "tool",
+        daily_metrics.KEYS["tool"],
+        "no tool called",
+        grammar.Not(_term("has", "tools")),
+    ),
+    "env": By(
+        "environment",
+        daily_metrics.KEYS["env"],
+        "none named",
+        _term("env", "none"),
+    ),
+}
+
+
+def ask(project: Project, values: Mapping[str, str]) -> Asked:
+    """What these parameters of an address ask for. Raises BadPeriod."""
+    by, every = values.get("by", ""), values.get("every", "")
+    if by and by not in BY:
+        raise BadPeriod(f"by: {by!r} is unknown, one of {', '.join(BY)} is wanted")
+    if every and every not in EVERY:
+        raise BadPeriod(f"every: {every!r} is unknown, one of {', '.join(EVERY)} is wanted")
+    days = None
+    if values.get("from") or values.get("to"):
+        last = _day("to", values["to"]) if values.get("to") else last_day(project)
+        first = _day("from", values["from"]) if values.get("from") else last - timedelta(days=29)
+    else:
+        text = values.get("days") or "30"
+        days = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
+        last = last_day(project)
+        first = last - timedelta(days=min(days, LONGEST + 1) - 1)
+    if not 1 <= (last - first).days + 1 <= LONGEST:
+        raise BadPeriod(f"from {first} to {last}: between 1 and {LONGEST} days are wanted, the first one first")
+    every = every or ("week" if (last - first).days + 1 >= WEEKLY_FROM else "day")
+    return Asked(first, last, every, by, parse(values.get("q", "")), days)
+
+
+def last_day(project: Project) -> date:
+    """The day of the newest trajectory of production: imported history is old, and its trend is still one."""
+    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    newest = rows.aggregate(newest=Max("started_at"))["newest"]
+    day: date = min(newest or timezone.now(), timezone.now()).date()
+    return day
+
+
+def _day(name: str, text: str) -> date:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        raise BadPeriod(f"{name}: {text[:40]!r} is no day, write it as 2026-01-31") from None
+    if not 1900 < day.year < 9000:
+        raise BadPeriod(f"{name}: {day} is not a day of this age")
+    return day
+
+
+def _node(text: str) -> grammar.Node:
+    try:
+        return grammar.parse(text).node
+    except grammar.Unreadable:
+        return grammar.And()
+
+
+# Reading
+
+
+def measure(project: Project, asked: Asked) -> Metrics:
+    """The figures; without any while the filter has a problem."""
+    found = Metrics(asked, times=dict.fromkeys(asked.starts, Figures()))
+    if asked.query.problems:
+        return found
+    groups: dict[str, Group] = {}
+    buckets: dict[str, BucketFigures] = {}
+    for kind, start, key, these in _read(project, asked) if asked.query.text else _added_up(project, asked):
+        if kind == "time":
+            holder: Metrics | Group | BucketFigures = found
+        elif kind == "group":
+            holder = groups.setdefault(key, Group(key, "", ()))
+        else:
+            holder = buckets.setdefault(key, BucketFigures(key))
+        if start is None:
+            holder.total = these
+        else:
+            holder.times[start] = these
+    found.groups = sorted(groups.values(), key=lambda group: (-group.total.count, group.key))[:GROUPS]
+    found.buckets = sorted(buckets.values(), key=lambda bucket: (-bucket.total.count, bucket.key))
+    if asked.by:
+        _name(project, asked.by, found.groups)
+    return found
+
+
+Found = tuple[str, date | None, str, Figures]
+"""Kind, start of the day or week (None for the whole period), key, and the figures."""
+
+
+def _added_up(project: Project, asked: Asked) -> Iterator[Found]:
+    """By days that were added up beforehand, and the others."""
+    kinds = {"all": "time", "bucket": "bucket"} | ({asked.by: "group"} if asked.by else {})
+    sums: dict[tuple[str, str], dict[date | None, daily_metrics.Sums]] = {}
+    for kind, day, key, these in daily_metrics.parts(project, asked.first, asked.last, kinds):
+        times = sums.setdefault((kinds[kind], key), {None: daily_metrics.Sums()})
+        times[None].add(these)
+        begins = day - timedelta(days=day.weekday()) if asked.every == "week" else day
+        if begins in times:
+            times[begins].add(these)
+        else:
+            times[begins] = these
+    listed = sorted((key for key in sums if key[0] == "group"), key=lambda key: (-sums[key][None].count, key))[:GROUPS]
+    for (kind, key), times in sums.items():
+        if kind != "group" or (kind, key) in listed:
+            for start, each in times.items():
+                if each.count:
+                    yield kind, start, key, _of_sums(each, has_latency=kind != "bucket")
+
+
+def _of_sums(each: daily_metrics.Sums, *, has_latency: bool) -> Figures:
+    timed, (p50, p95) = each.percentiles(0.5, 0.95) if has_latency else (0, (None, None))
+    known = {name: getattr(each, name) for name in daily_metrics.NAMES}
+    return Figures(**known, timed=timed, p50=p50, p95=p95)
+
+
+def _read(project: Project, asked: Asked) -> Iterator[Found]:
+    """From the trajectories themselves."""
+    for kind, start, key, *values in _rows(project, asked):
+        *sums, timed, latency = values
+        p50, p95 = latency or (None, None)
+        yield (
+            kind,
+            start,
+            key,
+            replace(
+                _of_sums(daily_metrics.sums_of(sums), has_latency=False),
+                timed=timed if latency else 0,
+                p50=p50,
+                p95=p95,
+            ),
+        )
+
+
+def _rows(project: Project, asked: Asked) -> list[Any]:
+    statement, values = statement_of(project, asked)
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Sorting by latency needs memory; compiling a statement that runs once costs more than it gains.
+        cursor.execute("SET LOCAL jit = off; SET LOCAL work_mem = '32MB'")
+        cursor.execute(statement, values)
+        return list(cursor.fetchall())
+
+
+def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:
+    """Rows of kind, start of the day or week (None for the whole period), key, and the figures."""
+    start = datetime.combine(asked.first, time.min, UTC)
+    end = datetime.combine(asked.last + timedelta(days=1), time.min, UTC)
+    rows = Trajectory.objects.filter(project=project, started_at__gte=start, started_at__lt=end)
+    chosen = (
+        asked.query.apply(rows, project.pk)
+        .order_by()
+        .annotate(
+            start=EVERY[asked.every]("started_at", tzinfo=UTC, output_field=DateField()),
+            key=BY[asked.by].key if asked.by else Value(""),
+            filed=daily_metrics.PRESUMED,
+            intervened=Q(pk__in=_INTERVENED.filter(project=project).values("pk")),
+        )
+        .values("start", "key", "filed", "intervened", *daily_metrics.COLUMNS)
+    )
+    inner, values = chosen.query.sql_with_params()
+    parts = [_WHOLE, _BUCKETS]
+    if asked.by == "tool":
+        parts.append(_GROUPS.format(one="one", spread="CROSS JOIN unnest(key) AS one"))
+    elif asked.by:
+        parts.append(_GROUPS.format(one="key", spread=""))
+    return f"WITH chosen AS MATERIALIZED ({inner})\n{'UNION ALL'.join(parts)}", values
+
+
+_INTERVENED = Trajectory.objects.exclude(interventions=[])
+"""Found in an index of their own: all else that is counted lies in that of the list, so that no row has to be read."""
+_COUNTS = f"{daily_metrics.COUNTS}, count(latency_ms)"
+_LATENCY = "percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY latency_ms)"
+_WHOLE = f"""
+SELECT 'time', start::date, NULL, {_COUNTS}, {_LATENCY} FROM chosen GROUP BY GROUPING SETS ((start), ())
+"""  # noqa: S608
+_GROUPS = f"""
+SELECT 'group', start::date, {{one}}, {_COUNTS}, {_LATENCY} FROM chosen {{spread}}
+GROUP BY GROUPING SETS (({{one}}, start), ({{one}}))
+"""  # noqa: S608
+_BUCKETS = f"""
+SELECT 'bucket', start::date, filed, {_COUNTS}, NULL FROM chosen WHERE filed <> ''
+GROUP BY GROUPING SETS ((filed, start), (filed))
+"""  # noqa: S608
+
+
+def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
+    """What each is called, and the filter that finds it."""
+    versions = {}
+    if by == "version":
+        keys = [int(group.key) for group in groups if group.key]
+        versions = {
+            str(each.pk): each
+            for each in Version.objects.filter(pk__in=keys, agent__project=project).select_related("agent")
+        }
+    for group in groups:
+        version = versions.get(group.key)
+        if version is not None:
+            group.name = str(version)
+            group.terms = (_exactly("agent", version.agent.name), _term("version", str(version.number)))
+        elif group.key:
+            group.name, group.terms = group.key, (_exactly(by, group.key),)
+        else:
+            group.name, group.terms = BY[by].none, (BY[by].without,)

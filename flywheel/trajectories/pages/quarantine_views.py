@@ -1,0 +1,197 @@
+"""The quarantine: what was rejected, by cause; one of it, to look at, edit, replay or dismiss; and reading again."""
+
+import uuid
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, audit, requires
+from flywheel.accounts.models import Permission
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.templatetags.flywheel import count as counted
+from flywheel.trajectories.models import Quarantined, Reread
+from flywheel.trajectories.operations import quarantine
+
+PAGE = 50
+STATES = (
+    (Quarantined.State.OPEN, "Waiting"),
+    (Quarantined.State.REPLAYED, "Replayed"),
+    (Quarantined.State.DISMISSED, "Dismissed"),
+)
+
+
+@require_GET
+@requires(Permission.BUILD)
+def index(request: PageRequest) -> HttpResponse:
+    """What was rejected, newest first, of one cause or of all; and the causes."""
+    state, kind, batch = request.GET.get("state", Quarantined.State.OPEN), request.GET.get("kind", ""), _batch(request)
+    every = Quarantined.objects.filter(project=request.project)
+    rows = every.filter(state=state)
+    if batch:
+        rows = rows.filter(batch=batch)
+    found = quarantine.groups(rows)
+    chosen = next((group for group in found if group.kind == kind), None)
+    if kind:
+        rows = rows.filter(kind=kind)
+    try:
+        page = keyset(
+            rows.select_related("batch__key", "decided_by").defer("content"),
+            cursor=request.GET.get("cursor", ""),
+            limit=PAGE,
+            query=request.GET,
+        )
+    except BadCursor:
+        return redirect("trajectories:quarantine", request.project.slug)
+    context = {
+        "page": page,
+        "groups": found,
+        "chosen": chosen,
+        "kind": kind,
+        "batch": batch,
+        "state": state,
+        "states": STATES,
+        "is_empty": not page.items and not every.exists(),
+        "reread": _reread(request),
+        "reread_key": uuid.uuid4(),
+    }
+    return render(request, "trajectories/quarantine.html", context)
+
+
+@require_GET
+@requires(Permission.BUILD)
+def item(request: PageRequest, pk: int) -> HttpResponse:
+    """One of them, as it came."""
+    return render(request, "trajectories/quarantined.html", _context(_find(request, pk)))
+
+
+@require_GET
+@requires(Permission.BUILD)
+def raw(request: PageRequest, pk: int) -> HttpResponse:
+    """The bytes that came, as a file."""
+    row = _find(request, pk)
+    name = f"quarantined-{row.pk}.{'json' if 'json' in (row.media_type or 'json') else 'pb'}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return HttpResponse(bytes(row.content), content_type="application/octet-stream", headers=headers)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def replay(request: PageRequest, pk: int) -> HttpResponse:
+    """Send it through again, as it came or as it was edited; what is still wrong is told beside what was written."""
+    row = _find(request, pk)
+    text = request.POST.get("body")
+    if text is not None and text.replace("\r\n", "\n") == quarantine.shown(row).text:
+        text = None
+    try:
+        row = quarantine.replay(item=row, actor=request.actor, text=text)
+    except quarantine.StillWrong as error:
+        row.refresh_from_db()
+        context = _context(row) | {"problem": str(error)}
+        if text is not None:
+            context["written"] = text
+        return render(request, "trajectories/quarantined.html", context, status=422)
+    except quarantine.Decided as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+        return redirect("trajectories:quarantined", request.project.slug, pk)
+    messages.success(request, f"Stored, as a part of trajectory {row.trace_id[:12]}.")
+    return redirect("trajectories:quarantined", request.project.slug, pk)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def dismiss(request: PageRequest, pk: int) -> HttpResponse:
+    try:
+        quarantine.dismiss(item=_find(request, pk), actor=request.actor)
+    except quarantine.Decided as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, "Dismissed. It is kept for as long as the project keeps what was rejected.")
+    return redirect("trajectories:quarantine", request.project.slug)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def replay_group(request: PageRequest) -> HttpResponse:
+    """Replay all that wait for one cause, as they came."""
+    kind = request.POST.get("kind", "")
+    report = quarantine.replay_group(project=request.project, kind=kind, actor=request.actor)
+    said = f"{counted(report.replayed)} stored"
+    if report.wrong:
+        said += f", {counted(report.wrong)} still rejected"
+    if report.left:
+        said += f", {counted(report.left)} not tried yet: press Replay again"
+    (messages.warning if report.wrong or report.left else messages.success)(request, f"{said}.")
+    return _back(request, kind if report.wrong or report.left else "")
+
+
+@require_POST
+@requires(Permission.BUILD)
+def dismiss_group(request: PageRequest) -> HttpResponse:
+    done = quarantine.dismiss_group(project=request.project, kind=request.POST.get("kind", ""), actor=request.actor)
+    messages.success(request, f"{counted(done)} dismissed.")
+    return _back(request, "")
+
+
+# Reading again
+
+
+@require_POST
+@requires(Permission.BUILD)
+def start_reread(request: PageRequest) -> HttpResponse:
+    """Let a worker read every stored span again, once for each form and while no other reading is under way."""
+    try:
+        key = uuid.UUID(request.POST.get("key", ""))
+    except ValueError:
+        key = uuid.uuid4()
+    if (running := _reread(request)) is None or running.is_finished:
+        _, is_new = Reread.submit(key=key, project=request.project, created_by=request.actor)
+        if is_new:
+            audit(request, "trajectories.reread", "every stored span")
+    return redirect(reverse("trajectories:quarantine", args=[request.project.slug]) + "#reread")
+
+
+@require_GET
+@requires(Permission.BUILD)
+def reread(request: PageRequest) -> HttpResponse:
+    """Fragment: how far the latest reading is."""
+    row = _reread(request)
+    context = {"reread": row, "reread_key": uuid.uuid4()}
+    is_over = row is None or row.is_finished
+    return render(request, "trajectories/_reread.html", context, status=286 if is_over and request.htmx else 200)
+
+
+def _reread(request: PageRequest) -> Reread | None:
+    return Reread.objects.filter(project=request.project).order_by("-id").first()
+
+
+def _find(request: PageRequest, pk: int) -> Quarantined:
+    rows = Quarantined.objects.select_related("batch__key", "decided_by", "project")
+    return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+def _context(row: Quarantined) -> dict[str, Any]:
+    seen = quarantine.shown(row)
+    return {
+        "item": row,
+        "seen": seen,
+        "written": seen.text,
+        "lines": min(30, max(8, seen.text.count("\n") + 3)),
+        "advice": quarantine.advice(row.reason),
+        "size": len(row.content),
+        "is_open": row.state == Quarantined.State.OPEN,
+    }
+
+
+def _batch(request: PageRequest) -> int:
+    text = request.GET.get("batch", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _back(request: PageRequest, kind: str) -> HttpResponse:
+    address = reverse("trajectories:quarantine", args=[request.project.slug])
+    return redirect(f"{address}?{urlencode({'kind': kind})}" if kind else address)

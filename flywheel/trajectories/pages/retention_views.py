@@ -1,0 +1,83 @@
+"""How long a project keeps what arrives: the settings page, and what it would delete now."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.trajectories.models import Retention
+from flywheel.trajectories.operations import retention
+
+
+def _days(label: str, help: str = "", least: int = 1, required: bool = False) -> forms.IntegerField:
+    wanted = {} if required else {"placeholder": "for ever"}
+    return forms.IntegerField(
+        label=label,
+        help_text=help,
+        min_value=least,
+        max_value=3650,
+        required=required,
+        widget=forms.NumberInput(attrs=wanted),
+    )
+
+
+class RetentionForm(forms.Form):
+    """Days; an empty field is for ever."""
+
+    production_days = _days("From production")
+    import_days = _days("Imported")
+    rollout_days = _days("Rollouts")
+    takes_used = forms.BooleanField(required=False, label="Also what is in use")
+    bodies_days = _days("Raw requests", "What was sent, for replay. 0 keeps none of it.", least=0, required=True)
+    quarantine_days = _days("Quarantine", "What was rejected.", required=True)
+    ledger_days = _days("Ledger", "What each request came to: counts and reasons.")
+
+    TRAJECTORIES = ("production_days", "import_days", "rollout_days")
+    OTHERS = ("bodies_days", "quarantine_days", "ledger_days")
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.ADMIN)
+def retention_page(request: PageRequest) -> HttpResponse:
+    """How long the project keeps what, and what that would delete now."""
+    row = retention.of(request.project)
+    form = RetentionForm(request.POST if request.method == "POST" else None, initial=_initial(row))
+    if request.method == "POST" and form.is_valid():
+        retention.set_retention(project=request.project, actor=request.actor, **form.cleaned_data)
+        messages.success(request, "Saved. What is older is deleted within minutes, a part at a time.")
+        return redirect("settings:retention", request.project.slug)
+    context = {
+        "form": form,
+        "retention": row,
+        "trajectory_fields": [form[name] for name in form.TRAJECTORIES],
+        "other_fields": [form[name] for name in form.OTHERS],
+        **_preview(row),
+    }
+    return render(request, "trajectories/retention.html", context, status=422 if form.errors else 200)
+
+
+@require_GET
+@requires(Permission.ADMIN)
+def retention_preview(request: PageRequest) -> HttpResponse:
+    """Fragment: what the fields as they stand would delete now."""
+    form = RetentionForm(request.GET)
+    row = retention.of(request.project)
+    if form.is_valid():
+        row = Retention(project=request.project, **form.cleaned_data)
+        return render(request, "trajectories/_doomed.html", _preview(row))
+    return render(request, "trajectories/_doomed.html", {"problem": "A number of days is missing or cannot be."})
+
+
+def _preview(row: Retention) -> dict[str, Any]:
+    doomed = retention.doomed(row)
+    by_source = [(source.label, doomed.trajectories.get(source)) for source in retention.BY_SOURCE]
+    return {"doomed": doomed, "by_source": by_source, "limit": retention.COUNTED_UP_TO, "takes_used": row.takes_used}
+
+
+def _initial(row: Retention) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in (*retention.DAYS, "takes_used")}

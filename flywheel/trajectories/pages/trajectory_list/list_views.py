@@ -1,0 +1,116 @@
+"""The list of trajectories."""
+
+import uuid
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import quote, urlencode
+
+from django.http import HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_GET
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.edge.paging import BadCursor, Page, keyset
+from flywheel.trajectories.import_export import trajectory_export as exporting
+from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.operations import bulk_actions
+from flywheel.trajectories.pages.trajectory_list import cells
+from flywheel.trajectories.search import list_columns, saved_views
+from flywheel.trajectories.search.facets import COUNTED, facets_of, meant
+from flywheel.trajectories.search.query import FIELDS, looks_like_an_id, parse
+
+PAGE = 50
+
+
+@require_GET
+@requires(Permission.VIEW)
+def index(request: PageRequest) -> HttpResponse:
+    """The newest trajectories that match the filter bar."""
+    taste = saved_views.taste_of(request.project, request.actor)
+    if not request.GET and (first := saved_views.opens_with(taste)):
+        return redirect(saved_views.address(first))
+    query = parse(request.GET.get("q", ""))
+    every = Trajectory.objects.filter(project=request.project)
+    if (pasted := looks_like_an_id(query.text)) and every.filter(trace_id=pasted).exists():
+        return redirect("trajectories:detail", request.project.slug, pasted)
+    in_address = list_columns.known(request.GET.get("cols", "").split(","))
+    shown = in_address or list_columns.known(taste.columns) or list_columns.USUAL
+    try:
+        page: Page[Any] = keyset(
+            query.apply(every, request.project.pk),
+            cursor=request.GET.get("cursor", ""),
+            limit=PAGE,
+            keys=("started_at", "id"),
+            query=request.GET,
+            read=cells.read,
+        )
+    except BadCursor:
+        return redirect(f"{request.path}?{urlencode({'q': query.text})}")
+    views = saved_views.menu_of(request.project, request.actor)
+    context = {
+        "query": query,
+        "page": page,
+        "hints": meant(request.project, every, query.text) if not page.items and not query.problems else [],
+        "fields": _fields(quote(query.further), ",".join(in_address)),
+        "exports": exporting.EXPORTS.values(),
+        "is_empty": not page.items and not query.text and not every.exists(),
+        "heads": cells.heads(tuple(shown)),
+        "boxes": cells.boxes(tuple(shown)),
+        "cols": ",".join(in_address),
+        "shown_cols": ",".join(shown),
+        "rows": cells.Cells(request.project).rows(page.items, shown),
+        "views": [(view, saved_views.address(view)) for view in views],
+        "view": next((view for view in views if (view.q, view.columns) == (query.text, in_address)), None),
+        "first": taste.view_id,
+        "bulk_key": uuid.uuid4(),
+        **_bulk(request),
+    }
+    return render(request, "trajectories/list.html", context)
+
+
+@lru_cache(maxsize=8)  # mostly nothing is asked yet; each holds what is asked once for every field
+def _fields(before: str, cols: str) -> SafeString:
+    """The menu of the fields of the filter bar; each goes behind what is asked already."""
+    context = {"fields": FIELDS, "before": f"{before}%20" if before else "", "cols": cols}
+    return render_to_string("trajectories/_fields.html", context)
+
+
+def _bulk(request: PageRequest) -> dict[str, Any]:
+    """What this person may do with many rows: whether they may tag, delete, and the actions that have a choice."""
+    may = {name for name, action in bulk_actions.ACTIONS.items() if action.permission in request.permissions}
+    chosen = [(action, action.choices(request.project)) for name, action in bulk_actions.ACTIONS.items() if name in may]
+    return {
+        "may_tag": "tag" in may,
+        "may_delete": "delete" in may,
+        "bulk_choices": [(action, choices) for action, choices in chosen if choices],
+    }
+
+
+@require_GET
+@requires(Permission.VIEW)
+def export(request: PageRequest) -> HttpResponseBase:
+    """The trajectories that match the filter, or those with the given ids, as a file."""
+    asked = request.GET
+    try:
+        return cast(
+            HttpResponseBase,
+            exporting.answer(
+                request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
+            ),
+        )
+    except exporting.BadSelection as error:
+        return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
+
+
+@require_GET
+@requires(Permission.VIEW)
+def facets(request: PageRequest) -> HttpResponse:
+    """Fragment: what the matching trajectories are made of."""
+    query = parse(request.GET.get("q", ""))
+    found, counted = facets_of(query.apply(Trajectory.objects.filter(project=request.project), request.project.pk))
+    cols = ",".join(list_columns.known(request.GET.get("cols", "").split(",")))
+    context = {"facets": found, "query": query, "cols": cols, "counted": counted, "is_part": counted >= COUNTED}
+    return render(request, "trajectories/_facets.html", context)

@@ -1,0 +1,290 @@
+"""How rows are written: by COPY in its binary form, the cheapest way to hand them to PostgreSQL.
+
+What is known already is looked up by statements that are planned once per connection. Each looks up one key after the
+other (`unnest … CROSS JOIN LATERAL`), for which there is one good plan, and it is found on an empty table too.
+"""
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any
+
+import orjson
+import psycopg
+from django.contrib.postgres.fields import ArrayField
+from django.db import IntegrityError, connection, models
+
+from flywheel.system.sql import bound, patience, planned
+from flywheel.trajectories.models import Blob, Step, Trajectory
+from flywheel.trajectories.store.aggregates import claims
+from flywheel.trajectories.store.arrivals.incoming_steps import EPOCH, Arrival
+from flywheel.trajectories.store.rows.blobs import spill
+
+_MICROSECOND = timedelta(microseconds=1)
+_PG_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_PG_EPOCH_US = (_PG_EPOCH - EPOCH) // _MICROSECOND
+
+
+class Raced(Exception):
+    """Another writer has made one of the trajectories in the meantime; the transaction has to run again."""
+
+
+@dataclass(slots=True)
+class Head:
+    """What decides whether a stored step is replaced."""
+
+    pk: int
+    ended: bool
+    size: int
+    digest: bytes
+
+    @property
+    def rank(self) -> tuple[bool, int, bytes]:
+        return self.ended, self.size, self.digest
+
+
+def heads_of(wanted: Collection[tuple[int, str]]) -> dict[int, dict[str, Head]]:
+    """The stored steps among these (trajectory, span id), by trajectory and span id."""
+    found: dict[int, dict[str, Head]] = {}
+    if wanted:
+        keys, spans = zip(*wanted, strict=True)
+        with connection.cursor() as cursor:
+            cursor.execute(_HEADS, [list(keys), list(spans)])
+            for trajectory, span_id, *values in cursor.fetchall():
+                found.setdefault(trajectory, {})[span_id] = Head(*values)
+    return found
+
+
+_HEADS = """
+SELECT step.trajectory_id, step.span_id, step.id, step.ended_at IS NOT NULL, step.size, step.digest
+FROM unnest(%s::bigint[], %s::text[]) AS asked (trajectory, span_id)
+JOIN trajectories_step AS step ON step.trajectory_id = asked.trajectory AND step.span_id = asked.span_id
+"""
+
+
+def hurry(lock_s: float = 10) -> None:
+    """Let nothing in this transaction wait for ever: who sent the request waits for its answer."""
+    patience(statement_s=30, lock_s=lock_s)
+
+
+# Trajectories
+
+_FIELDS = [(field.attname, str(field.column)) for field in Trajectory._meta.concrete_fields]
+_CHANGING = [
+    *claims.COMPARED,
+    "agent_id",
+    "version_id",
+    "started_at",
+    "ended_at",
+    "changed_at",
+    "latency_ms",
+    "step_count",
+    "error_count",
+    "tokens_in",
+    "tokens_out",
+    "cost_usd",
+    "event_count",
+    "feedback_count",
+]
+
+_ROWS = "jsonb_populate_recordset(NULL::trajectories_trajectory, %s::jsonb) AS given"
+_UPDATE = (
+    f"UPDATE trajectories_trajectory AS row SET {', '.join(f'{name} = given.{name}' for name in _CHANGING)}"  # noqa: S608
+    f" FROM {_ROWS} WHERE row.id = given.id"
+)
+
+
+def lock_trajectories(project_id: int, trace_ids: Collection[str]) -> list[int]:
+    """The keys of those that are stored, locked in the order of their ids. Most requests bring new ones only."""
+    return [key for (key,) in planned(LOCK, [sorted(trace_ids), project_id])]
+
+
+LOCK = """
+SELECT found.id FROM unnest(%s::text[]) AS asked (trace_id)
+CROSS JOIN LATERAL (
+    SELECT row.id FROM trajectories_trajectory AS row
+    WHERE row.project_id = %s AND row.trace_id = asked.trace_id FOR NO KEY UPDATE
+) AS found
+"""
+
+
+def insert_trajectories(new: Iterable[Trajectory]) -> None:
+    """Insert them and set their keys. Raises Raced when another writer was faster."""
+    ordered = sorted(new, key=lambda row: row.trace_id)
+    if not ordered:
+        return
+    keys = planned(_KEYS, [len(ordered)])
+    for row, (key,) in zip(ordered, keys, strict=True):
+        row.pk = key
+    try:
+        with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(_COPY_TRAJECTORIES) as copy:
+            copy.set_types(_TYPES)
+            for row in ordered:
+                values = zip(_values_of(row), _ENCODERS, strict=True)
+                copy.write_row(
+                    [value if encode is None or value is None else encode(value) for value, encode in values]
+                )
+    except IntegrityError as error:
+        if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+            raise Raced from None
+        raise
+    for row in ordered:
+        row._state.adding = False
+        row._state.db = connection.alias
+
+
+_KEYS = "SELECT nextval(pg_get_serial_sequence('trajectories_trajectory', 'id')) FROM generate_series(1, %s)"
+_COPY_TRAJECTORIES = (
+    f"COPY trajectories_trajectory ({', '.join(column for _, column in _FIELDS)}) FROM STDIN (FORMAT BINARY)"
+)
+_values_of = attrgetter(*(name for name, _ in _FIELDS))
+
+
+def _moment(value: datetime) -> bytes:
+    """The 64-bit number of microseconds since 2000."""
+    return ((value - _PG_EPOCH) // _MICROSECOND).to_bytes(8, signed=True)
+
+
+def _jsonb(value: Any) -> bytes:
+    """JSON numbers beyond 64 bits never get here: `reading.plain` has made text of them."""
+    return b"\x01" + orjson.dumps(value)
+
+
+def _texts(values: Sequence[str]) -> bytes:
+    """An array of `varchar`, which is type 1043."""
+    if not values:
+        return _NO_TEXTS
+    encoded = [value.encode() for value in values]
+    items = b"".join([len(item).to_bytes(4) + item for item in encoded])
+    return struct.pack("!5I", 1, 0, 1043, len(encoded), 1) + items
+
+
+_NO_TEXTS = struct.pack("!3I", 0, 0, 1043)
+_ENCODERS_OF: dict[type[Any], Callable[[Any], bytes]] = {
+    models.DateTimeField: _moment,
+    models.JSONField: _jsonb,
+    ArrayField: _texts,
+}
+_ENCODERS = [_ENCODERS_OF.get(type(field)) for field in Trajectory._meta.concrete_fields]
+"""For what psycopg encodes slowly; of the others it is told the type."""
+_TYPES = [
+    "bytea" if encode else str(field.db_type(connection)).partition("(")[0]
+    for field, encode in zip(Trajectory._meta.concrete_fields, _ENCODERS, strict=True)
+]
+
+
+def update_trajectories(changed: Sequence[Trajectory]) -> None:
+    if changed:
+        bound(_UPDATE, [_recordset(changed)])
+
+
+def _recordset(given: Sequence[Trajectory]) -> str:
+    """JSON numbers beyond 64 bits never get here: `reading.plain` has made text of them."""
+    return orjson.dumps([{column: getattr(row, name) for name, column in _FIELDS} for row in given]).decode()
+
+
+# Steps
+
+_STEP_COLUMNS = {
+    "trajectory_id": "int8",
+    "span_id": "text",
+    "parent_id": "text",
+    "position": "int4",
+    "place": "int4",
+    "kind": "text",
+    "name": "text",
+    "status": "text",
+    "error": "text",
+    "started_at": "int8",
+    "ended_at": "int8",
+    "model": "text",
+    "tool_name": "text",
+    "tool_call_id": "text",
+    "finish_reason": "text",
+    "tokens_in": "int4",
+    "tokens_out": "int4",
+    "tokens_cached": "int4",
+    "cost_usd": "float8",
+    "is_span": "bool",
+    "body": "bytea",
+    "blobs": "varchar[]",
+    "size": "int4",
+    "digest": "bytea",
+    "received_at": "int8",
+}
+"""Column and how it is sent. In binary, a time is the 64-bit number of microseconds since 2000, and `json` is bytes."""
+
+_COPY = f"COPY trajectories_step ({', '.join(_STEP_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+
+
+def write_steps(
+    trajectories: Mapping[str, Trajectory],
+    fresh: Mapping[str, Sequence[Arrival]],
+    replaced: Mapping[str, Mapping[str, int]],
+    now: datetime,
+) -> None:
+    """Write the new steps of each trajectory, in place of those that they replace."""
+    gone = [pk for each in replaced.values() for pk in each.values()]
+    if gone:
+        Step.objects.filter(pk__in=gone).delete()
+    if not any(fresh.values()):
+        return
+    received = (now - _PG_EPOCH) // _MICROSECOND
+    taken: dict[tuple[int, str], str] = {}
+    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+        copy.set_types(list(_STEP_COLUMNS.values()))
+        for trace_id, steps in fresh.items():
+            row = trajectories[trace_id]
+            for step in steps:
+                body, values = spill(step.body)
+                if values:
+                    taken |= {(row.project_id, digest): value for digest, value in values.items()}
+                copy.write_row(
+                    (
+                        row.pk,
+                        step.span_id,
+                        step.parent_id,
+                        step.position,
+                        step.place,
+                        step.kind,
+                        step.name,
+                        step.status,
+                        step.error,
+                        None if step.start_us is None else step.start_us - _PG_EPOCH_US,
+                        None if step.end_us is None else step.end_us - _PG_EPOCH_US,
+                        step.model,
+                        step.tool_name,
+                        step.tool_call_id,
+                        step.finish_reason,
+                        step.tokens_in,
+                        step.tokens_out,
+                        step.tokens_cached,
+                        step.cost_usd,
+                        step.is_span,
+                        body,
+                        sorted(values) or None,
+                        step.size,
+                        step.digest,
+                        received,
+                    )
+                )
+    # A value that is there already is touched, so that whoever is about to delete it waits and looks again.
+    Blob.objects.bulk_create(
+        [Blob(project_id=project, sha256=digest, content=value) for (project, digest), value in sorted(taken.items())],
+        update_conflicts=True,
+        unique_fields=["project", "sha256"],
+        update_fields=["sha256"],
+    )
+
+
+def move_steps(moved: Sequence[tuple[int, int]]) -> None:
+    """Give stored steps (by key) their new positions."""
+    if moved:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE trajectories_step AS step SET position = moved.position"
+                " FROM unnest(%s::bigint[], %s::int[]) AS moved (id, position) WHERE step.id = moved.id",
+                [[pk for pk, _ in moved], [position for _, position in moved]],
+            )

@@ -1,0 +1,52 @@
+"""A gateway before a server of the test's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.models import ApiKey
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
+from flywheel.trajectories.ingest.gateway import journal as journals
+from flywheel.trajectories.ingest.gateway import recorder as recording
+from flywheel.trajectories.ingest.gateway import routing
+from flywheel.trajectories.ingest.gateway import upstream_connection as connections
+from flywheel.trajectories.ingest.gateway.journal import Journal
+from tests.conftest import Cast
+from tests.trajectories.ingest.gateway.calls import Headers
+from tests.trajectories.ingest.upstream import Upstream, serve
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with serve() as server:
+        yield server
+        connections.forget()
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> list[Journal]:
+    """Journals are recorded at once, on the test's own thread and connection."""
+    settings.GATEWAY_DIR = tmp_path / "gateway"
+    put: list[Journal] = []
+
+    def record(journal: Journal) -> None:
+        put.append(journal)
+        recording.recorder.record([journal])
+
+    monkeypatch.setattr(recording.recorder, "put", record)
+    monkeypatch.setattr(routing, "_known", type(routing._known)())
+    monkeypatch.setattr(routing, "_away_until", 0.0)
+    monkeypatch.setattr(routing, "TRUSTED_S", 0.0)
+    monkeypatch.setattr(journals, "YOUNG_S", 0.0)
+    return put
+
+
+@pytest.fixture
+def gate(cast: Cast, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Headers:
+    """Headers of a key for a project whose upstream is the fake one."""
+    monkeypatch.setenv("TEST_API_KEY", "sk-upstream")
+    set_upstream(project=cast.project, actor=cast.admin, base_url=upstream.url, api_key_env="TEST_API_KEY")
+    _, text = ApiKey.make(cast.project, "gateway", ["gateway"], cast.admin)
+    return {"authorization": f"Bearer {text}"}
