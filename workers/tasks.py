@@ -68,14 +68,15 @@ def sweep() -> None:
     compared by up to date."""
     report("beat")
     jobs.sweep()
-    from flywheel.failures import fill, progress, similar_change, similar_read
+    from flywheel.failures.queues import intake, queue_progress
+    from flywheel.failures.similar_failures import cluster_edits, sketches
     from flywheel.trajectories.ingest.gateway.recorder import sweep as record_what_lies_there
 
     record_what_lies_there()
-    fill.catch_up()
-    progress.fold()
-    similar_read.catch_up()
-    similar_change.catch_up()
+    intake.catch_up()
+    queue_progress.fold()
+    sketches.catch_up()
+    cluster_edits.catch_up()
 
 
 @shared_task(name="workers.add_up")  # type: ignore[untyped-decorator]

@@ -15,9 +15,9 @@ from flywheel.environments.bulk import taking_failures
 from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Task
 from flywheel.environments.prove import failed_checks
-from flywheel.failures import forms as decisions
-from flywheel.failures import queue
-from flywheel.failures.views import refused
+from flywheel.failures.pages.desk import decision_form as decisions
+from flywheel.failures.pages.desk.open_queue_views import refused
+from flywheel.failures.queues import open_queue
 
 
 @require_GET
@@ -35,7 +35,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     if "seen" in request.POST:
         failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
         if failure is None:
-            return refused(request, queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
+            return refused(request, open_queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
     failure = trajectory.failures.filter(current=True).select_related("trajectory").first()
     chosen = request.project.environments.filter(name=request.POST.get("environment", "")).first()
     made, is_new, problem = None, False, ""

@@ -11,7 +11,7 @@ from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audit import Answer, answered
 from flywheel.evals.solved import solve_rates
 from flywheel.evals.standing import Judged, standing, told
-from flywheel.failures.review import view_of
+from flywheel.failures.pages.desk.conversation_window import view_of
 
 LISTED = 200
 """Tasks that are listed."""

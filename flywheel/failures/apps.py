@@ -5,4 +5,4 @@ class FailuresConfig(AppConfig):
     name = "flywheel.failures"
 
     def ready(self) -> None:
-        from flywheel.failures import send, similar_label  # noqa: F401  register their bulk actions
+        from flywheel.failures.similar_failures import cluster_labels  # noqa: F401  register their bulk actions

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import describe
+from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun

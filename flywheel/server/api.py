@@ -26,11 +26,11 @@ from flywheel.evals.api import router as evals
 from flywheel.evals.grid_api import router as grids
 from flywheel.evals.rescore_api import router as rescores
 from flywheel.evals.reward_audit_api import router as reward_audits
-from flywheel.failures.api import router as failures
-from flywheel.failures.bucket_api import router as buckets
-from flywheel.failures.measure_api import router as measures
-from flywheel.failures.queue_api import router as queues
-from flywheel.failures.similar_api import router as similar
+from flywheel.failures.api.buckets import router as buckets
+from flywheel.failures.api.detectors import router as measures
+from flywheel.failures.api.labels import router as failures
+from flywheel.failures.api.queues import router as queues
+from flywheel.failures.api.similar_failures import router as similar
 from flywheel.promotions.api import router as promotions
 from flywheel.promotions.suite_api import router as suites
 from flywheel.training.api.contamination import router as contamination

@@ -23,7 +23,7 @@ from flywheel.environments.models import Generation, Proving, Trial
 from flywheel.environments.play import start as start_play
 from flywheel.environments.suites import put as put_suite
 from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
-from flywheel.failures.buckets import Wanted, define
+from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api

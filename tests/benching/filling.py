@@ -194,8 +194,8 @@ def _write(other: psycopg.Connection[Any], columns: dict[str, list[str]], rows: 
 def _models(project: Any, actor: Any, every: Sequence[kinds.Kind], columns: dict[str, list[str]]) -> list[Model]:
     """Store them, read them back, and take them away again."""
     from flywheel.agents.models import Agent, Version
-    from flywheel.failures.detect import detect, unread
-    from flywheel.failures.label import decide
+    from flywheel.failures.detectors.proposals import detect, unread
+    from flywheel.failures.labels.decisions import decide
     from flywheel.trajectories.annotations import feedback
     from flywheel.trajectories.formats.semantics import otlp_traces
     from flywheel.trajectories.models import Batch, Feedback, Trajectory
@@ -308,7 +308,7 @@ def _columns(table: str) -> list[str]:
 
 def long_one(project: Any, steps: int) -> None:
     """A trajectory of so many steps, stored as telemetry in requests of 1,000 spans."""
-    from flywheel.failures.detect import detect, unread
+    from flywheel.failures.detectors.proposals import detect, unread
     from flywheel.trajectories.formats.semantics import otlp_traces
     from flywheel.trajectories.store.merge import store
 

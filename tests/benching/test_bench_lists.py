@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client
 
 from flywheel.accounts.models import Membership, Role, User
-from flywheel.failures.detect import detect, unread
+from flywheel.failures.detectors.proposals import detect, unread
 from flywheel.failures.models import Failure, Proposal
 from flywheel.system.sql import planned
 from flywheel.trajectories.formats.semantics import otlp_traces

@@ -12,9 +12,9 @@ from playwright.sync_api import Browser
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import User
-from flywheel.failures.give import give
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Proposal, Queue, QueueItem
+from flywheel.failures.queues.reviews import give
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Source, Trajectory

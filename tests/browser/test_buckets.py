@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
-from flywheel.failures import life
+from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.models import BucketLife
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
@@ -77,7 +77,7 @@ def test_a_bucket_is_defined_filed_under_closed_and_comes_back(tab: Tab, cast: C
     page.keyboard.press("o")
     page.keyboard.press("f")
     page.wait_for_url("**/failures/queue/**")
-    assert life.of(cast.project, "refund_promised").state == "reopened"
+    assert bucket_lifecycle.of(cast.project, "refund_promised").state == "reopened"
     tab.open(PAGE)
     expect(page.locator(".note.warn")).to_contain_text("Money, again began after it was closed")
     for path in (PAGE, "/p/acme/failures/"):

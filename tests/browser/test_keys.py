@@ -13,9 +13,9 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.environments.models import Task
-from flywheel.failures import fill
-from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Decision, Failure, Queue, QueueItem
+from flywheel.failures.queues import intake
+from flywheel.failures.queues.queue_definitions import Wanted, make
 from tests.browser.browse import PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
 from workers.jobs.detection import detect_waiting
@@ -90,7 +90,7 @@ def desk(browser: Browser, live_server: LiveServer, cast: Cast, build: Build) ->
     build.environment()
     detect_waiting()
     queue = make(project=cast.project, actor=cast.builder, wanted=Wanted("mine"))
-    fill.add(queue=queue, keys=[row.pk for row in rows], actor=cast.builder)
+    intake.add(queue=queue, keys=[row.pk for row in rows], actor=cast.builder)
     password = secrets.token_urlsafe(12)
     cast.builder.set_password(password)
     cast.builder.save()

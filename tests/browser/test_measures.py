@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import User
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import DetectorSetting
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build, Cast

@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Project, User
-from flywheel.failures import fill
-from flywheel.failures.make_queue import Wanted, make
 from flywheel.failures.models import Decision, Failure, Queue, QueueItem, Review
+from flywheel.failures.queues import intake
+from flywheel.failures.queues.queue_definitions import Wanted, make
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab
 from tests.conftest import Build, Cast
@@ -46,7 +46,7 @@ class Place:
         builder = User.objects.get(username="builder")
         wanted = Wanted(**{"name": "mine", "instructions": "Look twice.", **fields})  # type: ignore[arg-type]
         queue = make(project=self.project, actor=builder, wanted=wanted)
-        fill.add(queue=queue, keys=[row.pk for row in rows], actor=builder)
+        intake.add(queue=queue, keys=[row.pk for row in rows], actor=builder)
         return queue
 
     def sign_in(self, browser: Browser, name: str) -> Tab:
@@ -241,7 +241,7 @@ def test_a_connection_cut_in_the_middle_of_a_decision_keeps_it_and_says_so(
 def test_any_step_of_a_long_trajectory_is_marked_at_the_desk(browser: Browser, place: Place, build: Build) -> None:
     row = long_trajectory(place.project, 1_000)
     queue = place.queue(build, 0)
-    fill.add(queue=queue, keys=[row.pk], actor=User.objects.get(username="builder"))
+    intake.add(queue=queue, keys=[row.pk], actor=User.objects.get(username="builder"))
     tab = place.sign_in(browser, "reviewer")
     page, marked = tab.page, tab.page.locator("#failing-step")
     start(tab, queue)

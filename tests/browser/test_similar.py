@@ -11,7 +11,7 @@ from flywheel.trajectories.models import Bulk
 from tests.browser.browse import NARROW, Tab
 from tests.browser.test_queues import Place, place
 from tests.conftest import Build
-from tests.failures.test_similar import KINDS, PEOPLE, work
+from tests.failures.similar_failures.test_similar_failures import KINDS, PEOPLE, work
 from workers.jobs import bulk_changes
 from workers.jobs.detection import detect_waiting
 

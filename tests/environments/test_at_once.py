@@ -10,7 +10,7 @@ from django.db import connection
 from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.recorded_tasks import task_from
-from flywheel.failures.label import Superseded, decide
+from flywheel.failures.labels.decisions import Superseded, decide
 from flywheel.failures.models import Failure
 from tests.conftest import Build, Cast
 

@@ -14,7 +14,7 @@ from flywheel.environments.environment_versions import CannotMake
 from flywheel.environments.models import Split, Task
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.task_rows import core_task
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast

@@ -12,7 +12,7 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import tools
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Environment, Task
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Bulk, Source
 from flywheel.trajectories.operations import bulk_actions
 from tests.conftest import Build, Cast

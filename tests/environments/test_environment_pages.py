@@ -17,7 +17,7 @@ from flywheel.accounts.models import User
 from flywheel.environments import environment_versions, ledger
 from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 
 pytestmark = pytest.mark.django_db

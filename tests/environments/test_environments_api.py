@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.environments.models import Environment, Opening, Split
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db

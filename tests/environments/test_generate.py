@@ -28,7 +28,7 @@ from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.evals.submission import submit
-from flywheel.failures.label import decide, tools_of
+from flywheel.failures.labels.decisions import decide, tools_of
 from flywheel.training.dataset import build as build_dataset
 from flywheel.training.dataset import draft, open_rows
 from tests.conftest import Build, Cast

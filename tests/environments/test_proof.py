@@ -37,7 +37,7 @@ from flywheel.environments.prove import (
 )
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}

@@ -16,7 +16,7 @@ from flywheel.environments.models import Environment, Split, Task
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.retire import retire
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast

@@ -26,7 +26,7 @@ from flywheel.environments.prove import prove
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.environments.task_rows import core_task
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from tests.conftest import Build, Cast
 from workers.tasks import handler
 

@@ -28,7 +28,7 @@ from flywheel.environments.models import (
 from flywheel.environments.proving import forget_spoiled, waiting
 from flywheel.environments.verifier_forms import SOURCE, Draft
 from flywheel.evals.models import EvalRun, Result
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.workers.judging.test_attempt_verdicts import recorded

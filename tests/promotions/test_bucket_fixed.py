@@ -9,8 +9,8 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.environments.models import Task
-from flywheel.failures import life
-from flywheel.failures.life import State
+from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.buckets.bucket_lifecycle import State
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import promote, roll_back
 from flywheel.promotions.propose import propose
@@ -39,19 +39,19 @@ def test_a_promoted_version_that_does_better_fixes_it_until_it_is_rolled_back(
 ) -> None:
     before = agent.live
     assert before is not None
-    assert life.of(cast.project, "wrong_tool").state == State.FIXING
+    assert bucket_lifecycle.of(cast.project, "wrong_tool").state == State.FIXING
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
     assert f"candidate {better.pk}" in page
     agent.refresh_from_db()
     promote(candidate=better, actor=cast.approver, reason="better", generation=agent.generation)
-    found = life.of(cast.project, "wrong_tool")
+    found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].verdict, found.fixes[0].version) == (State.FIXED, "better", better.version)
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
     assert "went live" in page
     assert f"{better.version} live" in page
     agent.refresh_from_db()
     roll_back(agent=agent, to=before, actor=cast.approver, reason="slow", generation=agent.generation)
-    found = life.of(cast.project, "wrong_tool")
+    found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].stands) == (State.FIXING, False)
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
     assert "was live and was rolled back" in page
@@ -66,5 +66,5 @@ def test_a_version_that_is_not_shown_to_be_better_does_not(
     candidate.save()
     agent.refresh_from_db()
     promote(candidate=candidate, actor=cast.approver, reason="better", generation=agent.generation)
-    found = life.of(cast.project, "wrong_tool")
+    found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].verdict) == (State.FIXING, "too few to tell")

@@ -13,9 +13,9 @@ from flywheel.accounts.models import User
 from flywheel.edge.jobs import State
 from flywheel.environments.models import TaskSetMember
 from flywheel.evals.models import Result
-from flywheel.failures import fill
-from flywheel.failures.label import decide
-from flywheel.failures.make_queue import Wanted, make
+from flywheel.failures.labels.decisions import decide
+from flywheel.failures.queues import intake
+from flywheel.failures.queues.queue_definitions import Wanted, make
 from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
@@ -28,7 +28,7 @@ SignIn = Callable[[User], Client]
 def used(cast: Cast, build: Build, candidate: Candidate, row: Trajectory) -> TrainingRun:
     """The trajectory in a queue, decided, made into the first task of the candidate's set, trained on, promoted."""
     queue = make(project=cast.project, actor=cast.builder, wanted=Wanted(name="odd <b>ones</b>"))
-    fill.add(queue=queue, keys=[row.pk], actor=cast.builder)
+    intake.add(queue=queue, keys=[row.pk], actor=cast.builder)
     decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
     task_set = candidate.version_eval.task_set
     for split in ("held_out", "train"):

@@ -8,8 +8,8 @@ from django.utils import timezone
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.evals.models import EvalRun
-from flywheel.failures.label import decide
-from flywheel.failures.life import close
+from flywheel.failures.buckets.bucket_lifecycle import close
+from flywheel.failures.labels.decisions import decide
 from flywheel.promotions.models import Candidate, Promotion
 from tests.conftest import Build, Cast
 

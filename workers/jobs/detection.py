@@ -10,8 +10,9 @@ import time
 from django.db import connection
 from django.db.models import Sum
 
-from flywheel.failures import detectors, similar_read
-from flywheel.failures.detect import detect, make_searchable, unread
+from flywheel.failures.detectors import detector_settings
+from flywheel.failures.detectors.proposals import detect, make_searchable, unread
+from flywheel.failures.similar_failures import sketches
 from flywheel.trajectories.models import Batch
 from workers.processes.niceness import Crowd
 
@@ -58,11 +59,11 @@ def _read_all(project_id: int | None) -> int:
 
 def _read_traffic(project_id: int | None, crowd: Crowd) -> int:
     """By primary key: what grows again while we read waits for the next time, so that this always ends."""
-    detectors.catch_up(project_id)
+    detector_settings.catch_up(project_id)
     count = last = 0
     while rows := unread(project_id, AT_ONCE, last):
         detect(rows)
-        similar_read.keep([row.pk for row in rows])
+        sketches.keep([row.pk for row in rows])
         count += len(rows)
         last = rows[-1].pk
         if crowd.share() > CROWDED:

@@ -2,8 +2,8 @@
 
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.edge.jobs import Lease, State
-from flywheel.failures import similar, similar_change
 from flywheel.failures.models import Clustering
+from flywheel.failures.similar_failures import cluster_edits, clusterings
 
 
 class Cancelled(Exception):
@@ -22,9 +22,9 @@ def cluster(lease: Lease) -> None:
 
 
 def _cluster(lease: Lease, job: Clustering) -> None:
-    keys, found = similar.chosen(job)
+    keys, found = clusterings.chosen(job)
     lease.progress(0, len(keys), "reads the failures")
-    for done in similar.reading(keys):
+    for done in clusterings.reading(keys):
         _go_on(lease)
         lease.progress(done, message="reads the failures")
     report: dict[str, float | str] = {"found": found, "compared": 0, "unreadable": len(keys), "clusters": 0, "alone": 0}
@@ -33,9 +33,9 @@ def _cluster(lease: Lease, job: Clustering) -> None:
         return
     total = len(keys)
     lease.progress(total, message="compares them")
-    keys, space = similar.compare(job, keys)
-    apart = similar.apart(job, space)
-    groups = grouping.cluster(space.rows, apart, seed=similar.SEED, between=lambda: _go_on(lease))
+    keys, space = clusterings.compare(job, keys)
+    apart = clusterings.apart(job, space)
+    groups = grouping.cluster(space.rows, apart, seed=clusterings.SEED, between=lambda: _go_on(lease))
     report |= {
         "compared": len(keys),
         "unreadable": total - len(keys),
@@ -43,23 +43,23 @@ def _cluster(lease: Lease, job: Clustering) -> None:
         "alone": len(groups.alone),
         "linked": groups.linked,
         "apart": apart,
-        "seed": similar.SEED,
-        **similar.days_of(keys),
+        "seed": clusterings.SEED,
+        **clusterings.days_of(keys),
     }
     alone = [keys[at] for at in groups.alone]
     if job.within_id is not None:
         with lease.guard():
-            similar_change.put_apart(job, [[keys[at] for at in places] for places in groups.clusters], alone)
+            cluster_edits.put_apart(job, [[keys[at] for at in places] for places in groups.clusters], alone)
             lease.update(report=report)
         return
     told = []
     for number, places in enumerate(groups.clusters, start=1):
         _go_on(lease)
-        told.append(similar.described(space, places, keys))
+        told.append(clusterings.described(space, places, keys))
         if number % 20 == 0:
             lease.progress(len(keys), message=f"tells {number} of {len(groups.clusters)} clusters apart")
     with lease.guard():
-        similar.write(job, told, alone)
+        clusterings.write(job, told, alone)
         lease.update(report=report, message="")
 
 

@@ -31,7 +31,7 @@ from flywheel.environments.models import Environment, Split, Suite, Task, TaskSe
 from flywheel.environments.recorded_tasks import task_from
 from flywheel.evals import reward_audit, submission
 from flywheel.evals.models import EvalRun, RewardAudit
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first

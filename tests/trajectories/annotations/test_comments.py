@@ -11,8 +11,8 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, Membership, Role, User
-from flywheel.failures.give import give
 from flywheel.failures.models import Queue, QueueItem
+from flywheel.failures.queues.reviews import give
 from flywheel.trajectories.annotations import comments as talk
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 from flywheel.trajectories.operations.deletion import delete, held_by

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.detail import outline, step_search, transcript, value_tree
 from flywheel.trajectories.detail.expected_action import expected_of
 from flywheel.trajectories.detail.usage import totals_of

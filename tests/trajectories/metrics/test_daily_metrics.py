@@ -11,7 +11,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flywheel.failures.label import decide, undo
+from flywheel.failures.labels.decisions import decide, undo
 from flywheel.trajectories.metrics import daily_metrics, production_metrics
 from flywheel.trajectories.models import MetricsDay, MetricsStale, Source, Trajectory
 from flywheel.trajectories.operations.deletion import delete

@@ -21,8 +21,8 @@ from django.utils import timezone
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
 from flywheel.edge.paging import about
-from flywheel.failures import make_queue
 from flywheel.failures.models import QueueItem
+from flywheel.failures.queues import queue_definitions
 from flywheel.trajectories.import_export.trajectory_export import EXPORTS
 from flywheel.trajectories.models import Bulk, BulkKeys, Source, Trajectory
 from flywheel.trajectories.operations import bulk_actions, rereads
@@ -274,7 +274,9 @@ def test_one_that_went_meanwhile_is_skipped(
 
 @pytest.mark.django_db(transaction=True)
 def test_they_are_sent_to_a_queue(cast: Cast, rows: list[Trajectory]) -> None:
-    queue = make_queue.make(project=cast.project, actor=cast.builder, wanted=make_queue.Wanted("odd ones"))
+    queue = queue_definitions.make(
+        project=cast.project, actor=cast.builder, wanted=queue_definitions.Wanted("odd ones")
+    )
     QueueItem.objects.create(queue=queue, trajectory=rows[0])
     job = work(submitted(cast, "queue", queue=queue.pk))
     assert (job.report["changed"], job.report["skipped"]) == (6, {"in the queue already": 1})

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Cluster, Clustering, Member, Proposal
 from flywheel.training.models import Dataset
 from flywheel.trajectories.formats.otlp.spans import Span

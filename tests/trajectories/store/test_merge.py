@@ -17,7 +17,7 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
-from flywheel.failures.detect import unread
+from flywheel.failures.detectors.proposals import unread
 from flywheel.trajectories import models
 from flywheel.trajectories.formats.otlp.spans import Span
 from flywheel.trajectories.formats.semantics import otlp_traces

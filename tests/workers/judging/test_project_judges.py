@@ -20,7 +20,7 @@ from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Openin
 from flywheel.evals import compare, rescore, submission
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.people import agreements
-from flywheel.failures.label import decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.training.rollouts import NotForTraining, attempts
 from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import SYSTEM, TOOLS, Build

@@ -1,0 +1,186 @@
+"""Buckets for programs: what is in each and how far it is, defining one's own, whose each is, closing and reopening."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
+
+router = Router(tags=["failures"])
+
+
+class BucketOut(Schema):
+    key: str
+    label: str
+    description: str
+    shortcut: str
+    fix: str
+    parent: str
+    """Of a bucket that the project defined: the built-in one that it is a kind of."""
+    is_archived: bool
+    waiting: int
+    """Trajectories for which it is the strongest proposal, not decided yet."""
+    confirmed: int
+    tasks: int
+    runs: int
+    """Training runs on task sets that have tasks of it."""
+    last_seen: datetime | None
+    state: str
+    """`open`, `fixing`, `fixed`, `closed` or `reopened`."""
+    owner: str
+    priority: str
+    severity: str
+    closed_at: datetime | None
+    closed_by: str
+    closed_because: str
+    reopened_at: datetime | None
+    reopened_for: str
+    """Trace id of the failure that came back."""
+
+
+class BucketIn(Schema):
+    label: str = Field(max_length=60)
+    parent: str
+    """The built-in bucket that it is a kind of."""
+    description: str = ""
+    shortcut: str = ""
+
+
+class NewBucketIn(BucketIn):
+    key: str = ""
+    """Left out, it is made of the label."""
+
+
+class ChangeIn(BucketIn):
+    archived: bool = False
+
+
+class SteerIn(Schema):
+    owner: str | None = None
+    """A username; empty is nobody. What is left out stays."""
+    priority: str | None = None
+    severity: str | None = None
+
+
+class ReasonIn(Schema):
+    reason: str
+
+
+@router.get("/buckets", response=list[BucketOut], auth=Key(Scope.READ), operation_id="list_buckets")
+def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
+    """Every bucket with how much is in it and how far it is, also those that are archived."""
+    project = keyed(request).project
+    known = bucket_definitions.every(project)
+    lives = bucket_lifecycle.of_project(project, list(known))
+    found = {
+        count.bucket.key: count for count in bucket_counts.by_bucket(project, bucket_counts.period(project, 14))[0]
+    }
+    return [_shown(bucket, lives[key], found.get(key)) for key, bucket in known.items()]
+
+
+@router.post("/buckets", response={201: BucketOut}, auth=Key(Scope.BUILD), operation_id="define_bucket")
+def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str, Any]]:
+    """Define a bucket of the project's own."""
+    key = keyed(request)
+    given = wanted.model_dump(exclude={"key"})
+    try:
+        row = bucket_definitions.define(
+            project=key.project,
+            actor=key.actor,
+            wanted=bucket_definitions.Wanted(**given),
+            key=wanted.key,
+            through=keyed(request).through,
+        )
+    except bucket_definitions.BadBucket as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201, _one(request, row.key))
+
+
+@router.get("/buckets/{key}", response=BucketOut, auth=Key(Scope.READ), operation_id="get_bucket")
+def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
+    """One bucket."""
+    return _one(request, key)
+
+
+@router.put("/buckets/{key}", response=BucketOut, auth=Key(Scope.BUILD), operation_id="change_bucket")
+def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str, Any]:
+    """Make a bucket of the project's own so, and archive it or offer it again. What is filed under it stays."""
+    row = keyed(request).project.buckets.filter(key=key).first()
+    if row is None:
+        known = key in bucket_definitions.every(keyed(request).project)
+        raise HttpError(404, f"{key[:64]!r} is {'built in' if known else 'no bucket'}")
+    said: dict[str, Any] = {"actor": keyed(request).actor, "through": keyed(request).through}
+    given = wanted.model_dump(exclude={"archived"})
+    try:
+        bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**given), **said)
+        bucket_definitions.archive(bucket=row, is_archived=wanted.archived, **said)
+    except bucket_definitions.BadBucket as error:
+        raise HttpError(422, str(error)) from None
+    return _one(request, key)
+
+
+@router.post("/buckets/{key}/steer", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="steer_bucket")
+def steer_bucket(request: HttpRequest, key: str, wanted: SteerIn) -> dict[str, Any]:
+    """Say whose it is, how urgent, how bad one failure of it is."""
+    return _lived(request, key, bucket_lifecycle.steer, **wanted.model_dump())
+
+
+@router.post("/buckets/{key}/close", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="close_bucket")
+def close_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
+    """Say that it is done with. A failure of it that begins later opens it again when a person confirms it."""
+    return _lived(request, key, bucket_lifecycle.close, reason=wanted.reason)
+
+
+@router.post("/buckets/{key}/reopen", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="reopen_bucket")
+def reopen_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
+    """Open it again."""
+    return _lived(request, key, bucket_lifecycle.reopen, reason=wanted.reason)
+
+
+def _lived(request: HttpRequest, key: str, verb: Any, **said: Any) -> dict[str, Any]:
+    asked = keyed(request)
+    _known(request, key)
+    try:
+        verb(project=asked.project, key=key, actor=asked.actor, through=keyed(request).through, **said)
+    except bucket_lifecycle.BadLife as error:
+        raise HttpError(422, str(error)) from None
+    return _one(request, key)
+
+
+def _one(request: HttpRequest, key: str) -> dict[str, Any]:
+    project = keyed(request).project
+    bucket = _known(request, key)
+    found = {
+        count.bucket.key: count for count in bucket_counts.by_bucket(project, bucket_counts.period(project, 14))[0]
+    }
+    return _shown(bucket, bucket_lifecycle.of(project, key), found.get(key))
+
+
+def _known(request: HttpRequest, key: str) -> Bucket:
+    bucket = bucket_definitions.every(keyed(request).project).get(key)
+    if bucket is None:
+        raise HttpError(404, f"there is no bucket {key[:64]!r}")
+    return bucket
+
+
+def _shown(bucket: Bucket, found: bucket_lifecycle.Life, count: bucket_counts.BucketCount | None) -> dict[str, Any]:
+    row = found.row
+    names = ("key", "label", "description", "shortcut", "fix", "parent", "is_archived")
+    return {
+        **{name: getattr(bucket, name) for name in names},
+        **{name: getattr(count, name) if count else 0 for name in ("waiting", "confirmed")},
+        "tasks": found.tasks,
+        "runs": found.runs,
+        "last_seen": count.last_seen if count else None,
+        "state": found.state,
+        "owner": row.owner.username if row.owner else "",
+        "closed_by": row.closed_by.username if row.closed_by else "",
+        "reopened_for": row.reopened_for.trajectory.trace_id if row.reopened_for else "",
+        **{name: getattr(row, name) for name in ("priority", "severity", "closed_at", "closed_because", "reopened_at")},
+    }

@@ -1,0 +1,197 @@
+"""How right detectors are, their switches, and how far reviewers agree: for programs."""
+
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.failures.api.queue_schemas import AgreementOut, EstimateOut
+from flywheel.failures.api.queues import agreed, estimated
+from flywheel.failures.buckets.bucket_definitions import BadBucket
+from flywheel.failures.detectors import detector_quality, detector_settings
+from flywheel.failures.detectors.detector_descriptions import ABOUT
+from flywheel.failures.queues import agreement
+from flywheel.trajectories.models import Trajectory
+
+router = Router(tags=["failures"])
+
+LISTED = 200
+
+
+class RatesOut(Schema):
+    precision: EstimateOut
+    """Of the decided trajectories for which it proposed: filed in its bucket, or in a kind of it."""
+    is_failure: EstimateOut
+    """Of the same: filed in any bucket."""
+    recall: EstimateOut
+    """Of the failures that people filed in its bucket: it had proposed."""
+
+
+class DetectorOut(Schema):
+    name: str
+    description: str
+    about: str
+    bucket: str
+    """What it proposes in this project."""
+    own_bucket: str
+    """What it proposes where a project does not say otherwise."""
+    bucket_since: datetime | None
+    """Only what was decided since measures it; empty while it proposes its own."""
+    is_on: bool
+    switched_at: datetime | None
+    all_decisions: RatesOut
+    """Recall is too high here: what people decide about is chosen, mostly because something was proposed."""
+    random_sample: RatesOut
+    """From what queues with a sample of the traffic brought, each up to the first that is not decided."""
+    undecided: int
+    """How many of all that was drawn by lot wait for a decision."""
+
+
+class WeekOut(RatesOut):
+    week: date
+
+
+class DisagreedOut(Schema):
+    trace_id: str
+    bucket: str
+    """Where people filed it; empty for nothing wrong."""
+    decided_at: datetime
+
+
+class OneDetectorOut(DetectorOut):
+    filed: dict[str, int]
+    """Where people filed what it had proposed; the empty one is nothing wrong."""
+    weeks: list[WeekOut]
+    wrong: list[DisagreedOut]
+    """It proposed and people said otherwise: the newest, at most 200."""
+    missed: list[DisagreedOut]
+    """In its bucket, and it proposed nothing."""
+
+
+class DetectorIn(Schema):
+    is_on: bool | None = None
+    bucket: str | None = None
+    """What it is to propose here: the key of a bucket of the project, or empty for its own. Left out, it stays."""
+
+
+class CorrectedOut(Schema):
+    bucket: str
+    """The first decision; empty for nothing wrong."""
+    corrected: EstimateOut
+
+
+class CorrectionsOut(Schema):
+    all: EstimateOut
+    by_another: EstimateOut
+    buckets: list[CorrectedOut]
+
+
+class ProjectAgreementOut(AgreementOut):
+    corrections: CorrectionsOut
+    """Of decisions that one person made alone: changed to another bucket later."""
+
+
+class DaysQuery(Schema):
+    days: int = Field(90, ge=1, le=3650)
+
+
+@router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ), operation_id="list_detectors")
+def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
+    """Every detector with how right it is against what people decided."""
+    project = keyed(request).project
+    undecided = detector_quality.undecided(project)
+    return [_detector(each, undecided) for each in detector_quality.measure(project)[0]]
+
+
+@router.get("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.READ), operation_id="get_detector")
+def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
+    """One detector: by week, and where it and people disagree."""
+    project = keyed(request).project
+    if name not in DETECTORS:
+        raise HttpError(404, f"there is no detector {name[:64]!r}")
+    found = detector_quality.of_detector(
+        detector_quality.judged(project), DETECTORS[name], detector_quality.settings(project).get(name)
+    )
+    listed = [*found.wrong[:LISTED], *found.missed[:LISTED]]
+    keys = Trajectory.objects.filter(pk__in=[each.trajectory for each in listed]).values_list("pk", "trace_id")
+    trace_ids = dict(keys)
+    return {
+        **_detector(found, detector_quality.undecided(project)),
+        "filed": found.filed,
+        "weeks": [{"week": week, **_rates(rates)} for week, rates in found.weeks.items()],
+        "wrong": [_disagreed(each, trace_ids) for each in found.wrong[:LISTED] if each.trajectory in trace_ids],
+        "missed": [_disagreed(each, trace_ids) for each in found.missed[:LISTED] if each.trajectory in trace_ids],
+    }
+
+
+@router.put("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.ADMIN), operation_id="set_detector")
+def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[str, Any]:
+    """Switch a detector off or on, or let it propose another bucket.
+
+    Off withdraws what it proposed and nobody decided; on reads everything again; what waits follows to another bucket.
+    """
+    asked = keyed(request)
+    common: dict[str, Any] = {
+        "project": asked.project,
+        "actor": asked.actor,
+        "name": name,
+        "through": keyed(request).through,
+    }
+    try:
+        with transaction.atomic():
+            if wanted.bucket is not None:
+                detector_settings.point(bucket=wanted.bucket, **common)
+            if wanted.is_on is not None:
+                detector_settings.switch(is_on=wanted.is_on, **common)
+    except detector_settings.NoDetector as error:
+        raise HttpError(404, str(error)) from None
+    except BadBucket as error:
+        raise HttpError(422, str(error)) from None
+    return get_detector(request, name)
+
+
+@router.get("/agreement", response=ProjectAgreementOut, auth=Key(Scope.READ), operation_id="get_agreement")
+def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, Any]:
+    """How far reviewers of all queues agree, and how often who decided alone was corrected."""
+    project, since = keyed(request).project, timezone.now() - timedelta(days=asked.days)
+    found = agreement.corrections(project, since)
+    return {
+        **agreed(agreement.of_project(project, since)),
+        "corrections": {
+            "all": estimated(found.all),
+            "by_another": estimated(found.by_another),
+            "buckets": [{"bucket": key, "corrected": estimated(share)} for key, share in found.buckets],
+        },
+    }
+
+
+def _detector(found: detector_quality.Measured, undecided: int) -> dict[str, Any]:
+    detector = found.detector
+    return {
+        "name": detector.name,
+        "description": detector.description,
+        "about": ABOUT[detector.name],
+        "bucket": found.bucket,
+        "own_bucket": detector.bucket,
+        "bucket_since": found.said.bucket_since if found.said else None,
+        "is_on": found.is_on,
+        "switched_at": found.said.at if found.said else None,
+        "all_decisions": _rates(found.all),
+        "random_sample": _rates(found.drawn),
+        "undecided": undecided,
+    }
+
+
+def _rates(rates: detector_quality.Rates) -> dict[str, Any]:
+    return {name: estimated(getattr(rates, name)) for name in ("precision", "is_failure", "recall")}
+
+
+def _disagreed(each: detector_quality.Judged, trace_ids: dict[int, str]) -> dict[str, Any]:
+    return {"trace_id": trace_ids[each.trajectory], "bucket": each.bucket, "decided_at": each.decided_at}

@@ -1,0 +1,257 @@
+"""The life of a bucket: open, being fixed, fixed, closed, open again (docs/design/bucket-life.md).
+
+What was made of it says how far it is: tasks, runs, and a version that went live and does better on them. People say
+whose it is, how urgent, and that it is closed; that alone is stored (`BucketLife`). A failure that began after closing
+opens it again, once, when a person confirms it. What detectors propose does not.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count, F, Max
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.agents.models import Version
+from flywheel.failures.buckets.bucket_definitions import every
+from flywheel.failures.models import BucketLife, Failure, Priority, Severity
+from flywheel.failures.project_reviewers import reviewers
+from flywheel.trajectories.models import Source, Trajectory
+
+REASON_LIMIT = 2_000
+
+
+class State(StrEnum):
+    OPEN = "open"
+    FIXING = "fixing"
+    """Tasks exist, or a run trains on them."""
+    FIXED = "fixed"
+    """A version that does better on its tasks is live, by the numbers of the comparison."""
+    CLOSED = "closed"
+    REOPENED = "reopened"
+    """It came back after closing, and nothing was made of that yet."""
+
+
+class BadLife(ValueError):
+    """It cannot be so; the message names the field and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A version that went live, and what its comparison says of the bucket's tasks."""
+
+    candidate: int
+    version: Version
+    at: datetime
+    stands: bool
+    """It was not rolled back."""
+    difference: dict[str, Any]
+    verdict: str
+    """As `core.compare.SliceChange`: `better` is beyond chance, with all buckets accounted for."""
+
+    @property
+    def is_shown(self) -> bool:
+        return self.stands and self.verdict == "better"
+
+
+@dataclass(slots=True)
+class Life:
+    """A bucket's state, and what it follows from."""
+
+    row: BucketLife
+    tasks: int = 0
+    newest_task: datetime | None = None
+    runs: int = 0
+    newest_run: datetime | None = None
+    fixes: list[Fix] = field(default_factory=list)
+    """The latest first."""
+
+    @property
+    def state(self) -> State:
+        if self.row.is_closed:
+            return State.CLOSED
+        if any(fix.is_shown and self._is_new(fix.at) for fix in self.fixes):
+            return State.FIXED
+        if self._is_new(self.newest_task) or self._is_new(self.newest_run):
+            return State.FIXING
+        return State.REOPENED if self.row.reopened_at else State.OPEN
+
+    def _is_new(self, moment: datetime | None) -> bool:
+        """Made since the bucket was opened last: what was made before did not hold."""
+        return moment is not None and (self.row.reopened_at is None or moment > self.row.reopened_at)
+
+
+def of_project(project: Project, keys: Collection[str]) -> dict[str, Life]:
+    """The lives of these buckets, in a handful of statements however many there are."""
+    people = ("owner", "closed_by", "reopened_by", "reopened_for__trajectory")
+    rows = {row.bucket: row for row in project.bucket_lives.filter(bucket__in=keys).select_related(*people)}
+    lives = {key: Life(rows.get(key) or BucketLife(project=project, bucket=key)) for key in keys}
+    tasks = project.tasks.filter(bucket__in=keys, retired_at=None).order_by().values("bucket")
+    for found in tasks.annotate(n=Count("pk"), newest=Max("created_at")):
+        life = lives[found["bucket"]]
+        life.tasks, life.newest_task = found["n"], found["newest"]
+    trained = project.task_sets.filter(tasks__bucket__in=keys, training_runs__isnull=False).order_by()
+    runs = trained.values(bucket=F("tasks__bucket")).annotate(
+        n=Count("training_runs", distinct=True), newest=Max("training_runs__created_at")
+    )
+    for found in runs:
+        life = lives[found["bucket"]]
+        life.runs, life.newest_run = found["n"], found["newest"]
+    for key, fix in _fixes(project):
+        if key in lives:
+            lives[key].fixes.append(fix)
+    return lives
+
+
+def of(project: Project, key: str) -> Life:
+    return of_project(project, [key])[key]
+
+
+def _fixes(project: Project) -> list[tuple[str, Fix]]:
+    """(bucket, what went live for it), the latest first."""
+    promoted = project.candidates.filter(promotion__kind="promote").order_by("-promotion__id")
+    rows = list(promoted.annotate(slices=F("report__comparison__slices")).values_list("pk", "promotion__id", "slices"))
+    if not rows:
+        return []
+    agents = [list(agent.promotions.all()) for agent in project.agents.prefetch_related("promotions__after__agent")]
+    moves = {move.pk: move for log in agents for move in log}
+    standing = {pk for log in agents for pk in _standing(log)}
+    return [
+        (
+            each["name"],
+            Fix(pk, moves[at].after, moves[at].created_at, at in standing, each["difference"], each["verdict"]),
+        )
+        for pk, at, slices in rows
+        for each in slices or []
+    ]
+
+
+def _standing(moves: Iterable[Any]) -> list[int]:
+    """The moves that brought an agent to its live version: what was rolled back is not among them."""
+    path: list[Any] = []
+    for move in sorted(moves, key=lambda move: int(move.generation)):
+        if move.kind == "rollback" and any(earlier.after_id == move.after_id for earlier in path):
+            while path[-1].after_id != move.after_id:
+                path.pop()
+        else:
+            path.append(move)
+    return [move.pk for move in path]
+
+
+def since_closing(life: Life) -> int:
+    """What detectors propose of a closed bucket since: shown, not acted upon."""
+    rows = Trajectory.objects.filter(project=life.row.project, label="", proposed_bucket=life.row.bucket)
+    return rows.exclude(source=Source.ROLLOUT).filter(started_at__gt=life.row.closed_at).count()
+
+
+# What people decide
+
+
+@transaction.atomic
+def steer(
+    *,
+    project: Project,
+    key: str,
+    actor: User,
+    owner: str | None = None,
+    priority: str | None = None,
+    severity: str | None = None,
+    through: str = "",
+) -> BucketLife:
+    """Say whose it is, how urgent, how bad. None leaves it; an empty owner is nobody. Raises BadLife."""
+    row = _locked(project, key)
+    changed: dict[str, str] = {}
+    if owner is not None and owner != (row.owner.username if row.owner else ""):
+        people = {user.username: user for user in reviewers(project)}
+        if owner and owner not in people:
+            raise BadLife(f"owner: {owner!r} may not label here; one of {', '.join(people)} is wanted")
+        row.owner, changed["owner"] = people.get(owner), owner
+    if priority is not None and priority != row.priority:
+        if priority not in Priority.values:
+            raise BadLife(f"priority: {priority!r} is unknown, one of {', '.join(Priority.values)} is wanted")
+        row.priority = changed["priority"] = priority
+    if severity is not None and severity != row.severity:
+        if severity not in ("", *Severity.values):
+            raise BadLife(f"severity: {severity!r} is unknown, one of {', '.join(Severity.values)} is wanted, or none")
+        row.severity = changed["severity"] = severity
+    if changed:
+        row.save()
+        _record(row, actor, "steer_bucket", through, **changed)
+    return row
+
+
+@transaction.atomic
+def close(*, project: Project, key: str, actor: User, reason: str, through: str = "") -> BucketLife:
+    """Say that this is done with, and why. Closing what is closed changes nothing. Raises BadLife."""
+    row = _locked(project, key)
+    if row.is_closed:
+        return row
+    reason = _checked(reason)
+    row.closed_at, row.closed_by, row.closed_because = timezone.now(), actor, reason
+    row.reopened_at = row.reopened_by = row.reopened_for = None
+    row.save()
+    _record(row, actor, "close_bucket", through, reason)
+    return row
+
+
+@transaction.atomic
+def reopen(*, project: Project, key: str, actor: User, reason: str, through: str = "") -> BucketLife:
+    """Open it again, and say why. What is open stays so. Raises BadLife."""
+    row = _locked(project, key)
+    if not row.is_closed:
+        return row
+    reason = _checked(reason)
+    row.reopened_at, row.reopened_by = timezone.now(), actor
+    row.save()
+    _record(row, actor, "reopen_bucket", through, reason)
+    return row
+
+
+def recur(failure: Failure, through: str = "") -> bool:
+    """Reopen the failure's bucket where it was closed before the failure began; answers whether it did.
+
+    Of two labels at the same time one changes the row, and the other then finds it open.
+    """
+    trajectory = failure.trajectory
+    if not failure.is_failure or trajectory.source == Source.ROLLOUT:
+        return False
+    closed = BucketLife.objects.filter(project=failure.project_id, bucket=failure.bucket, reopened_at=None)
+    reopened = closed.filter(closed_at__lt=trajectory.started_at).update(
+        reopened_at=timezone.now(), reopened_by=failure.labelled_by, reopened_for=failure
+    )
+    if reopened:
+        row = BucketLife.objects.get(project=failure.project_id, bucket=failure.bucket)
+        came_back = f"trajectory {trajectory.trace_id} failed so again after it was closed"
+        _record(row, failure.labelled_by, "reopen_bucket", through, came_back, failure=failure.pk)
+    return bool(reopened)
+
+
+def _locked(project: Project, key: str) -> BucketLife:
+    """The row of a bucket, made when there is none; nobody else changes it until the transaction ends."""
+    if key not in every(project):
+        raise BadLife(f"bucket: {key!r} is unknown")
+    BucketLife.objects.get_or_create(project=project, bucket=key)
+    return BucketLife.objects.select_for_update(of=("self",)).select_related("owner").get(project=project, bucket=key)
+
+
+def _checked(reason: str) -> str:
+    reason = reason.strip()
+    if not reason or len(reason) > REASON_LIMIT or "\0" in reason:
+        raise BadLife(f"reason: between 1 and {REASON_LIMIT} characters are wanted")
+    return reason
+
+
+def _record(row: BucketLife, actor: User, action: str, through: str, reason: str = "", **data: Any) -> None:
+    record(
+        project=row.project,
+        actor=actor,
+        action=f"failures.{action}",
+        subject=f"bucket {row.bucket}",
+        reason=reason,
+        through=through,
+        **data,
+    )

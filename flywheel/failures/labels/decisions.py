@@ -1,0 +1,212 @@
+"""A person's decision about a trajectory. A later decision supersedes the earlier one and never overwrites it.
+
+A caller that shows decisions says which one it saw (`seen`), so that of two people who decide at the same time the
+second learns of the first. The same decision by the same person twice is one decision.
+"""
+
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.core.digests import canonical
+from flywheel.core.traces import tools as tooling
+from flywheel.core.traces.episodes import every_text
+from flywheel.failures.buckets import bucket_lifecycle
+from flywheel.failures.buckets.bucket_definitions import every, name_of, of_project
+from flywheel.failures.labels import queue_outcomes
+from flywheel.failures.models import Decision, Failure
+from flywheel.trajectories.models import Label, Source, Trajectory
+
+LATEST: Final = -1
+"""`seen` of a caller that does not care what stands: a script, the story's oracle."""
+NOTE_LIMIT = 10_000
+
+
+class BadLabel(ValueError):
+    """The decision does not fit; the message names the field and what would be right."""
+
+
+class Superseded(Exception):
+    """Somebody decided since the caller looked. `current` is what stands now, or None when it was taken back."""
+
+    def __init__(self, current: Failure | None) -> None:
+        self.current = current
+        super().__init__(
+            f"{current.labelled_by} decided {describe(current.project, current)} since you opened this"
+            if current
+            else "the decision that you saw was taken back since you opened this"
+        )
+
+
+def describe(project: Project, failure: Failure) -> str:
+    """The decision in two or three words: `wrong tool`, `nothing wrong`."""
+    return name_of(project, failure.bucket) if failure.is_failure else "nothing wrong"
+
+
+def tools_of(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The tools that the agent had: as the trajectory tells, else as its version does; those with a name alone.
+
+    A rollout always tells: in an environment without tools there are none, whatever the version has elsewhere.
+    """
+    given = trajectory.tools
+    if not given and trajectory.version is not None and trajectory.source != Source.ROLLOUT:
+        given = trajectory.version.tools
+    return [tool for tool in given if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+
+
+def current_of(trajectory: Trajectory) -> Failure | None:
+    """The decision that counts."""
+    return trajectory.failures.filter(current=True).select_related("labelled_by").first()
+
+
+@transaction.atomic
+def decide(
+    *,
+    trajectory: Trajectory,
+    actor: User,
+    decision: Decision | None = None,
+    bucket: str = "",
+    step: str = "",
+    corrected: dict[str, Any] | None = None,
+    note: str = "",
+    through: str = "",
+    seen: int = LATEST,
+) -> Failure:
+    """Record a decision, and what it means for the trajectory. Raises BadLabel and Superseded.
+
+    Without `decision` it follows from the bucket and from what is proposed; no bucket says that nothing is wrong.
+    `corrected` is what should have happened: `{"tool": name, "arguments": {…}}` or `{"text": answer}`.
+    `seen` is the primary key of the current decision as the caller knows it, 0 for none.
+    """
+    row = (
+        Trajectory.objects.select_for_update(no_key=True, of=("self",)).select_related("version").get(pk=trajectory.pk)
+    )
+    decision = decision or decision_for(row, bucket)
+    note = note.strip()
+    check(row, decision, bucket, step, corrected, note)
+    current = current_of(row)
+    wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note}
+    if current and current.labelled_by_id == actor.pk and wanted == {name: getattr(current, name) for name in wanted}:
+        queue_outcomes.made(current)
+        return current
+    if seen != LATEST and seen != (current.pk if current else 0):
+        raise Superseded(current)
+    row.failures.filter(current=True).update(current=False)
+    failure = Failure.objects.create(
+        project=row.project, trajectory=row, decision=decision, labelled_by=actor, labelled_at=timezone.now(), **wanted
+    )
+    _mark(row, failure)
+    queue_outcomes.made(failure)
+    bucket_lifecycle.recur(failure, through)
+    record(
+        project=row.project,
+        actor=actor,
+        action=f"failures.{decision}",
+        subject=f"trajectory {row.trace_id}",
+        reason=note,
+        through=through,
+        bucket=bucket,
+        step=step,
+    )
+    return failure
+
+
+@transaction.atomic
+def undo(*, trajectory: Trajectory, actor: User, through: str = "", seen: int = LATEST) -> Failure | None:
+    """Take back the decision that counts: the one before it counts again. Returns that one, or None.
+
+    Raises Superseded when it is not the decision that the caller saw.
+    """
+    row = Trajectory.objects.select_for_update(no_key=True).get(pk=trajectory.pk)
+    current = current_of(row)
+    if seen not in (LATEST, current.pk if current else 0):
+        raise Superseded(current)
+    if current is None:
+        return None
+    before = row.failures.filter(pk__lt=current.pk, taken_back_at=None).order_by("-pk").first()
+    Failure.objects.filter(pk=current.pk).update(current=False, taken_back_at=timezone.now())
+    if before is not None:
+        Failure.objects.filter(pk=before.pk).update(current=True)
+        before.current = True
+    _mark(row, before)
+    queue_outcomes.undone(current, before)
+    record(
+        project=row.project,
+        actor=actor,
+        action="failures.undo",
+        subject=f"trajectory {row.trace_id}",
+        through=through,
+        taken_back=current.pk,
+    )
+    return before
+
+
+def decision_for(trajectory: Trajectory, bucket: str) -> Decision:
+    """What choosing this bucket means, given what detectors propose. No bucket says that nothing is wrong."""
+    if not bucket:
+        return Decision.REJECTED
+    proposed = set(trajectory.proposals.values_list("bucket", flat=True))
+    if not proposed:
+        return Decision.ADDED
+    return Decision.CONFIRMED if bucket in proposed else Decision.CHANGED
+
+
+def _mark(row: Trajectory, failure: Failure | None) -> None:
+    """Write what the decision means on the trajectory, where lists read it."""
+    row.label = "" if failure is None else Label.FAILURE if failure.is_failure else Label.PASS
+    row.label_bucket = failure.bucket if failure else ""
+    if failure is None:
+        row.detected_at = None  # what detectors propose may be others' by now: those with a label are not read again
+    row.save(update_fields=["label", "label_bucket", "detected_at"])
+
+
+def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
+    """Raise BadLabel when the decision does not fit the trajectory."""
+    if decision == Decision.REJECTED and bucket:
+        raise BadLabel("bucket: leave it empty when nothing is wrong")
+    if decision != Decision.REJECTED and bucket not in (offered := of_project(row.project)):
+        is_kept = bool(bucket) and bucket == row.label_bucket
+        if not is_kept:
+            word = "archived" if bucket in every(row.project) else "unknown"
+            raise BadLabel(f"bucket: {bucket!r} is {word}, one of {', '.join(offered)} is wanted")
+    if decision == Decision.REJECTED and corrected is not None:
+        raise BadLabel("corrected: leave it empty when nothing is wrong")
+    if bucket == "other" and not note:
+        raise BadLabel("note: say what is wrong, since none of the buckets does")
+    if any("\0" in text for text in every_text([note, corrected])):
+        raise BadLabel("note and corrected: a null character cannot be kept; take it out")
+    if len(note) > NOTE_LIMIT:
+        raise BadLabel(f"note: {len(note)} characters are too many, at most {NOTE_LIMIT} are kept")
+    if step and not row.steps.filter(span_id=step).exists():
+        raise BadLabel(f"step: this trajectory has no step {step!r}")
+    if corrected is not None and (problems := correction_problems(tools_of(row), corrected)):
+        raise BadLabel("; ".join(problems))
+
+
+def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[str]:
+    """What is wrong with a corrected action, one sentence each, named by field; empty when nothing is."""
+    if not isinstance(corrected, dict):
+        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
+    if set(corrected) == {"text"} and isinstance(corrected["text"], str):
+        return [] if corrected["text"].strip() else ["text: write the answer that would have been right"]
+    if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
+        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
+    if not isinstance(corrected["arguments"], dict):
+        return ["arguments: must be an object"]
+    try:
+        canonical(corrected)
+    except (ValueError, TypeError, RecursionError):
+        return ["arguments: must be plain JSON, without NaN, infinity or half characters"]
+    if not tools:
+        return [] if corrected["tool"] else ["tool: name the tool that should have been called"]
+    tool = tooling.find(tools, corrected["tool"])
+    if tool is None:
+        return [f"tool: {corrected['tool']!r} is unknown, one of {', '.join(t['name'] for t in tools)} is wanted"]
+    try:
+        return tooling.schema_problems(tool, corrected["arguments"], patterns=False)
+    except Exception:
+        # The schema came with the trajectory and may be none at all. It then says nothing about the arguments; the
+        # proof of a task, against the environment's own tools, still does.
+        return []

@@ -1,0 +1,227 @@
+"""One bucket: what is in it, how far it is, whose it is; defining and archiving those of the project's own."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import F
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import AuditEntry, Permission, Project
+from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
+from flywheel.core.evidence.statistics.estimates import proportion
+from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
+from flywheel.failures.detectors import detector_settings
+from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket, Severity
+from flywheel.failures.pages import bucket_forms
+from flywheel.failures.project_reviewers import reviewers
+from flywheel.failures.queues import open_queue
+
+EXAMPLES = 10
+HISTORY = 30
+
+
+@require_GET
+@requires(Permission.VIEW)
+def bucket(request: PageRequest, key: str) -> HttpResponse:
+    return _page(request, key)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def steer(request: PageRequest, key: str) -> HttpResponse:
+    """Change whose it is, how urgent or how bad: each its own small form."""
+    said = {name: request.POST[name] for name in ("owner", "priority", "severity") if name in request.POST}
+    try:
+        bucket_lifecycle.steer(project=request.project, key=_known(request, key).key, actor=request.actor, **said)
+    except bucket_lifecycle.BadLife as error:
+        messages.error(request, f"Nothing was changed. {error}.")
+    return redirect("failures:bucket", request.project.slug, key)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def close(request: PageRequest, key: str) -> HttpResponse:
+    return _turn(request, key, bucket_lifecycle.close)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def reopen(request: PageRequest, key: str) -> HttpResponse:
+    return _turn(request, key, bucket_lifecycle.reopen)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def define(request: PageRequest) -> HttpResponse:
+    return _edit(request, None)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def edit(request: PageRequest, key: str) -> HttpResponse:
+    return _edit(request, _own(request, key))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def archive(request: PageRequest, key: str) -> HttpResponse:
+    row = _own(request, key)
+    try:
+        bucket_definitions.archive(bucket=row, actor=request.actor, is_archived=request.POST.get("archived") != "0")
+    except bucket_definitions.BadBucket as error:
+        messages.error(request, f"Nothing was changed. {error}.")
+    return redirect("failures:bucket", request.project.slug, key)
+
+
+def days_of(request: PageRequest) -> int:
+    given = request.GET.get("days", "")
+    return int(given) if given.isdecimal() and int(given) in bucket_counts.PERIODS else 14
+
+
+def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -> HttpResponse:
+    project, known = request.project, _known(request, key)
+    days = bucket_counts.period(project, days_of(request))
+    figures = bucket_counts.of_bucket(project, known, days)
+    found = bucket_lifecycle.of(project, key)
+    labelled = Failure.objects.filter(project=project, current=True, bucket=key).exclude(decision=Decision.REJECTED)
+    waiting = open_queue.waiting(project, open_queue.Filters(bucket=key, order="newest"))
+    tasks = project.tasks.filter(bucket=key)
+    candidates, confirmed_count = _candidates(project, key), labelled.count()
+    return render(
+        request,
+        "failures/bucket.html",
+        {
+            "bucket": known,
+            "parent": BUCKETS.get(known.parent),
+            "detectors": detector_settings.proposing(project, key),
+            "life": found,
+            "chain": _chain(request, key, found, confirmed_count, candidates),
+            "since_closing": bucket_lifecycle.since_closing(found) if found.row.is_closed else 0,
+            "people": [user.username for user in reviewers(project)],
+            "priorities": Priority.choices,
+            "severities": Severity.choices,
+            "problem": problem,
+            "reason": reason,
+            "figures": figures,
+            "days": len(days),
+            "periods": bucket_counts.PERIODS,
+            "share": proportion(sum(figures["daily"].values()), sum(figures["traffic"].values())),
+            "in_period": sum(figures["daily"].values()),
+            "chart": bucket_counts.share_chart(figures, days),
+            "waiting": waiting[:EXAMPLES],
+            "waiting_count": waiting.count(),
+            "confirmed": labelled.select_related("trajectory", "labelled_by").prefetch_related(
+                "tasks__environment", "also_tasks__environment"
+            )[:EXAMPLES],
+            "confirmed_count": confirmed_count,
+            "tasks": tasks.select_related("environment")[:EXAMPLES],
+            "task_count": tasks.filter(retired_at=None).count(),
+            "runs": _runs(project, key),
+            "candidates": candidates,
+            "history": [(entry, _words(entry)) for entry in _history(project, key)],
+        },
+        status=422 if problem else 200,
+    )
+
+
+def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:
+    """Close it, or open it again."""
+    reason = request.POST.get("reason", "")
+    try:
+        verb(project=request.project, key=_known(request, key).key, actor=request.actor, reason=reason)
+    except bucket_lifecycle.BadLife as error:
+        return _page(request, key, problem=f"Nothing was changed. {error}.", reason=reason)
+    return redirect("failures:bucket", request.project.slug, key)
+
+
+def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
+    initial = bucket_forms.as_written(row) if row else {}
+    form = bucket_forms.BucketForm(request.project, row, request.POST or None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        try:
+            if row is None:
+                row = bucket_definitions.define(project=request.project, actor=request.actor, wanted=form.wanted)
+            else:
+                bucket_definitions.change(bucket=row, actor=request.actor, wanted=form.wanted)
+            return redirect("failures:bucket", request.project.slug, row.key)
+        except bucket_definitions.BadBucket as error:
+            form.refuse(error)
+    status = 422 if form.errors else 200
+    return render(request, "failures/edit_bucket.html", {"form": form, "bucket": row}, status=status)
+
+
+def _chain(
+    request: PageRequest, key: str, found: bucket_lifecycle.Life, labels: int, candidates: list[Any]
+) -> list[dict[str, Any]]:
+    """label → tasks → runs → candidate → live: as far as it has come."""
+    slug = request.project.slug
+    page = reverse("failures:bucket", args=[slug, key])
+    chain = [{"label": _counted(labels, "label"), "url": f"{page}#confirmed" if labels else ""}]
+    if found.tasks:
+        chain.append({"label": _counted(found.tasks, "task"), "url": f"{page}#tasks"})
+    if found.runs:
+        chain.append({"label": _counted(found.runs, "run"), "url": f"{page}#runs"})
+    if candidates:
+        url = reverse("promotions:candidate", args=[slug, candidates[0].pk])
+        chain.append({"label": f"candidate {candidates[0].pk}", "url": url})
+    for fix in [each for each in found.fixes if each.stands][:1]:
+        url = reverse("agents:version", args=[slug, fix.version.agent.name, fix.version.number])
+        chain.append({"label": f"{fix.version} live", "url": url})
+    return chain
+
+
+def _runs(project: Project, key: str) -> list[Any]:
+    """The latest training runs on a task set that has tasks of the bucket."""
+    sets = project.task_sets.filter(tasks__bucket=key, training_runs__isnull=False).distinct()
+    found = [run for each in sets.prefetch_related("training_runs__base__agent") for run in each.training_runs.all()]
+    return sorted(found, key=lambda run: -run.pk)[:EXAMPLES]
+
+
+def _candidates(project: Project, key: str) -> list[Any]:
+    """The latest versions that were compared on its tasks, each with what the comparison says of them (`slice`)."""
+    compared = project.candidates.filter(version_eval__task_set__tasks__bucket=key).values("pk")
+    rows = project.candidates.filter(pk__in=compared).select_related("version__agent").defer("report").order_by("-pk")
+    found = list(rows.annotate(slices=F("report__comparison__slices"))[:EXAMPLES])
+    for row in found:
+        row.slice = next((each for each in row.slices or [] if each["name"] == key), None)  # type: ignore[attr-defined]
+    return found
+
+
+def _history(project: Project, key: str) -> list[AuditEntry]:
+    rows = AuditEntry.objects.filter(project=project, subject=f"bucket {key}")
+    return list(rows.select_related("actor").order_by("-id")[:HISTORY])
+
+
+def _words(entry: AuditEntry) -> str:
+    """What was done, in words: `closed it`, `set priority to high`."""
+    match entry.action.removeprefix("failures."):
+        case "define_bucket":
+            return "defined it"
+        case "archive_bucket":
+            return "archived it"
+        case "unarchive_bucket":
+            return "offers it again"
+        case "close_bucket":
+            return "closed it"
+        case "reopen_bucket":
+            return "confirmed a failure that reopened it" if "failure" in entry.data else "reopened it"
+    return "; ".join(f"set {name} to {value or 'nothing'}" for name, value in entry.data.items()) or entry.action
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _known(request: PageRequest, key: str) -> Bucket:
+    known = bucket_definitions.every(request.project).get(key)
+    if known is None:
+        raise Http404
+    return known
+
+
+def _own(request: PageRequest, key: str) -> ProjectBucket:
+    return get_object_or_404(request.project.buckets, key=key)

@@ -1,0 +1,137 @@
+"""The decision, as the review page sends it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.accounts.models import User
+from flywheel.failures.buckets.bucket_definitions import of_project
+from flywheel.failures.labels.decisions import BadLabel, Superseded, current_of, decide, tools_of
+from flywheel.failures.models import Failure, Proposal, QueueItem, Review
+from flywheel.failures.pages.desk import correction_form
+from flywheel.failures.pages.desk.correction_form import Correction
+from flywheel.failures.queues.reservations import Held, NotYours
+from flywheel.failures.queues.reviews import Closed, give
+from flywheel.trajectories.detail.expected_action import own_call
+from flywheel.trajectories.models import Trajectory
+
+CONFIRM, NOTHING_WRONG = "confirm", "nothing"
+"""Values of `quick`: the two decisions that need no choice of a bucket."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What stands in the decision form."""
+
+    bucket: str = ""
+    step: str = ""
+    note: str = ""
+    seen: int = 0
+    correction: Correction | None = None
+    wants_correction: bool = False
+    error: str = ""
+    is_overtaken: bool = False
+    """Somebody came between; nothing is wrong with what is written."""
+
+    @property
+    def corrected(self) -> dict[str, Any] | None:
+        return self.correction.action if self.correction and self.wants_correction else None
+
+
+def initial(trajectory: Trajectory, current: Failure | Review | None, proposals: list[Proposal]) -> Written:
+    """The form as it opens: the decision that stands, else the strongest proposal with the agent's own call."""
+    best = proposals[0] if proposals else None
+    step = current.step if current else best.step if best else ""
+    stored = current.corrected if current else None
+    return Written(
+        bucket=current.bucket if current else best.bucket if best else "",
+        step=step,
+        note=current.note if current else "",
+        seen=current.pk if current else 0,
+        correction=correction_form.of_action(tools_of(trajectory), stored or own_call(trajectory, step)),
+        wants_correction=stored is not None,
+    )
+
+
+def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
+    """What was sent."""
+    bucket = data.get("bucket", "")
+    if data.get("quick") == CONFIRM:
+        best = trajectory.proposals.first()
+        bucket = best.bucket if best else ""
+    return Written(
+        bucket="" if data.get("quick") == NOTHING_WRONG else bucket,
+        step="" if data.get("quick") == NOTHING_WRONG else data.get("step", ""),
+        note=data.get("note", "").replace("\r\n", "\n"),
+        seen=seen_of(data),
+        correction=correction_form.read(tools_of(trajectory), data),
+        wants_correction=bool(data.get("correct")),
+    )
+
+
+def seen_of(data: Mapping[str, str]) -> int:
+    """The decision that the sender saw; 0 for none, and for what is no number."""
+    text = data.get("seen", "")
+    return int(text) if text.isdecimal() and len(text) < 19 else 0
+
+
+def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | Review | None, Written]:
+    """Decide as the form says, on the item of a queue where it names one.
+
+    Returns the decision, or None and the form with what is wrong with it.
+    """
+    written = read(trajectory, data)
+    if not written.bucket and data.get("quick") != NOTHING_WRONG:
+        offered = of_project(trajectory.project).values()
+        keys = ", ".join(f"{bucket.shortcut} {bucket.label.lower()}".strip() for bucket in offered)
+        written.error = f"Choose a bucket ({keys}), or say that nothing is wrong (p)."
+        return None, written
+    if written.wants_correction and written.correction and written.correction.problems:
+        written.error = f"The corrected action does not fit yet. {'; '.join(written.correction.problems)}"
+        return None, written
+    try:
+        return _decided(trajectory, actor, written, item_of(trajectory, data), bool(data.get("settle"))), written
+    except BadLabel as error:
+        written.error = f"{error}"
+    except Superseded as error:
+        written.is_overtaken, written.seen = True, error.current.pk if error.current else 0
+        written.error = f"{error}. Yours is not saved; save again to put it above."
+    except Held as error:
+        written.is_overtaken = True
+        written.error = (
+            f"Your reservation has run out, and {error}. Yours is not saved; what you wrote stays here, and can be "
+            "saved when the item is free again."
+        )
+    except (Closed, NotYours) as error:
+        written.is_overtaken = True
+        written.error = f"Yours is not saved: {error}. What you wrote stays here."
+    return None, written
+
+
+def _decided(
+    trajectory: Trajectory, actor: User, written: Written, item: QueueItem | None, settles: bool
+) -> Failure | Review:
+    said: dict[str, Any] = {
+        "bucket": written.bucket,
+        "step": written.step,
+        "corrected": written.corrected,
+        "note": written.note,
+        "seen": written.seen,
+    }
+    if item is None:
+        return decide(trajectory=trajectory, actor=actor, **said)
+    return give(item=item, actor=actor, settles=settles, **said)
+
+
+def item_of(trajectory: Trajectory, data: Mapping[str, str]) -> QueueItem | None:
+    """The item of a queue that the form is about."""
+    text = data.get("item", "")
+    key = int(text) if text.isdecimal() and len(text) < 19 else 0
+    return QueueItem.objects.filter(pk=key, trajectory=trajectory).select_related("queue").first() if key else None
+
+
+def opened(trajectory: Trajectory) -> tuple[Failure | None, list[Proposal], Written]:
+    """What the page needs to show the form."""
+    current = current_of(trajectory)
+    proposals = list(trajectory.proposals.all())
+    return current, proposals, initial(trajectory, current, proposals)

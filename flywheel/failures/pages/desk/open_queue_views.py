@@ -1,0 +1,186 @@
+"""The open queue of reviews: one trajectory after the other, its decision, and what comes next."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.failures.buckets.bucket_definitions import offered
+from flywheel.failures.labels.decisions import Superseded, describe, tools_of, undo
+from flywheel.failures.models import Queue
+from flywheel.failures.pages.desk import conversation_window, correction_form, decision_form, panes, queue_item_views
+from flywheel.failures.queues import open_queue as queue
+from flywheel.trajectories.detail import expected_action
+from flywheel.trajectories.models import Trajectory
+
+
+@require_GET
+@requires(Permission.VIEW)
+def open_queue(request: PageRequest) -> HttpResponse:
+    """The first item that waits, under the filters of the address."""
+    filters = queue.Filters.read(request.project, request.GET.dict())
+    return _page(request, filters, queue.waiting(request.project, filters).first())
+
+
+@require_GET
+@requires(Permission.VIEW)
+def open_review(request: PageRequest, trace_id: str) -> HttpResponse:
+    """The same, on one trajectory."""
+    return _page(request, queue.Filters.read(request.project, request.GET.dict()), _trajectory(request, trace_id))
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def label(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Save a decision and go to the next item."""
+    trajectory = _trajectory(request, trace_id)
+    filters = queue.Filters.read(request.project, request.GET.dict())
+    failure, written = decision_form.save(trajectory, request.actor, request.POST.dict())
+    if failure is None:
+        return refused(request, filters, trajectory, written)
+    if request.POST.get("then") == "stay":
+        return _go(request, filters, trajectory)
+    return _go(request, filters, queue.next_after(request.project, filters, trajectory))
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Undo the decision that counts, and show that trajectory again."""
+    trajectory = _trajectory(request, trace_id)
+    filters = queue.Filters.read(request.project, request.GET.dict())
+    try:
+        before = undo(trajectory=trajectory, actor=request.actor, seen=decision_form.seen_of(request.POST.dict()))
+        notice = (
+            f"Taken back. {describe(request.project, before).capitalize()} counts again." if before else "Taken back."
+        )
+    except Superseded as error:
+        notice = f"Nothing was taken back: {error}."
+    if request.htmx:
+        return _go(request, filters, trajectory, notice=notice)
+    messages.info(request, notice)
+    return redirect(_address(request, filters, trajectory))
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def preview(request: PageRequest, trace_id: str) -> HttpResponse:
+    """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
+    trajectory = _trajectory(request, trace_id)
+    made = correction_form.read(tools_of(trajectory), request.POST.dict())
+    actual = expected_action.own_call(trajectory, request.POST.get("step", ""))
+    return render(
+        request,
+        "failures/_correction.html",
+        {
+            "trajectory": trajectory,
+            "correction": made,
+            "wanted": True,
+            "actual": actual,
+            "aligned": expected_action.aligned(actual, made.action),
+            "TEXT": correction_form.TEXT,
+        },
+    )
+
+
+@require_GET
+@requires(Permission.VIEW)
+def panel(request: PageRequest, trace_id: str) -> HttpResponse:
+    """What is proposed and decided about a trajectory, for its own page."""
+    trajectory = _trajectory(request, trace_id)
+    by_hand = Queue.objects.filter(project=request.project, archived_at=None).exclude(items__trajectory=trajectory)
+    return render(request, "failures/_label.html", panes.known(trajectory) | {"queues": by_hand})
+
+
+# The desk: the three panes of the queue
+
+
+def _page(request: PageRequest, filters: queue.Filters, item: Trajectory | None) -> HttpResponse:
+    shown = _desk(request, filters, item)
+    return render(request, "failures/_desk.html", shown) if request.htmx else _whole(request, shown)
+
+
+def _whole(request: PageRequest, shown: dict[str, Any], status: int = 200) -> HttpResponse:
+    choices = {
+        "orders": queue.ORDERS,
+        "proposed": offered(request.project, shown["filters"].bucket),
+        "detectors": DETECTORS,
+        "versions": queue.versions(request.project),
+    }
+    return render(request, "failures/queue.html", {**shown, **choices}, status=status)
+
+
+def _go(request: PageRequest, filters: queue.Filters, item: Trajectory | None, notice: str = "") -> HttpResponse:
+    address = _address(request, filters, item)
+    if item is not None:
+        item.refresh_from_db(fields=["label", "label_bucket"])
+    if not request.htmx:
+        return redirect(address)
+    response = render(request, "failures/_desk.html", _desk(request, filters, item, notice=notice))
+    response["HX-Push-Url"] = address
+    return response
+
+
+def refused(
+    request: PageRequest, filters: queue.Filters, trajectory: Trajectory, written: decision_form.Written
+) -> HttpResponse:
+    """The form again with what was written and what is wrong with it; nothing else on the page moves."""
+    entry = decision_form.item_of(trajectory, request.POST.dict())
+    if entry is not None:
+        return queue_item_views.refused(request, entry, written)
+    shown = _desk(request, filters, trajectory, written)
+    return panes.pane_again(request, shown) if request.htmx else _whole(request, shown, status=422)
+
+
+def _desk(
+    request: PageRequest,
+    filters: queue.Filters,
+    item: Trajectory | None,
+    written: decision_form.Written | None = None,
+    notice: str = "",
+) -> dict[str, Any]:
+    """Everything that the three panes show."""
+    last = queue.own_decisions(request.project, request.actor).first()
+    shown: dict[str, Any] = {
+        "filters": filters,
+        "described": filters.describe(request.project),
+        "item": item,
+        "list": queue.around(request.project, filters, item),
+        "pace": queue.pace(request.project, request.actor),
+        "last": last,
+        "last_words": describe(request.project, last) if last else "",
+        "notice": notice,
+        "TEXT": correction_form.TEXT,
+    }
+    if item is None:
+        return shown
+    _, proposals, fresh = decision_form.opened(item)
+    address = reverse("failures:label", args=[request.project.slug, item.trace_id])
+    return shown | {
+        **panes.known(item),
+        **panes.reading(item, written or fresh, proposals, conversation_window.start_of(request.GET)),
+        "window_url": f"{reverse('failures:review', args=[request.project.slug, item.trace_id])}?{filters.query}",
+        "decide_url": f"{address}?{filters.query}",
+        "draft": item.trace_id,
+        "makes_tasks": True,
+    }
+
+
+def _address(request: PageRequest, filters: queue.Filters, item: Trajectory | None) -> str:
+    path = (
+        reverse("failures:review", args=[request.project.slug, item.trace_id])
+        if item
+        else reverse("failures:queue", args=[request.project.slug])
+    )
+    return f"{path}?{filters.query}" if filters.query else path
+
+
+def _trajectory(request: PageRequest, trace_id: str) -> Trajectory:
+    rows = Trajectory.objects.filter(project=request.project).select_related("agent", "version__agent")
+    return get_object_or_404(rows, trace_id=trace_id)

@@ -1,0 +1,164 @@
+"""The open queue: everything proposed that waits for a decision, in which order, and what comes after which.
+
+Nothing in it is reserved: whoever comes second learns of the first. `take.py` hands out the items of made queues.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Exists, F, OuterRef, QuerySet
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User
+from flywheel.agents.models import Version
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.paging import about, beyond
+from flywheel.failures.buckets.bucket_definitions import every, name_of
+from flywheel.failures.models import Failure, Proposal, Review
+from flywheel.trajectories.models import Source, Trajectory
+
+ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "oldest first"}
+BEFORE, AFTER = 8, 40
+"""Items that the list shows around the one in hand."""
+RECENT = timedelta(hours=12)
+"""How far back a reviewer's own decisions can be undone from the queue: about one sitting."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the address says. Empty text means no filter."""
+
+    bucket: str = ""
+    detector: str = ""
+    version: str = ""
+    """`agent@number`."""
+    order: str = "score"
+    problems: list[str] = field(default_factory=list)
+    """Filters that mean nothing here, which are said and left out."""
+
+    @classmethod
+    def read(cls, project: Project, given: Mapping[str, str]) -> "Filters":
+        known: dict[str, Iterable[str]] = {"bucket": every(project), "detector": DETECTORS, "order": ORDERS}
+        values, problems = {}, []
+        for name, choices in known.items():
+            value = given.get(name, "")
+            if value and value not in choices:
+                problems.append(f"{name}: {value[:60]!r} is unknown, one of {', '.join(choices)} is wanted")
+            elif value:
+                values[name] = value
+        return cls(**values, version=given.get("version", "")[:120], problems=problems)
+
+    @property
+    def query(self) -> str:
+        """As it stands in the address, without the question mark."""
+        chosen = {"bucket": self.bucket, "detector": self.detector, "version": self.version}
+        if self.order != "score":
+            chosen["order"] = self.order
+        return urlencode({name: value for name, value in chosen.items() if value})
+
+    def describe(self, project: Project) -> str:
+        parts = [name_of(project, self.bucket) if self.bucket else "everything proposed"]
+        if self.detector:
+            parts.append(f"by {self.detector}")
+        if self.version:
+            parts.append(f"of {self.version}")
+        return " ".join(parts)
+
+
+def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
+    """Trajectories with a proposal and without a decision, in the order of the filters."""
+    rows = Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="").exclude(source=Source.ROLLOUT)
+    if filters.bucket:
+        rows = rows.filter(proposed_bucket=filters.bucket)
+    if filters.detector:
+        rows = rows.filter(pk__in=Proposal.objects.filter(detector=filters.detector).values("trajectory"))
+    if filters.version:
+        agent, _, number = filters.version.partition("@")
+        rows = rows.filter(agent__name=agent, version__number=int(number) if number.isdecimal() else -1)
+    match filters.order:
+        case "newest":
+            return rows.order_by("-started_at", "-pk")
+        case "oldest":
+            return rows.order_by("started_at", "pk")
+        case _:
+            return rows.order_by(F("proposed_score").desc(), "-pk")
+
+
+def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
+    """Of the rows, those that come after the item; the item itself need not be among them any more."""
+    match filters.order:
+        case "newest":
+            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
+        case "oldest":
+            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
+        case _:
+            return rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "lt"))
+
+
+def before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
+    """Of the rows, those that come before the item, the nearest first."""
+    match filters.order:
+        case "newest":
+            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
+        case "oldest":
+            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
+        case _:
+            near = rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "gt"))
+    return near.reverse()
+
+
+def next_after(project: Project, filters: Filters, item: Trajectory) -> Trajectory | None:
+    """The item to look at after this one; from the end it goes on at the beginning."""
+    rows = waiting(project, filters)
+    return after(rows, item, filters).first() or rows.exclude(pk=item.pk).first()
+
+
+def around(project: Project, filters: Filters, item: Trajectory | None) -> dict[str, Any]:
+    """The list of items with the one in hand among them, and where it leads before and after it."""
+    rows = waiting(project, filters)
+    count, is_about = about(rows)
+    counted = {"count": count, "is_about": is_about}
+    if item is None:
+        return {"items": [], "previous": None, "next": None, **counted}
+    earlier = list(before(rows, item, filters)[:BEFORE])[::-1]
+    later = list(after(rows, item, filters)[:AFTER])
+    return {
+        "items": [*earlier, item, *later],
+        "previous": earlier[-1] if earlier else None,
+        "next": later[0] if later else next_after(project, filters, item),
+        **counted,
+    }
+
+
+def own_decisions(project: Project, user: User) -> QuerySet[Failure]:
+    """The person's own decisions of this sitting that still count, the latest first: what undo takes back.
+
+    What was decided on an item of a queue is undone there, with the review that it came of.
+    """
+    since = timezone.now() - RECENT
+    of_an_item = Review.objects.filter(item__outcome=OuterRef("pk"))
+    return (
+        Failure.objects.filter(project=project, labelled_by=user, current=True, labelled_at__gte=since)
+        .exclude(Exists(of_an_item))
+        .select_related("trajectory")
+        .order_by("-labelled_at", "-pk")
+    )
+
+
+def pace(project: Project, user: User) -> dict[str, int]:
+    """How many trajectories the person decided today and within the last hour."""
+    now = timezone.now()
+    mine = Failure.objects.filter(project=project, labelled_by=user, taken_back_at=None)
+    return {
+        "today": mine.filter(labelled_at__gte=now - timedelta(days=1)).values("trajectory").distinct().count(),
+        "hour": mine.filter(labelled_at__gte=now - timedelta(hours=1)).values("trajectory").distinct().count(),
+    }
+
+
+def versions(project: Project) -> list[str]:
+    """What the version filter offers, newest first."""
+    rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
+    return [str(version) for version in rows[:50]]

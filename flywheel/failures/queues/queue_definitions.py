@@ -1,0 +1,124 @@
+"""Making, changing and archiving a queue."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from django.db import transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.failures.buckets.bucket_definitions import offered
+from flywheel.failures.models import Queue, Rule
+from flywheel.failures.project_reviewers import reviewers
+
+AT_MOST = 9
+"""Reviewers an item; more agree no better and cost a day."""
+LONGEST = 24 * 60
+"""Minutes of a reservation."""
+
+
+class BadQueue(ValueError):
+    """It cannot be so; the message names the field and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a queue is to be."""
+
+    name: str
+    instructions: str = ""
+    rule: str = Rule.HAND
+    bucket: str = ""
+    detector: str = ""
+    percent: float | None = None
+    needed: int = 1
+    assignees: list[str] = field(default_factory=list)
+    """Usernames; empty for everyone who may label."""
+    minutes: int = 15
+
+
+def make(*, project: Project, actor: User, wanted: Wanted, with_existing: bool = False, through: str = "") -> Queue:
+    """Make a queue. `with_existing` applies the rule to what is there already too. Raises BadQueue."""
+    return _save(Queue(project=project, created_by=actor), actor, wanted, with_existing, "failures.make_queue", through)
+
+
+def change(*, queue: Queue, actor: User, wanted: Wanted, with_existing: bool = False, through: str = "") -> Queue:
+    """Make the queue so; what is in it stays, and what was decided too. Raises BadQueue."""
+    return _save(queue, actor, wanted, with_existing, "failures.change_queue", through)
+
+
+@transaction.atomic
+def archive(*, queue: Queue, actor: User, is_archived: bool = True, through: str = "") -> None:
+    """Close the queue, or open it again: nothing is added to an archived queue and nobody is given anything of it."""
+    moment = timezone.now() if is_archived else None
+    changed = Queue.objects.filter(pk=queue.pk, archived_at__isnull=is_archived).update(archived_at=moment)
+    queue.archived_at = moment
+    if changed:
+        action = "failures.archive_queue" if is_archived else "failures.unarchive_queue"
+        record(project=queue.project, actor=actor, action=action, subject=f"queue {queue}", through=through)
+
+
+@transaction.atomic
+def _save(queue: Queue, actor: User, wanted: Wanted, with_existing: bool, action: str, through: str) -> Queue:
+    people = _check(queue, wanted)
+    is_sample, is_detected = wanted.rule == Rule.SAMPLE, wanted.rule == Rule.DETECTED
+    queue.name, queue.instructions, queue.rule = wanted.name.strip(), wanted.instructions.strip(), wanted.rule
+    queue.bucket, queue.detector = (wanted.bucket, wanted.detector) if is_detected else ("", "")
+    queue.percent = wanted.percent if is_sample else None
+    queue.needed, queue.minutes = wanted.needed, wanted.minutes
+    queue.caught_up_at = None if with_existing and wanted.rule != Rule.HAND else timezone.now()
+    queue.save()
+    queue.assignees.set(people)
+    record(
+        project=queue.project,
+        actor=actor,
+        action=action,
+        subject=f"queue {queue}",
+        through=through,
+        rule=wanted.rule,
+        needed=wanted.needed,
+        assignees=sorted(person.username for person in people),
+    )
+    return queue
+
+
+def _check(queue: Queue, wanted: Wanted) -> list[User]:
+    """Raise BadQueue for what does not fit; returns the people named."""
+    name = wanted.name.strip()
+    if not name or len(name) > 100:
+        raise BadQueue("name: between 1 and 100 characters are wanted")
+    if any("\0" in text for text in (name, wanted.instructions)):
+        raise BadQueue("name and instructions: a null character cannot be kept; take it out")
+    if Queue.objects.filter(project=queue.project, name=name).exclude(pk=queue.pk).exists():
+        raise BadQueue(f"name: there is a queue {name!r} already")
+    if wanted.rule not in Rule.values:
+        raise BadQueue(f"rule: {wanted.rule!r} is unknown, one of {', '.join(Rule.values)} is wanted")
+    buckets = [bucket.key for bucket in offered(queue.project, queue.bucket)]
+    if wanted.bucket and wanted.bucket not in buckets:
+        raise BadQueue(f"bucket: {wanted.bucket!r} is unknown, one of {', '.join(buckets)} is wanted")
+    if wanted.detector and wanted.detector not in DETECTORS:
+        raise BadQueue(f"detector: {wanted.detector!r} is unknown, one of {', '.join(DETECTORS)} is wanted")
+    if wanted.rule == Rule.SAMPLE and not (
+        wanted.percent and math.isfinite(wanted.percent) and 0 < wanted.percent <= 100
+    ):
+        raise BadQueue("percent: more than 0 and at most 100 is wanted")
+    becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
+    if becomes_sample and queue.items.filter(added_by=None).exists():
+        raise BadQueue("rule: another rule has brought what is here, and a sample is drawn by lot; make a new queue")
+    if not 1 <= wanted.minutes <= LONGEST:
+        raise BadQueue(f"minutes: between 1 and {LONGEST} are wanted")
+    people = _people(queue.project, wanted.assignees)
+    if not 1 <= wanted.needed <= AT_MOST:
+        raise BadQueue(f"needed: between 1 and {AT_MOST} reviewers are wanted")
+    if people and wanted.needed > len(people):
+        raise BadQueue(f"needed: {wanted.needed} reviewers are wanted and {len(people)} named")
+    return people
+
+
+def _people(project: Project, names: Iterable[str]) -> list[User]:
+    known = {user.username: user for user in reviewers(project)}
+    if unknown := sorted(set(names) - set(known)):
+        raise BadQueue(f"assignees: {unknown[0]!r} may not label here; one of {', '.join(known)} is wanted")
+    return [known[name] for name in dict.fromkeys(names)]

@@ -1,0 +1,200 @@
+"""What people change in a clustering: merge clusters, move members, name a cluster, forget all of it.
+
+Nothing here changes a trajectory or a decision. A member is in exactly one cluster of its clustering before and
+afterwards: what belongs nowhere is with those that are like no other.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.db import transaction
+
+from flywheel.accounts.models import User, record
+from flywheel.core.evidence.similarity.failure_similarity import Space
+from flywheel.edge.jobs import FINISHED, State
+from flywheel.failures.models import Cluster, Clustering, Member
+from flywheel.failures.similar_failures import clusterings
+from flywheel.failures.similar_failures.clusterings import Described
+from flywheel.failures.similar_failures.sketches import sketches_of
+
+NEW: Final = "new"
+"""Where `move` puts members: into a cluster of their own."""
+REST: Final = "rest"
+"""Among those that are like no other."""
+MEASURED = 3_000
+"""Members of a changed cluster that are compared anew, the nearest ones."""
+BESIDE = 1_000
+"""Other members of the clustering, beside which it is told what sets the cluster apart."""
+STALE_AT_ONCE = 20
+NAME_LIMIT = 100
+
+
+class BadChange(ValueError):
+    """It cannot be so; the message names the field and what would be right."""
+
+
+@transaction.atomic
+def merge(*, clustering: Clustering, clusters: Sequence[int], actor: User, through: str = "") -> Cluster:
+    """Make one cluster of these: the largest of them takes in the others and keeps its name. Raises BadChange."""
+    _lock(clustering)
+    wanted = set(clusters)
+    found = list(clustering.clusters.filter(pk__in=wanted).order_by("is_rest", "-size", "-id"))
+    if len(found) < len(wanted) or len(found) < 2:
+        raise BadChange("clusters: two or more of this clustering are wanted; another may have been merged meanwhile")
+    if found[-1].is_rest:
+        raise BadChange("clusters: what is like no other is no cluster; take members out of it instead")
+    _check_at_rest(found)
+    target, others = found[0], found[1:]
+    named = next((each.name for each in found if each.name), "")
+    Member.objects.filter(cluster__in=others).update(cluster=target)
+    Cluster.objects.filter(pk__in=[each.pk for each in others]).delete()
+    Cluster.objects.filter(pk=target.pk).update(name=named)
+    target.name = named
+    measure(target)
+    _record(target, actor, "failures.merge_clusters", through, merged=[each.pk for each in others])
+    return target
+
+
+@transaction.atomic
+def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: User, through: str = "") -> Cluster:
+    """Move these members into a new cluster, to the rest, or to the cluster with this key. Raises BadChange."""
+    _lock(cluster.clustering)
+    wanted = set(trace_ids)
+    members = cluster.members.filter(trajectory__trace_id__in=wanted)
+    count = members.count()
+    if not wanted or count < len(wanted):
+        raise BadChange("trace_ids: members of this cluster are wanted; some may have been moved meanwhile")
+    _check_at_rest([cluster])
+    target = _target(cluster, to, count)
+    Member.objects.filter(pk__in=list(members.values_list("pk", flat=True))).update(cluster=target, likeness=0)
+    measure(target)
+    measure(cluster)
+    _record(target, actor, "failures.move_members", through, trajectories=count, source=cluster.pk, to=to)
+    return target
+
+
+def _target(cluster: Cluster, to: str, count: int) -> Cluster:
+    whole = cluster.clustering
+    if to == NEW:
+        if count == cluster.members.count() and not cluster.is_rest:
+            raise BadChange("trace_ids: all of its members would be the same cluster again")
+        return Cluster.objects.create(clustering=whole)
+    known = whole.clusters.filter(pk=to).first() if to.isdecimal() and len(to) < 19 else None
+    target = rest_of(whole) if to == REST else known
+    if target is None:
+        raise BadChange(f"to: {NEW}, {REST} or a cluster of this clustering is wanted")
+    if target.pk == cluster.pk:
+        raise BadChange("to: they are there already")
+    return target
+
+
+@transaction.atomic
+def rename(*, cluster: Cluster, name: str, actor: User, through: str = "") -> None:
+    """Give the cluster a name, or take it back with an empty one. Raises BadChange."""
+    name = name.strip()
+    if len(name) > NAME_LIMIT or not (name.isprintable() or not name):
+        raise BadChange(f"name: at most {NAME_LIMIT} visible characters are wanted")
+    if cluster.is_rest:
+        raise BadChange("cluster: what is like no other is no cluster and has no name")
+    if Cluster.objects.filter(pk=cluster.pk).exclude(name=name).update(name=name):
+        cluster.name = name
+        _record(cluster, actor, "failures.name_cluster", through)
+
+
+@transaction.atomic
+def forget(*, clustering: Clustering, actor: User, through: str = "") -> None:
+    """Delete the clustering. Trajectories and what was decided of them stay. Raises BadChange while it is made."""
+    if Clustering.objects.select_for_update().get(pk=clustering.pk).state not in FINISHED:
+        raise BadChange("clustering: stop it first")
+    subject = str(clustering)
+    Member.objects.filter(clustering=clustering).delete()
+    clustering.delete()
+    record(
+        project=clustering.project, actor=actor, action="failures.forget_clustering", subject=subject, through=through
+    )
+
+
+def put_apart(job: Clustering, found: Sequence[Sequence[int]], alone: Sequence[int]) -> None:
+    """What a worker found inside of the cluster `job.within`: its largest part stays there, the others become clusters
+    of their own. What somebody has moved away meanwhile is left where it is. In a transaction."""
+    cluster = job.within
+    assert cluster is not None
+    _lock(cluster.clustering)
+    for part in found[1:]:
+        target = Cluster.objects.create(clustering=cluster.clustering)
+        _put(cluster, target, part)
+        measure(target)
+    if alone and found:
+        target = rest_of(cluster.clustering)
+        _put(cluster, target, alone)
+        measure(target)
+    measure(cluster)
+
+
+def _put(source: Cluster, target: Cluster, keys: Sequence[int]) -> None:
+    Member.objects.filter(cluster=source, trajectory__in=keys).update(cluster=target, likeness=0)
+
+
+def rest_of(clustering: Clustering) -> Cluster:
+    """Those of a clustering that are like no other."""
+    return clustering.clusters.get_or_create(is_rest=True)[0]
+
+
+def measure(cluster: Cluster) -> None:
+    """Bring what is known of a changed cluster up to date. One without members is no more."""
+    rows = list(cluster.members.order_by("-likeness", "-id")[:MEASURED])
+    size = len(rows) if len(rows) < MEASURED else cluster.members.count()
+    kept = Cluster.objects.filter(pk=cluster.pk)
+    if not size:
+        kept.delete()
+        return
+    found = None if cluster.is_rest else _described(cluster, [row.trajectory_id for row in rows])
+    if found is not None:
+        likeness = dict(found.members)
+        for row in rows:
+            row.likeness = likeness.get(row.trajectory_id, 0.0)
+        Member.objects.bulk_update(rows, ["likeness"], batch_size=2_000)
+    kept.update(**(found.columns if found else {}) | {"size": size, "is_stale": False})
+
+
+def _described(cluster: Cluster, keys: list[int]) -> Described | None:
+    """What the members have in common, beside others of the clustering; None where none can be compared any more."""
+    beside = Member.objects.filter(clustering=cluster.clustering_id).exclude(cluster=cluster).order_by("pk")
+    packed = sketches_of([*keys, *beside.values_list("trajectory_id", flat=True)[:BESIDE]])
+    mine = [key for key in keys if key in packed]
+    every = mine + sorted(packed.keys() - set(mine))
+    space = Space.of([packed[key] for key in every], clusterings.WEIGHTS[cluster.clustering.by])
+    return clusterings.described(space, range(len(mine)), every) if mine else None
+
+
+def catch_up() -> int:
+    """Measure clusters anew that were told by what is there no more. Returns how many."""
+    stale = Cluster.objects.filter(is_stale=True).select_related("clustering").order_by("pk")[:STALE_AT_ONCE]
+    for cluster in stale:
+        with transaction.atomic():
+            Clustering.objects.select_for_update().get(pk=cluster.clustering_id)
+            measure(cluster)
+    return len(stale)
+
+
+def _lock(clustering: Clustering) -> None:
+    """One change at a time, and none before there are clusters."""
+    if Clustering.objects.select_for_update().get(pk=clustering.pk).state != State.SUCCEEDED:
+        raise BadChange("clustering: it has no clusters yet")
+
+
+def _check_at_rest(clusters: Sequence[Cluster]) -> None:
+    if Clustering.objects.filter(within__in=clusters).exclude(state__in=FINISHED).exists():
+        raise BadChange("cluster: it is being taken apart; wait for that, or stop it")
+
+
+def _record(cluster: Cluster, actor: User, action: str, through: str, **data: Any) -> None:
+    record(
+        project=cluster.clustering.project,
+        actor=actor,
+        action=action,
+        subject=f"cluster {cluster.pk} of {cluster.clustering}",
+        through=through,
+        name=cluster.name,
+        **data,
+    )

@@ -1,0 +1,231 @@
+"""Clustering failures: asking for it, what a worker does, and what is written down of a cluster.
+
+What people change in the clusters is in `similar_change.py`, labelling them in `similar_label.py`.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Max, Min, Q, QuerySet
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.core.evidence.similarity import average_linkage as grouping
+from flywheel.core.evidence.similarity import failure_similarity
+from flywheel.core.evidence.similarity.failure_similarity import Space
+from flywheel.failures.buckets import bucket_definitions
+from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
+from flywheel.failures.similar_failures.sketches import failures_of, hold, keep, sketches_of, terms_of, unread
+from flywheel.trajectories.formats.values.hostile_json import text as plain
+from flywheel.trajectories.models import Label, Trajectory
+from flywheel.trajectories.search.query import parse, settled
+
+AT_MOST = 20_000
+"""Failures of one clustering, the newest."""
+READ_AT_ONCE = 200
+NAMED_BY = 12
+"""Members, the most typical, whose words a cluster is told by."""
+LONGEST_CALL = 400
+SEED = 0
+APART: Final[dict[str, float]] = {Fineness.COARSE: 0.65, Fineness.MEDIUM: 0.5, Fineness.FINE: 0.35}
+"""Mean distance of two clusters from which on they stay two."""
+CLOSER = 0.9
+"""A cluster is taken apart where its parts are further apart than this share of its own members' distance."""
+WEIGHTS: Final[dict[str, dict[str, float]]] = {
+    By.BOTH: failure_similarity.WEIGHTS,
+    By.TEXT: failure_similarity.TEXT_ALONE,
+    By.CALLS: failure_similarity.CALLS_ALONE,
+}
+DAYS = (0, 1, 7, 30, 90)
+"""Periods that a clustering may look back; 0 is for everything."""
+
+
+class BadClustering(ValueError):
+    """It cannot be asked for so; the message names the field and what would be right."""
+
+
+# What a person does
+
+
+@transaction.atomic
+def submit(
+    *,
+    project: Project,
+    actor: User,
+    key: uuid.UUID,
+    which: str = Which.BOTH,
+    bucket: str = "",
+    days: int = 0,
+    q: str = "",
+    by: str = By.BOTH,
+    fineness: str = Fineness.MEDIUM,
+    through: str = "",
+) -> Clustering:
+    """Let a worker cluster these failures. The same key again is the same clustering. Raises BadClustering."""
+    for name, value, known in (("which", which, Which), ("by", by, By), ("fineness", fineness, Fineness)):
+        if value not in known.values:
+            raise BadClustering(f"{name}: {value!r} is unknown, one of {', '.join(known.values)} is wanted")
+    if bucket and bucket not in bucket_definitions.every(project):
+        raise BadClustering(
+            f"bucket: {bucket!r} is unknown, one of {', '.join(bucket_definitions.every(project))} is wanted"
+        )
+    if days not in DAYS:
+        raise BadClustering(f"days: one of {', '.join(map(str, DAYS))} is wanted, 0 for everything")
+    if problems := parse(q).problems:
+        raise BadClustering(f"q: {' '.join(problems)}")
+    return _ask(
+        project,
+        actor,
+        key,
+        through,
+        which=which,
+        bucket=bucket,
+        since=timezone.now() - timedelta(days=days) if days else None,
+        q=settled(q),
+        by=by,
+        fineness=fineness,
+    )
+
+
+@transaction.atomic
+def take_apart(*, cluster: Cluster, actor: User, key: uuid.UUID, through: str = "") -> Clustering:
+    """Let a worker cluster the members of this cluster anew, more finely. Raises BadClustering."""
+    whole = cluster.clustering
+    if cluster.is_rest or cluster.size < 3:
+        raise BadClustering("cluster: between three and all of its members would be one cluster")
+    return _ask(whole.project, actor, key, through, within=cluster, by=whole.by, fineness=Fineness.FINE)
+
+
+def _ask(project: Project, actor: User, key: uuid.UUID, through: str, **fields: Any) -> Clustering:
+    newest = Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"]
+    job, is_new = Clustering.submit(key=key, project=project, created_by=actor, up_to=newest, through=through, **fields)
+    if is_new:
+        about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
+        within = {"cluster": fields["within"].pk} if "within" in fields else {}
+        record(
+            project=project,
+            actor=actor,
+            action="failures.take_apart" if within else "failures.cluster",
+            subject=job,
+            through=through,
+            **about,
+            **within,
+        )
+    return job
+
+
+def cancel(*, job: Clustering, actor: User, through: str = "") -> None:
+    """Ask for an end. Raises StaleState when it is over already."""
+    with transaction.atomic():
+        job.cancel()
+        record(project=job.project, actor=actor, action="failures.cancel_clustering", subject=job, through=through)
+
+
+def resume(*, job: Clustering, actor: User, through: str = "") -> None:
+    """Do it again after all; what was read is kept. Raises StaleState."""
+    with transaction.atomic():
+        job.requeue()
+        record(project=job.project, actor=actor, action="failures.resume_clustering", subject=job, through=through)
+
+
+# What a worker does
+
+
+def population(job: Clustering) -> QuerySet[Trajectory]:
+    """What it is about, of what was there when it was asked for."""
+    if job.within_id is not None:
+        members = Member.objects.filter(cluster=job.within_id).values("trajectory")
+        return Trajectory.objects.filter(pk__in=members)
+    rows = failures_of(job.project).filter(pk__lte=job.up_to)
+    confirmed, proposed = Q(label=Label.FAILURE), Q(label="")
+    if job.bucket:
+        confirmed, proposed = confirmed & Q(label_bucket=job.bucket), proposed & Q(proposed_bucket=job.bucket)
+    wanted = {Which.BOTH: confirmed | proposed, Which.CONFIRMED: confirmed, Which.PROPOSED: proposed}
+    rows = rows.filter(wanted[Which(job.which)])
+    if job.since:
+        rows = rows.filter(started_at__gte=job.since)
+    return parse(job.q).apply(rows)
+
+
+def chosen(job: Clustering) -> tuple[list[int], int]:
+    """Keys of the newest `AT_MOST`, in their order, and how many there are in all."""
+    rows = population(job)
+    keys = sorted(rows.order_by("-started_at", "-pk").values_list("pk", flat=True)[:AT_MOST])
+    return keys, len(keys) if len(keys) < AT_MOST else rows.count()
+
+
+def reading(keys: Sequence[int]) -> Iterator[int]:
+    """Keep a sketch of each that has none, a few at a time; yields how many of the keys are done."""
+    for start in range(0, len(keys), READ_AT_ONCE):
+        few = keys[start : start + READ_AT_ONCE]
+        if waiting := unread(few):
+            keep(waiting)
+        yield start + len(few)
+
+
+def compare(job: Clustering, keys: Sequence[int]) -> tuple[list[int], Space]:
+    """The keys of those that could be read, and all of them in one space. None of them is a space of none."""
+    packed: dict[int, dict[str, bytes]] = {}
+    for start in range(0, len(keys), AT_MOST // 10):
+        packed |= sketches_of(keys[start : start + AT_MOST // 10])
+    return list(packed), Space.of(list(packed.values()), WEIGHTS[job.by])
+
+
+def days_of(keys: Sequence[int]) -> dict[str, str]:
+    """The first and the last day on which these began."""
+    rows = Trajectory.objects.filter(pk__in=keys)
+    found = rows.aggregate(first=Min("started_at"), last=Max("started_at"))
+    return {name: moment.astimezone(UTC).date().isoformat() for name, moment in found.items() if moment}
+
+
+def apart(job: Clustering, space: Space) -> float:
+    if job.within_id is None:
+        return APART[job.fineness]
+    cohesion = grouping.measure(space, range(space.rows.shape[0])).cohesion or 0
+    return CLOSER * (1 - cohesion)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A cluster as it will be written: its members with their likeness, and its columns."""
+
+    members: list[tuple[int, float]]
+    columns: dict[str, Any]
+
+
+def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Described:
+    """What the rows at these places have in common. `keys` are those of all rows."""
+    found = grouping.measure(space, places)
+    typical = sorted(range(len(places)), key=lambda at: -found.likeness[at])[:NAMED_BY]
+    names = failure_similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())
+    shared = failure_similarity.telling(found.weights, space, names)
+    columns = {
+        "words": [plain(word)[:120] for word in shared.words],
+        "calls": [plain(call)[:LONGEST_CALL] for call in shared.calls],
+        "cohesion": found.cohesion,
+        "size": len(places),
+        "medoid_id": keys[places[found.medoid]],
+    }
+    return Described([(keys[place], float(found.likeness[at])) for at, place in enumerate(places)], columns)
+
+
+def write(job: Clustering, found: Sequence[Described], alone: Sequence[int]) -> None:
+    """Put the clusters in the place of what an earlier attempt wrote. In a transaction."""
+    job.clusters.all().delete()
+    there = hold([key for each in found for key, _ in each.members] + list(alone))
+    rest = Described([(key, 0.0) for key in alone], {"is_rest": True, "size": len(alone)})
+    members: list[Member] = []
+    for each in [*found, *([rest] if alone else [])]:
+        if each.columns.get("medoid_id") not in there:
+            each.columns.pop("medoid_id", None)
+        cluster = Cluster.objects.create(clustering=job, **each.columns)
+        members += (
+            Member(clustering=job, cluster=cluster, trajectory_id=key, likeness=likeness)
+            for key, likeness in each.members
+            if key in there
+        )
+    Member.objects.bulk_create(members, batch_size=2_000)

@@ -1,0 +1,162 @@
+"""Buckets of a project's own: defined, offered, labelled with, counted in their family, archived."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from flywheel.accounts.models import AuditEntry, Project, User
+from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.environments.recorded_tasks import task_from
+from flywheel.failures.buckets import bucket_counts
+from flywheel.failures.buckets.bucket_definitions import (
+    BadBucket,
+    Wanted,
+    archive,
+    change,
+    define,
+    every,
+    family,
+    name_of,
+    of_project,
+)
+from flywheel.failures.labels.decisions import BadLabel, decide
+from flywheel.failures.models import ProjectBucket
+from flywheel.training.recommend import buckets_of, evidence_of
+from flywheel.trajectories.models import Trajectory
+from tests.conftest import Build, Cast
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+
+RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+REFUND = Wanted("Refund promised", "unsafe_action", "It promises money back that policy does not give.", "o")
+
+
+@pytest.fixture
+def refund(cast: Cast) -> ProjectBucket:
+    return define(project=cast.project, actor=cast.builder, wanted=REFUND)
+
+
+def again(project: Project) -> Project:
+    """As the next request reads it."""
+    return Project.objects.get(pk=project.pk)
+
+
+def test_a_defined_bucket_stands_after_the_built_in_ones(cast: Cast, refund: ProjectBucket) -> None:
+    offered = of_project(again(cast.project))
+    assert list(offered) == [*BUCKETS, "refund_promised"]
+    assert offered["refund_promised"].fix == BUCKETS["unsafe_action"].fix
+    assert list(of_project(cast.elsewhere)) == list(BUCKETS)
+    assert name_of(cast.project, "refund_promised") == "refund promised"
+    assert name_of(cast.elsewhere, "refund_promised") == "refund promised"  # its key, as a stranger would read it
+    assert (family(cast.project, "refund_promised"), family(cast.project, "other")) == ("unsafe_action", "other")
+    assert AuditEntry.objects.get().subject == "bucket refund_promised"
+    assert define(project=cast.project, actor=cast.builder, wanted=Wanted("取消", "other")).key == "bucket_2"
+
+
+def test_names_of_a_page_of_rows_are_one_statement(cast: Cast, refund: ProjectBucket) -> None:
+    project = again(cast.project)
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert [name_of(project, "refund_promised") for _ in range(50)]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"label": " "}, "label: between 1 and 60"),
+        ({"label": "x" * 61}, "label: between 1 and 60"),
+        ({"label": "a\u202eb"}, "label: between 1 and 60 visible"),
+        ({"label": "Wrong Tool", "key": "mine"}, "label: there is a bucket 'Wrong Tool' already"),
+        ({"label": "REFUND PROMISED", "key": "mine"}, "label: there is a bucket"),
+        ({"label": "New one", "key": "wrong_tool"}, "key: 'wrong_tool' is taken"),
+        ({"label": "New one", "key": "refund_promised"}, "key: 'refund_promised' is taken"),
+        ({"label": "None"}, "key: 'none' is taken"),
+        ({"label": "New one", "key": "New-One"}, "key: lower-case letters"),
+        ({"parent": "refund_promised"}, "parent: 'refund_promised' is no built-in bucket"),
+        ({"shortcut": "o"}, "shortcut: o chooses 'Refund promised' already"),
+        ({"shortcut": "p"}, "shortcut: one of a b h"),
+        ({"shortcut": "1"}, "shortcut: one of a b h"),
+        ({"shortcut": "ab"}, "shortcut: one of a b h"),
+        ({"description": "a\0b"}, "description: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_field(
+    cast: Cast, refund: ProjectBucket, fields: dict[str, Any], message: str
+) -> None:
+    key = fields.pop("key", "")
+    wanted = Wanted(**{"label": "Another", "parent": "other", **fields})
+    with pytest.raises(BadBucket) as caught:
+        define(project=cast.project, actor=cast.builder, wanted=wanted, key=key)
+    assert message in str(caught.value)
+
+
+def test_a_change_is_audited_with_what_changed_and_the_same_again_is_none(cast: Cast, refund: ProjectBucket) -> None:
+    changed = Wanted("Money promised", "unsafe_action", REFUND.description, "o")
+    change(bucket=refund, actor=cast.builder, wanted=changed)
+    change(bucket=refund, actor=cast.builder, wanted=changed)
+    entry = AuditEntry.objects.get(action="failures.change_bucket")
+    assert entry.data == {"label": "Money promised"}
+    assert name_of(again(cast.project), "refund_promised") == "money promised"
+
+
+def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build: Build, refund: ProjectBucket) -> None:
+    old, new = build.trajectory(), build.trajectory()
+    decide(trajectory=old, actor=cast.reviewer, bucket="refund_promised")
+    archive(bucket=refund, actor=cast.builder)
+    project = again(cast.project)
+    assert "refund_promised" not in of_project(project)
+    assert every(project)["refund_promised"].is_archived
+    with pytest.raises(BadLabel, match="'refund_promised' is archived, one of format_error"):
+        decide(trajectory=new, actor=cast.reviewer, bucket="refund_promised")
+    decide(trajectory=old, actor=cast.reviewer, bucket="refund_promised", note="still so")
+    other = define(project=cast.project, actor=cast.builder, wanted=REFUND, key="refund")
+    with pytest.raises(BadBucket, match="label: there is a bucket"):
+        archive(bucket=refund, actor=cast.builder, is_archived=False)
+    archive(bucket=other, actor=cast.builder)
+    archive(bucket=refund, actor=cast.builder, is_archived=False)
+    assert "refund_promised" in of_project(again(cast.project))
+
+
+def test_a_label_of_it_becomes_a_task_and_counts_in_its_family(cast: Cast, build: Build, refund: ProjectBucket) -> None:
+    version = build.version()
+    row = build.trajectory(version=version, agent=version.agent, answer="{")
+    failure = decide(trajectory=row, actor=cast.reviewer, bucket="refund_promised", corrected=RIGHT)
+    task, _ = task_from(failure=failure, environment=build.environment(), actor=cast.builder)
+    assert task.bucket == "refund_promised"
+    other = build.trajectory(version=version, agent=version.agent)
+    decide(trajectory=other, actor=cast.reviewer, bucket="unsafe_action")
+    task_set = build.task_set()
+    assert buckets_of(version, task_set) == {"refund_promised": 1, "unsafe_action": 1}
+    assert dict(evidence_of(version, task_set, None).buckets) == {"unsafe_action": 2}
+    project = again(cast.project)
+    found = {
+        count.bucket.key: count for count in bucket_counts.by_bucket(project, bucket_counts.period(project, 14))[0]
+    }
+    assert (found["refund_promised"].confirmed, found["refund_promised"].tasks) == (1, 1)
+
+
+def test_it_is_chosen_by_its_key_in_the_queue_and_named_everywhere(
+    cast: Cast, build: Build, sign_in: SignIn, refund: ProjectBucket
+) -> None:
+    row = build.trajectory()
+    client = sign_in(cast.reviewer)
+    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    assert 'value="refund_promised" data-key="o" data-key-label="Refund promised"' in page
+    sent = {"bucket": "refund_promised", "then": "stay"}
+    assert client.post(f"/p/acme/failures/review/{row.trace_id}/label/", sent).status_code == 302
+    assert Trajectory.objects.get(pk=row.pk).label_bucket == "refund_promised"
+    for path in ("?days=90", "trajectories/", "trajectories/?q=bucket:refund_promised", "failures/"):
+        assert "efund promised" in client.get(f"/p/acme/{path}").content.decode(), path
+    assert "failure refund promised" in client.get(f"/p/acme/trajectories/{row.trace_id}/").content.decode()
+    archive(bucket=refund, actor=cast.builder)
+    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    assert 'value="refund_promised" checked> Refund promised' in page
+    fresh = client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/").content.decode()
+    assert 'value="refund_promised"' not in fresh
