@@ -102,8 +102,8 @@ def _calls(build: Any) -> Make:
 
 def _games(build: Any, project: Any, actor: Any) -> Make:
     from flywheel.core.envs import tictactoe
-    from flywheel.environments import environment_versions
     from flywheel.environments.models import Split, TaskSet, TaskSetMember
+    from flywheel.environments.versions import environment_versions
 
     made = environment_versions.environment(
         project=project, name="bench-games", kind="tictactoe", actor=actor, verifier={"kind": "tictactoe"},
@@ -178,7 +178,7 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     from flywheel.core import envs
     from flywheel.core.envs.kinds import KINDS
     from flywheel.core.envs.policy_rollouts import Sampling, play
-    from flywheel.environments.task_rows import core_task
+    from flywheel.environments.tasks.task_rows import core_task
     from flywheel.evals.submission import attempt_seed
     from workers.jobs import eval_runs
     from workers.judging import attempt_verdicts

@@ -120,7 +120,7 @@ def _start_anew_after_a_kill(sender: Any, **_: Any) -> None:
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _say_what_the_sandbox_has_here(sender: Any, **_: Any) -> None:
     """Untrusted code runs on this machine, so it is this one whose layers are tried, and not the web's."""
-    from flywheel.environments.sandbox import keep
+    from flywheel.environments.sandbox_machines import keep
     from workers.sandbox import host
     from workers.sandbox.report import report
 

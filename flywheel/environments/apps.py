@@ -5,4 +5,4 @@ class EnvironmentsConfig(AppConfig):
     name = "flywheel.environments"
 
     def ready(self) -> None:
-        from flywheel.environments import bulk  # noqa: F401  registers its bulk action
+        from flywheel.environments.tasks import bulk_tasks  # noqa: F401  registers its bulk action

@@ -1,23 +1,16 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.environments import (
-    export_views,
-    generate_views,
-    import_views,
-    offer_views,
-    play_views,
-    sandbox_views,
-    task_set_views,
-    task_views,
-    variant_views,
-    verifier_views,
-    views,
-)
+from flywheel.environments.pages import sandbox_views
+from flywheel.environments.pages.environments import environment_views, generation_views
+from flywheel.environments.pages.playground import play_views
+from flywheel.environments.pages.task_sets import export_views, task_set_views
+from flywheel.environments.pages.tasks import import_views, offer_views, task_views, variant_views
+from flywheel.environments.pages.verifier_editor import verifier_views
 
 app_name = "environments"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
-    path("new/", views.create, name="create"),
+    path("", environment_views.index, name="index"),
+    path("new/", environment_views.create, name="create"),
     path("sandbox/", sandbox_views.sandbox, name="sandbox"),
     path("sets/<slug:name>/<int:version>/", task_set_views.task_set, name="task_set"),
     path("sets/<slug:name>/<int:version>/export/", export_views.download, name="export"),
@@ -25,24 +18,24 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("of/<str:trace_id>/", offer_views.offer, name="make"),
     path("of/<str:trace_id>/make/", offer_views.make_task, name="make_task"),
     # /e/<name>/
-    path("e/<slug:name>/", views.environment, name="environment"),
-    path("e/<slug:name>/versions/", views.make_version, name="make_version"),
-    path("e/<slug:name>/versions/<int:of_version>/setting/", views.setting, name="setting"),
+    path("e/<slug:name>/", environment_views.environment, name="environment"),
+    path("e/<slug:name>/versions/", environment_views.make_version, name="make_version"),
+    path("e/<slug:name>/versions/<int:of_version>/setting/", environment_views.setting, name="setting"),
     path("e/<slug:name>/verifier/", verifier_views.verifier, name="verifier"),
     path("e/<slug:name>/prove/", verifier_views.prove, name="prove"),
     path("trials/<int:trial>/", verifier_views.trial, name="trial"),
     path("trials/<int:trial>/stop/", verifier_views.stop_trial, name="stop_trial"),
     path("provings/<int:proving>/stop/", verifier_views.stop_proving, name="stop_proving"),
     path("provings/<int:proving>/live/", verifier_views.proving_live, name="proving_live"),
-    path("e/<slug:name>/make-all/", views.make_all, name="make_all"),
+    path("e/<slug:name>/make-all/", environment_views.make_all, name="make_all"),
     path("e/<slug:name>/import/", import_views.choose, name="import_tasks"),
     path("e/<slug:name>/import/<str:token>/", import_views.look_at, name="look_at_tasks"),
     path("e/<slug:name>/import/<str:token>/discard/", import_views.discard, name="discard_tasks"),
-    path("e/<slug:name>/generate/", generate_views.start, name="generate"),
-    path("generations/<int:pk>/live/", generate_views.live, name="generation_live"),
-    path("generations/<int:pk>/cancel/", generate_views.cancel, name="cancel_generation"),
-    path("generations/<int:pk>/resume/", generate_views.resume, name="resume_generation"),
-    path("e/<slug:name>/freeze/", views.freeze, name="freeze"),
+    path("e/<slug:name>/generate/", generation_views.start, name="generate"),
+    path("generations/<int:pk>/live/", generation_views.live, name="generation_live"),
+    path("generations/<int:pk>/cancel/", generation_views.cancel, name="cancel_generation"),
+    path("generations/<int:pk>/resume/", generation_views.resume, name="resume_generation"),
+    path("e/<slug:name>/freeze/", environment_views.freeze, name="freeze"),
     path("e/<slug:name>/tasks/<int:number>/", task_views.task, name="task"),
     path("e/<slug:name>/play/", play_views.start_any, name="play_any"),
     path("e/<slug:name>/tasks/<int:number>/play/", play_views.start, name="start_play"),

@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce
 from flywheel.agents.models import Version
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import UNJUDGED
-from flywheel.environments import judges
+from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 
 CHUNK: Final = 16
@@ -49,7 +49,7 @@ def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any
     if "usd" in found and not all(version.endpoint.get(name) is not None for name in ("price_in", "price_out")):
         problem = f"{version} does not name both prices, so nobody knows what it costs; limit tokens or minutes"
         raise BadBudget("usd", problem)
-    if "usd" in found and (problem := judges.unpriced(version.agent.project, verifier)):
+    if "usd" in found and (problem := judge_endpoints.unpriced(version.agent.project, verifier)):
         raise BadBudget("usd", f"{problem}; or limit tokens or minutes")
     return found
 

@@ -8,8 +8,8 @@ from django.db import transaction
 
 from flywheel.core.evidence.statistics.arm_comparison import compare
 from flywheel.edge.jobs import State
-from flywheel.environments import leaks
 from flywheel.environments.models import MEASURED, Split
+from flywheel.environments.task_sets import leaks
 from flywheel.evals import apart
 from flywheel.evals.models import Comparison, EvalRun
 from flywheel.evals.run_summaries import bucket_of, rows_of

@@ -9,8 +9,8 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.paging import BadCursor
-from flywheel.environments import leaks
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import leaks
 from flywheel.evals import apart
 from flywheel.evals import grid as grids
 

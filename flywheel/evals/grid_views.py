@@ -8,8 +8,9 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.paging import BadCursor
-from flywheel.environments import leaks, ledger
+from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import leaks
 from flywheel.evals import apart
 from flywheel.evals import grid as grids
 from flywheel.evals.compare import doubts

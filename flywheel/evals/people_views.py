@@ -6,8 +6,8 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments.environment_versions import latest
 from flywheel.environments.models import Environment
+from flywheel.environments.versions.environment_versions import latest
 from flywheel.evals.people import agreements, note_looks
 
 

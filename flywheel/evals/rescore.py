@@ -18,7 +18,7 @@ from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import EnvironmentVersion, Split
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
 from flywheel.evals.void import void_of
 from flywheel.trajectories.store.stored_traces import traces_of

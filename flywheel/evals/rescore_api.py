@@ -13,8 +13,8 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
-from flywheel.environments.environment_versions import CannotMake, latest
 from flywheel.environments.models import Environment, EnvironmentVersion
+from flywheel.environments.versions.environment_versions import CannotMake, latest
 from flywheel.evals import rescore as verbs
 from flywheel.evals.models import EvalRun, Rescore, Rescored
 from flywheel.evals.people import Agreement, Both, agreements, note_looks

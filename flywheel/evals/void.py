@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from flywheel.core.verifiers import Verdict
-from flywheel.environments.judges import is_touched, voided
+from flywheel.environments.proofs.judge_endpoints import is_touched, voided
 from flywheel.evals.models import Result
 from flywheel.trajectories.models import Trajectory
 

@@ -14,9 +14,9 @@ from flywheel.agents.models import Agent
 from flywheel.agents.references import UnknownReference
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
-from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
-from flywheel.environments.suites import BadSuite, ChangedMeanwhile
+from flywheel.environments.task_sets import suite_definitions as definitions
+from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile
 from flywheel.evals.refs import find_task_set
 from flywheel.evals.submission import CannotEvaluate
 from flywheel.promotions import suites

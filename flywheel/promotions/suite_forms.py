@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from flywheel.environments.models import Suite, TaskSet
-from flywheel.environments.suites import DEFAULT_MARGIN, MAX_SAMPLES
+from flywheel.environments.task_sets.suite_definitions import DEFAULT_MARGIN, MAX_SAMPLES
 
 SAFETY_RULES = [rule for rule in Suite.Rule.choices if rule[0] != Suite.Rule.MEAN]
 

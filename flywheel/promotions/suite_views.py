@@ -10,9 +10,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
 from flywheel.edge.jobs import StaleState
-from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite, TaskSet
-from flywheel.environments.suites import BadSuite
+from flywheel.environments.task_sets import suite_definitions as definitions
+from flywheel.environments.task_sets.suite_definitions import BadSuite
 from flywheel.evals.models import EvalRun
 from flywheel.evals.submission import CannotEvaluate
 from flywheel.promotions import suites

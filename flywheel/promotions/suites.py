@@ -19,8 +19,8 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
-from flywheel.environments import suites as definitions
 from flywheel.environments.models import Suite
+from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.evals import apart
 from flywheel.evals import suites as evals
 from flywheel.evals.compare import CannotCompare, comparison

@@ -20,9 +20,9 @@ from django.core.files.storage import default_storage
 
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import METHOD, Item, Report, check, item_of_row, item_of_task
-from flywheel.environments.leaks import line_of
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.task_sets.leaks import line_of
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 
 AT_ONCE = 3_000

@@ -26,10 +26,10 @@ from flywheel.core.errors import FieldError
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
-from flywheel.environments.environment_versions import CannotMake, check_name
-from flywheel.environments.frozen_sets import refuse_overlap
 from flywheel.environments.models import Split, Task, TaskSet
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.task_sets.frozen_sets import refuse_overlap
+from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_versions import CannotMake, check_name
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination
 from flywheel.training.models import Dataset

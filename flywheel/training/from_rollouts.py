@@ -16,7 +16,7 @@ from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
 from flywheel.environments.models import Task
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination, dataset
 from flywheel.training.choice import Choice

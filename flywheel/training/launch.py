@@ -12,8 +12,8 @@ from flywheel.core import recipes
 from flywheel.core.digests import digest
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
-from flywheel.environments import suites
 from flywheel.environments.models import TaskSet
+from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination, reward
 from flywheel.training import dataset as datasets
@@ -221,7 +221,7 @@ def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) ->
     for field, each in (("dataset", dataset), *(("base", earlier) for earlier in contamination.datasets_of(base))):
         if problem := contamination.refusal(contamination.checked(each, task_set), task_set):
             raise CannotLaunch(field, f"{problem}; the data is {each}")
-    for suite in suites.present(base.agent):
+    for suite in suite_definitions.present(base.agent):
         if problem := contamination.suite_refusal(contamination.checked(dataset, suite.task_set), suite):
             raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
 

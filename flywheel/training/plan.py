@@ -15,8 +15,8 @@ from flywheel.core.evidence.statistics.estimates import Variance, minimum_detect
 from flywheel.core.evidence.statistics.eval_metrics import Row, clusters_of, task_samples
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
-from flywheel.environments import suites
 from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.evals.run_summaries import rows_of
 from flywheel.training import contamination
@@ -95,7 +95,7 @@ def data_of(
 
 def _guarded(found: Mapping[TaskSet, Report], baseline: EvalRun | None) -> str:
     """What the data has of a regression suite of the agent that learns from it."""
-    guards = suites.present(baseline.version.agent) if baseline else ()
+    guards = suite_definitions.present(baseline.version.agent) if baseline else ()
     said = [contamination.suite_refusal(found[suite.task_set], suite) for suite in guards]
     return next(filter(None, said), "")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from flywheel.agents.models import Version
 from flywheel.core.recipes import REINFORCED
-from flywheel.environments.leaks import line_of
 from flywheel.environments.models import TaskSet
+from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
 from flywheel.evals.solved import unlearnable
 from flywheel.evals.standing import Judged, Standing, runs_of, standing, told

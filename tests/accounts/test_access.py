@@ -20,8 +20,8 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
 from flywheel.environments.models import Generation, Proving, Trial
-from flywheel.environments.play import start as start_play
-from flywheel.environments.suites import put as put_suite
+from flywheel.environments.playground.episode_moves import start as start_play
+from flywheel.environments.task_sets.suite_definitions import put as put_suite
 from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
 from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem

@@ -10,9 +10,9 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.core.envs.kinds import KINDS
-from flywheel.environments import play as verbs
-from flywheel.environments.environment_versions import environment
 from flywheel.environments.models import Play, Split, Task
+from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.versions.environment_versions import environment
 from tests.browser.browse import NARROW, Tab
 
 PASSWORD = "correct horse battery"

@@ -5,7 +5,7 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Project, Role, User
-from flywheel.environments import sandbox
+from flywheel.environments import sandbox_machines
 from tests.browser.browse import NARROW, WIDE, Tab
 from workers.sandbox.host import GETTING
 from workers.sandbox.report import PROBES
@@ -23,9 +23,9 @@ def test_a_builder_sees_what_each_machine_has_and_how_to_get_the_rest(
     Membership.objects.create(user=builder, project=project, role=Role.BUILDER)
     layers = [{"name": n, "state": "on", "stops": p.stops, "found": p.good, "getting": ""} for n, p in PROBES.items()]
     whole = {"layers": layers, "runs": True, "machine": "Linux 6.12, as an ordinary user", "seconds_a_call": 0.02}
-    sandbox.keep("worker-1", whole)
+    sandbox_machines.keep("worker-1", whole)
     lacking = {**layers[3], "state": "missing", "found": "Function not implemented", "getting": GETTING["landlock"]}
-    sandbox.keep("worker-2", {**whole, "layers": [*layers[:3], lacking, layers[4]], "runs": False})
+    sandbox_machines.keep("worker-2", {**whole, "layers": [*layers[:3], lacking, layers[4]], "runs": False})
 
     tab = Tab(browser, live_server.url)
     tab.sign_in("bo", PASSWORD)

@@ -10,8 +10,9 @@ from django.urls import reverse
 
 from flywheel.accounts.models import User
 from flywheel.edge.jobs import State
-from flywheel.environments import ledger, trials
+from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSetMember
+from flywheel.environments.versions import trials
 from flywheel.evals.models import EvalRun
 from flywheel.evals.rollout_looks import note_look
 from tests.conftest import Build, Cast

@@ -10,8 +10,8 @@ from django.urls import reverse
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import State
-from flywheel.environments import environment_versions
 from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.versions import environment_versions
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
 from tests.conftest import SYSTEM, TOOLS, Build, Cast

@@ -8,7 +8,7 @@ import pytest
 from flywheel.core.envs.policy_rollouts import ChatResponse, Rollout
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Verdict, unscored
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals import results
 from flywheel.evals.budget import of_policy
 from tests.conftest import Build

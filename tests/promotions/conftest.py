@@ -7,7 +7,7 @@ from django.utils import timezone
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite, TaskSet
-from flywheel.environments.suites import put
+from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.run_summaries import summary_of
 from flywheel.promotions.models import Candidate

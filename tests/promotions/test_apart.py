@@ -10,7 +10,7 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Split
-from flywheel.environments.suites import put
+from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate

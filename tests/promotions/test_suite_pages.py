@@ -13,7 +13,7 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Suite
-from flywheel.environments.suites import put
+from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.propose import propose

@@ -11,7 +11,7 @@ from flywheel.agents.models import Agent
 from flywheel.core.evidence.contamination import METHOD
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Suite
-from flywheel.environments.suites import put, retire
+from flywheel.environments.task_sets.suite_definitions import put, retire
 from flywheel.evals import suites as evals
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.submission import CannotEvaluate, resume

@@ -21,7 +21,7 @@ from flywheel.core.envs import build as build_env
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
-from flywheel.environments import environment_versions
+from flywheel.environments.versions import environment_versions
 from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.submission import CannotEvaluate

@@ -79,10 +79,10 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.accounts.models import Project
     from flywheel.agents import artifacts
     from flywheel.agents.registration import make_agent, make_version
-    from flywheel.environments import generate as tasks
-    from flywheel.environments.environment_versions import environment
-    from flywheel.environments.frozen_sets import freeze
     from flywheel.environments.models import Split
+    from flywheel.environments.task_sets.frozen_sets import freeze
+    from flywheel.environments.tasks import seeded_tasks as tasks
+    from flywheel.environments.versions.environment_versions import environment
     from flywheel.evals.reward_audit import override
     from flywheel.training import from_rollouts, reward
     from flywheel.training.choice import read

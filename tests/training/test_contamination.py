@@ -8,7 +8,7 @@ from django.db import DatabaseError, transaction
 from flywheel.agents.models import Artifact
 from flywheel.core.evidence.contamination import Item, check
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
-from flywheel.environments.suites import put, retire
+from flywheel.environments.task_sets.suite_definitions import put, retire
 from flywheel.training import contamination
 from flywheel.training.dataset import build
 from flywheel.training.launch import CannotLaunch

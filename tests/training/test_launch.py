@@ -10,8 +10,8 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Artifact
 from flywheel.core.envs import tictactoe
 from flywheel.edge.jobs import StaleState, State
-from flywheel.environments import environment_versions
 from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.environments.versions import environment_versions
 from flywheel.training import dataset
 from flywheel.training.launch import CannotLaunch, cancel, launch, resume
 from flywheel.training.mix import mix

@@ -31,7 +31,7 @@ from flywheel.core.verifiers import CAUSES, Verdict
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Opening, Split, Task
-from flywheel.environments.task_rows import core_task
+from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals import budget, results
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun

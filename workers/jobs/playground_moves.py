@@ -6,8 +6,8 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import Lease, State
-from flywheel.environments import play as verbs
 from flywheel.environments.models import Play, PlayTurn
+from flywheel.environments.playground import episode_moves as verbs
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.eval_runs import open_version
 from workers.judging import project_judges

@@ -1,10 +1,11 @@
 """Making tasks out of a seed: the worker's side of `environments.generate`."""
 
 from flywheel.edge.jobs import Lease, State
-from flywheel.environments import generate, proving
-from flywheel.environments.environment_versions import latest
-from flywheel.environments.judges import void_since
 from flywheel.environments.models import Generation
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs.judge_endpoints import void_since
+from flywheel.environments.tasks import seeded_tasks
+from flywheel.environments.versions.environment_versions import latest
 from workers.judging import project_judges
 from workers.judging.llm_judge import JudgeError
 
@@ -21,15 +22,15 @@ def make_tasks(lease: Lease) -> None:
     if problem := void_since(version):
         raise JudgeError(problem, "canary")
     runners = project_judges.runners(job.environment.project, version.verifier)
-    for tasks in generate.parts(job, AT_ONCE, runners):
+    for tasks in seeded_tasks.parts(job, AT_ONCE, runners):
         if lease.cancelled:
             lease.finish(State.CANCELLED)
             return
         with lease.guard():
-            made += generate.keep(job, tasks)
+            made += seeded_tasks.keep(job, tasks)
             done += len(tasks)
             lease.update(done=done, made=made)
         if void := project_judges.void_of(runners):
-            proving.take_back(job.environment, version, void)
+            proof_jobs.take_back(job.environment, version, void)
             raise JudgeError("; ".join(void.values()), "canary")
     lease.finish(State.SUCCEEDED)

@@ -2,10 +2,10 @@
 
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import Lease, State
-from flywheel.environments import proving
-from flywheel.environments.judges import void_since
 from flywheel.environments.models import EnvironmentVersion, Proving
-from flywheel.environments.prove import common_wrong
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs.judge_endpoints import void_since
+from flywheel.environments.proofs.red_green_proof import common_wrong
 from workers.judging import project_judges
 from workers.judging.llm_judge import JudgeError
 
@@ -21,13 +21,13 @@ def prove_tasks(lease: Lease) -> None:
             common = common_wrong(environment, version)
             if problem := void_since(version):
                 raise JudgeError(problem, "canary")
-        lease.progress(done, done + proving.waiting(environment, version).count())
+        lease.progress(done, done + proof_jobs.waiting(environment, version).count())
         if lease.cancelled:
             lease.finish(State.CANCELLED)
             return
-        proved = proving.prove_some(environment, version, runners, common)
+        proved = proof_jobs.prove_some(environment, version, runners, common)
         if void := project_judges.void_of(runners):
-            proving.take_back(environment, version, void)
+            proof_jobs.take_back(environment, version, void)
             raise JudgeError("; ".join(void.values()), "canary")
         if not proved:
             return

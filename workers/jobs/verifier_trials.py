@@ -1,8 +1,8 @@
 """Trying a verifier on examples: the worker's side of `environments.trials`."""
 
 from flywheel.edge.jobs import Lease, State
-from flywheel.environments import trials
 from flywheel.environments.models import Trial
+from flywheel.environments.versions import trials
 from workers.judging import project_judges
 
 

@@ -12,7 +12,7 @@ from flywheel.accounts.models import Project
 from flywheel.core.envs import Environment, Task
 from flywheel.core.verifiers import Runners, Verdict, rubric
 from flywheel.edge.jobs import Lease
-from flywheel.environments import judges
+from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.void import unscore
 from workers.gym_sessions import Gym
 from workers.judging import attempt_verdicts
@@ -25,7 +25,9 @@ def judge_of(
     """The judges of a verifier for one run. `report` is what an earlier owner of the run has left. One that does not
     remember knows nothing of other runs, and needs no database once it is made."""
     names = {digest: part.name for digest, part in rubric.judges(verifier).items()}
-    return Judge(judges.endpoints(project), names, report, judges.Memory(project) if remembers else None)
+    return Judge(
+        judge_endpoints.endpoints(project), names, report, judge_endpoints.Memory(project) if remembers else None
+    )
 
 
 def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Runners:
@@ -61,7 +63,7 @@ def refuse(env: Environment) -> None:
 def settled(env: Environment, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts as they may be kept: without what a void judge said."""
     judge = attempt_verdicts.judge_of(env)
-    return list(verdicts) if judge is None else [judges.voided(verdict, judge.void) for verdict in verdicts]
+    return list(verdicts) if judge is None else [judge_endpoints.voided(verdict, judge.void) for verdict in verdicts]
 
 
 def note(lease: Lease, env: Environment) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.gym_http import Server
-from flywheel.environments.export import CannotExport, chosen, exported, find, left, splits_of
-from flywheel.environments.judges import void_since
+from flywheel.environments.exchange.environment_packages import CannotExport, chosen, exported, find, left, splits_of
 from flywheel.environments.models import TaskSet
+from flywheel.environments.proofs.judge_endpoints import void_since
 from workers.judging import attempt_verdicts, project_judges
 from workers.judging.llm_judge import JudgeError
 

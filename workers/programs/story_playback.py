@@ -24,11 +24,11 @@ from flywheel.core.evidence.reward_audit_rule import LEAST
 from flywheel.core.traces import Trace
 from flywheel.core.traces import tools as tooling
 from flywheel.edge.jobs import Job, State
-from flywheel.environments import suites
-from flywheel.environments.environment_versions import CannotMake, environment_version
-from flywheel.environments.frozen_sets import freeze
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
-from flywheel.environments.recorded_tasks import task_from
+from flywheel.environments.task_sets import suite_definitions
+from flywheel.environments.task_sets.frozen_sets import freeze
+from flywheel.environments.tasks.recorded_tasks import task_from
+from flywheel.environments.versions.environment_versions import CannotMake, environment_version
 from flywheel.evals import reward_audit, submission
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.failures.labels.decisions import decide
@@ -251,7 +251,7 @@ def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
             tasks=tasks[:GUARDED],
             through=THROUGH,
         )
-        suite, _ = suites.put(agent=agent, actor=actor, name=name, task_set=frozen, through=THROUGH, **rule)
+        suite, _ = suite_definitions.put(agent=agent, actor=actor, name=name, task_set=frozen, through=THROUGH, **rule)
         made.append(suite)
     return made
 

@@ -5,7 +5,7 @@ from ninja import Router, Schema
 
 from flywheel.accounts.access import Key
 from flywheel.accounts.models import Scope
-from flywheel.environments import leaks
+from flywheel.environments.task_sets import leaks
 from flywheel.training import contamination
 from flywheel.training.api.references import LIST_MAX, dataset_of, task_set_of
 

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments import leaks
+from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import EvalRun
 from flywheel.training import contamination, dataset, mix, show
 from flywheel.training.models import Dataset

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.models import AuditEntry, Project, User
 from flywheel.core.detectors.standard_buckets import BUCKETS
-from flywheel.environments.recorded_tasks import task_from
+from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.failures.buckets import bucket_counts
 from flywheel.failures.buckets.bucket_definitions import (
     BadBucket,

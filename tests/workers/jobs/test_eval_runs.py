@@ -22,8 +22,8 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
-from flywheel.environments.leaks import trained_on
 from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
+from flywheel.environments.task_sets.leaks import trained_on
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.rescore import CannotRescore

@@ -3,7 +3,7 @@
 import pytest
 
 from flywheel.core.envs.policy_rollouts import ChatResponse
-from flywheel.environments.suites import put
+from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.promotions.promote import make_first, promote
 from flywheel.promotions.propose import propose
 from flywheel.promotions.suites import standings_of

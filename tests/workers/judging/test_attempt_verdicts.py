@@ -18,9 +18,11 @@ from flywheel.core.traces import Message
 from flywheel.core.traces.tools import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.edge.jobs import Job, State
-from flywheel.environments import environment_versions, frozen_sets, proving, trials
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task, Trial
-from flywheel.environments.prove import prove
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs.red_green_proof import prove
+from flywheel.environments.task_sets import frozen_sets
+from flywheel.environments.versions import environment_versions, trials
 from flywheel.evals import rescore
 from flywheel.evals.models import EvalRun, Rescore
 from tests.conftest import SYSTEM, TOOLS, Build
@@ -151,7 +153,7 @@ def test_tasks_wait_unproved_until_a_worker_has_proved_them(build: Build) -> Non
     with pytest.raises(environment_versions.CannotMake, match="2 tasks wait for a worker to prove them under mail@2"):
         frozen_sets.freeze(environment=environment, name="set", actor=build.cast.builder)
     job = Proving.objects.get()
-    assert proving.ask(environment, build.cast.builder) == job, "one job is enough for all that waits"
+    assert proof_jobs.ask(environment, build.cast.builder) == job, "one job is enough for all that waits"
     carry_out(job)
     good.refresh_from_db()
     loose.refresh_from_db()

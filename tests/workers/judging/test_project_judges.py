@@ -15,8 +15,9 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.evidence.statistics.estimates import cohen_kappa
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import Job, StaleState, State
-from flywheel.environments import environment_versions, proving, trials
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.versions import environment_versions, trials
 from flywheel.evals import compare, rescore, submission
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.people import agreements
@@ -286,7 +287,7 @@ def test_a_canary_takes_back_the_proofs_too(build: Build, server: JudgeServer, m
         task.refresh_from_db()
         assert not task.is_proved
         assert not [check for check in task.proof["checks"] if check["parts"].get("right") is not None]
-    assert not proving.waiting(version.environment, version).exists()
+    assert not proof_jobs.waiting(version.environment, version).exists()
 
 
 @pytest.mark.parametrize("is_void", [False, True])

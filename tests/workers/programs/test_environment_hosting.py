@@ -25,9 +25,10 @@ from flywheel.core.interop import gym_server
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.openai_messages import items
 from flywheel.core.traces.tools import call_text
-from flywheel.environments import environment_versions, ledger
-from flywheel.environments.export import CannotExport
+from flywheel.environments import ledger
+from flywheel.environments.exchange.environment_packages import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
+from flywheel.environments.versions import environment_versions
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.interop.test_gym import Caller
 from tests.worker import database_url

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.models import Project
-from flywheel.environments.export import FORMATS, CannotExport, chosen, find, take, write
+from flywheel.environments.exchange.environment_packages import FORMATS, CannotExport, chosen, find, take, write
 
 
 class Command(BaseCommand):

@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.models import Project
-from flywheel.environments.environment_versions import CannotMake
-from flywheel.environments.import_tasks import import_tasks
+from flywheel.environments.exchange.task_files import import_tasks
+from flywheel.environments.versions.environment_versions import CannotMake
 
 
 class Command(BaseCommand):

@@ -9,9 +9,9 @@ from django.db import transaction
 from flywheel.accounts.models import Project, User
 from flywheel.core.envs.workplace import workbench
 from flywheel.core.verifiers import VerifierError
-from flywheel.environments.environment_versions import CannotMake, environment
-from flywheel.environments.import_tasks import Taken, import_tasks
+from flywheel.environments.exchange.task_files import Taken, import_tasks
 from flywheel.environments.models import Environment
+from flywheel.environments.versions.environment_versions import CannotMake, environment
 
 KIND = "workplace"
 THROUGH = "manage.py import_workbench"

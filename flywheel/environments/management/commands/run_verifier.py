@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from flywheel.environments.sandbox import SandboxError, score
+from flywheel.environments.sandbox_machines import SandboxError, score
 
 
 class Command(BaseCommand):

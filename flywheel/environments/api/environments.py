@@ -1,0 +1,221 @@
+"""Environments for programs: their settings, their versions, how many tasks they have."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Prefetch
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
+from flywheel.core.verifiers import VerifierError
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.environments import task_statistics
+from flywheel.environments.models import Environment, EnvironmentVersion
+from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_versions import CannotMake
+
+router = Router(tags=["environments"])
+_COUNTED = ("train", "held_out", "sealed", "set_aside", "proved", "total")
+
+
+class Paged(Schema):
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class EnvironmentVersionOut(Schema):
+    number: int
+    config: dict[str, Any]
+    verifier: dict[str, Any]
+    digest: str
+    verifier_digest: str
+    created_at: datetime
+
+
+class EnvironmentOut(Schema):
+    name: str
+    kind: str
+    description: str
+    agent: str | None
+    held_out_share: float
+    sealed_share: float
+    """Of all sources, out of those held out."""
+    reserved_slices: list[str]
+    created_at: datetime
+    tasks: dict[str, int]
+    latest: EnvironmentVersionOut | None
+
+    @staticmethod
+    def resolve_agent(row: Environment) -> str | None:
+        return row.agent.name if row.agent else None
+
+    @staticmethod
+    def resolve_tasks(row: Environment) -> dict[str, int]:
+        return {name: getattr(row, name, 0) for name in _COUNTED}
+
+    @staticmethod
+    def resolve_latest(row: Environment) -> EnvironmentVersion | None:
+        known: list[EnvironmentVersion] | None = getattr(row, "newest", None)
+        return row.versions.order_by("-number").first() if known is None else next(iter(known), None)
+
+
+class EnvironmentPage(Schema):
+    items: list[EnvironmentOut]
+    next: str | None
+
+
+class EnvironmentIn(Schema):
+    name: str
+    version: str = ""
+    """`agent@number`, whose tools and system prompt are copied and whose agent's failures become tasks."""
+    kind: str = "tool_call"
+    config: dict[str, Any] = {}
+    """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
+    "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
+    held_out_share: float = 0.4
+    sealed_share: float | None = None
+    """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks
+    them. A quarter of the held-out share when left out, unless everything is held out; 0 for none."""
+    reserved_slices: list[str] = []
+    description: str = ""
+    weights: dict[str, float] | None = None
+    """Of the verifier's parts; the kind's own when left out."""
+    verifier: dict[str, Any] | None = None
+    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
+
+
+class VersionIn(Schema):
+    """What is left out stays as it is in the newest version."""
+
+    config: dict[str, Any] | None = None
+    """All settings; of a kind that makes its own tasks."""
+    system_prompt: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    weights: dict[str, float] | None = None
+    """Of the parts of the kind's own verifier."""
+    verifier: dict[str, Any] | None = None
+    """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
+
+
+@router.get("/environments", response=EnvironmentPage, auth=Key(Scope.READ), operation_id="list_environments")
+def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+    rows = task_statistics.counts(Environment.objects.filter(project=keyed(request).project).select_related("agent"))
+    newest = EnvironmentVersion.objects.order_by("environment", "-number").distinct("environment")
+    return page_of(rows.prefetch_related(Prefetch("versions", newest, to_attr="newest")), asked)
+
+
+@router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
+def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
+    """A new environment with its first version. The shares and the reserved slices never change."""
+    project = keyed(request).project
+    _refuse_attaching(request, wanted.kind)
+    config, agent = wanted.config, None
+    verifier: dict[str, Any] = {"kind": wanted.kind}
+    try:
+        if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
+            version = find_version(project, wanted.version)
+            config, agent = {"system_prompt": version.system_prompt, "tools": version.tools}, version.agent
+            verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
+        elif wanted.weights is not None:
+            verifier |= {"weights": wanted.weights}
+        verifier = wanted.verifier or verifier
+        made = environment_versions.environment(
+            project=project,
+            name=wanted.name,
+            actor=keyed(request).actor,
+            kind=wanted.kind,
+            agent=agent,
+            config=config,
+            verifier=verifier,
+            held_out_share=wanted.held_out_share,
+            sealed_share=_sealed_share(wanted),
+            reserved_slices=wanted.reserved_slices,
+            description=wanted.description,
+            through=keyed(request).through,
+        )
+    except UnknownReference as error:
+        raise HttpError(422, f"version: {error}") from None
+    except (CannotMake, VerifierError) as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201, made)
+
+
+def _sealed_share(wanted: EnvironmentIn) -> float:
+    if wanted.sealed_share is None:
+        is_external = wanted.kind in KINDS and KINDS[wanted.kind].is_external
+        return 0 if is_external or wanted.held_out_share == 1 else wanted.held_out_share / 4
+    return wanted.sealed_share
+
+
+@router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ), operation_id="get_environment")
+def get_environment(request: HttpRequest, name: str) -> Environment:
+    row = find_environment(request, name)
+    return task_statistics.counts(Environment.objects.filter(pk=row.pk)).select_related("agent").get()
+
+
+@router.post(
+    "/environments/{name}/versions",
+    response={201: EnvironmentVersionOut},
+    auth=Key(Scope.BUILD),
+    operation_id="make_environment_version",
+)
+def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> Status[EnvironmentVersion]:
+    """The next version; the newest when nothing changes. Every task is proved again under it."""
+    row = find_environment(request, name)
+    _refuse_attaching(request, row.kind)
+    newest = row.versions.order_by("-number").first()
+    config = dict(newest.config) if newest else {}
+    verifier = dict(newest.verifier) if newest else {"kind": row.kind}
+    if wanted.config is not None:
+        config = wanted.config
+    if wanted.system_prompt is not None:
+        config["system_prompt"] = wanted.system_prompt
+    if wanted.tools is not None:
+        config["tools"] = wanted.tools
+    if wanted.verifier is not None:
+        verifier = wanted.verifier
+    elif wanted.weights is not None:
+        verifier["weights"] = wanted.weights
+    try:
+        made = environment_versions.environment_version(
+            environment=row,
+            actor=keyed(request).actor,
+            config=config,
+            verifier=verifier,
+            through=keyed(request).through,
+        )
+    except VerifierError as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201, made)
+
+
+def _refuse_attaching(request: HttpRequest, kind: str) -> None:
+    """To whose server this installation talks, an admin says, with a key that may."""
+    asked = keyed(request)
+    if kind not in KINDS or not KINDS[kind].is_external:
+        return
+    if Scope.ADMIN not in asked.key.scopes or not environment_versions.may_attach(asked.project, asked.actor):
+        raise HttpError(403, "only an admin attaches a server: a key with the scope 'admin' too is wanted")
+
+
+def find_environment(request: HttpRequest, name: str) -> Environment:
+    """The environment of the key's project, or 404."""
+    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
+    if row is None:
+        raise HttpError(404, f"there is no environment {name[:100]!r}")
+    return row
+
+
+def page_of(rows: Any, asked: Paged) -> dict[str, Any]:
+    """The rows from the cursor on; 400 for a cursor that is none."""
+    try:
+        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    return {"items": page.items, "next": page.next_cursor or None}

@@ -1,0 +1,44 @@
+"""For programs: what the machines of the workers offer for code that nobody vouches for."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+
+from flywheel.accounts.access import Key
+from flywheel.accounts.models import Scope
+from flywheel.environments.sandbox_machines import machines
+
+router = Router(tags=["environments"])
+
+
+class LayerOut(Schema):
+    name: str
+    state: str
+    """`on`, `missing`, `given up` by the operator, or `not needed`."""
+    stops: str
+    found: str
+    getting: str
+
+
+class MachineOut(Schema):
+    host: str
+    at: datetime
+    is_fresh: bool
+    runs: bool
+    """Whether untrusted code is run there; when not, it is refused."""
+    machine: str
+    milliseconds: float | None
+    """What one call took."""
+    layers: list[LayerOut]
+
+
+class MachinesOut(Schema):
+    items: list[MachineOut]
+
+
+@router.get("/sandbox", response=MachinesOut, auth=Key(Scope.BUILD), operation_id="list_sandboxes")
+def list_sandboxes(request: HttpRequest) -> dict[str, Any]:
+    """Every machine with a worker: which layers of the sandbox it has, tried for real."""
+    return {"items": machines()}

@@ -1,0 +1,195 @@
+"""Tasks for programs: made of labelled trajectories, listed, retired."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.environments import ledger
+from flywheel.environments.api.environments import Paged, find_environment, page_of
+from flywheel.environments.models import Opening, Split, Task
+from flywheel.environments.task_sets.task_selection import fresh
+from flywheel.environments.tasks import bulk_tasks, recorded_tasks
+from flywheel.environments.tasks.retirement import retire
+from flywheel.environments.versions.environment_versions import CannotMake
+from flywheel.failures.models import Failure
+
+router = Router(tags=["environments"])
+
+
+class TaskOut(Schema):
+    number: int
+    environment: str
+    prompt: str
+    state: dict[str, Any]
+    target: dict[str, Any]
+    cluster: str
+    slice: str
+    split: str
+    bucket: str
+    trace_id: str | None
+    generation: int | None
+    """What made it; null for a task of something that happened."""
+    synthetic: bool = Field(alias="is_synthetic")
+    """Whether it was made and never happened. That never changes."""
+    digest: str
+    is_proved: bool
+    awaits_proof: bool
+    """A worker has yet to make its proof: that it is not proved says nothing against it."""
+    proof: dict[str, Any]
+    """`checks`, what is `missing` by its reason, and `warnings`: the most common wrong answer, where the verifier
+    passes it although it does not do what the target wants."""
+    retired_at: datetime | None
+    created_at: datetime
+
+    @staticmethod
+    def resolve_environment(row: Task) -> str:
+        return row.environment.name
+
+    @staticmethod
+    def resolve_generation(row: Task) -> int | None:
+        return row.generation_id
+
+    @staticmethod
+    def resolve_trace_id(row: Task) -> str | None:
+        return row.source.trace_id if row.source else None
+
+
+class TaskPage(Schema):
+    items: list[TaskOut]
+    next: str | None
+
+
+class TaskQuery(Paged):
+    split: str = ""
+    bucket: str = ""
+    proved: bool | None = None
+    synthetic: bool | None = None
+    fresh: bool = False
+    """Those alone that stand in no set yet."""
+    retired: bool = False
+
+
+class TaskIn(Schema):
+    trace_id: str
+    """Of a labelled trajectory: its decision becomes the task."""
+
+
+class BulkOut(Schema):
+    made: list[int]
+    """Numbers of the new tasks."""
+    unproved: int
+    existing: int
+    refused: dict[str, int]
+    """Reason → how many failures it kept out."""
+    left: int
+
+
+class RetireIn(Schema):
+    reason: str
+
+
+@router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
+def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict[str, Any]:
+    """Newest first; sealed ones only where `split` asks for them. Who reads what is not trained on stands in the ledger
+    of its sets."""
+    rows = find_environment(request, name).tasks.select_related("environment", "source")
+    rows = rows.filter(retired_at__isnull=not asked.retired)
+    if not asked.split:
+        rows = rows.exclude(split=Split.SEALED)
+    else:
+        if asked.split not in Split.values:
+            raise HttpError(400, f"split: {asked.split!r} is unknown, one of {', '.join(Split.values)} is wanted")
+        rows = rows.filter(split=asked.split)
+    if asked.bucket:
+        rows = rows.filter(bucket=asked.bucket)
+    if asked.proved is not None:
+        rows = rows.filter(is_proved=asked.proved)
+    if asked.synthetic is not None:
+        rows = rows.filter(is_synthetic=asked.synthetic)
+    rows = fresh(rows) if asked.fresh else rows
+    page = page_of(rows, asked)
+    ledger.looked(page["items"], keyed(request).actor, Opening.Kind.EXPORT)
+    return page
+
+
+@router.post(
+    "/environments/{name}/tasks",
+    response={200: TaskOut, 201: TaskOut},
+    auth=Key(Scope.BUILD),
+    operation_id="make_task",
+)
+def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
+    """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
+    failures = Failure.objects.filter(project=keyed(request).project, current=True).select_related("trajectory")
+    failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
+    if failure is None:
+        raise HttpError(404, f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
+    try:
+        task, is_new = recorded_tasks.task_from(
+            failure=failure,
+            environment=find_environment(request, name),
+            actor=keyed(request).actor,
+            through=keyed(request).through,
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+    return Status(201 if is_new else 200, task)
+
+
+@router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD), operation_id="make_all_tasks")
+def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
+    """A task of every labelled failure that has none, at most 200 at a time."""
+    made = bulk_tasks.tasks_from_all(
+        environment=find_environment(request, name), actor=keyed(request).actor, through=keyed(request).through
+    )
+    return {
+        "made": [task.number for task in made.made],
+        "unproved": made.unproved,
+        "existing": made.existing,
+        "refused": dict(made.refused),
+        "left": made.left,
+    }
+
+
+@router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ), operation_id="get_task")
+def get_task(request: HttpRequest, name: str, number: int) -> Task:
+    row = find_task(request, name, number)
+    ledger.looked([row], keyed(request).actor, Opening.Kind.EXPORT)
+    return row
+
+
+@router.post(
+    "/environments/{name}/tasks/{int:number}/retire",
+    response=TaskOut,
+    auth=Key(Scope.BUILD),
+    operation_id="retire_task",
+)
+def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) -> Task:
+    """Keep a task out of every future task set; frozen sets keep it."""
+    try:
+        return retire(
+            task=find_task(request, name, number),
+            actor=keyed(request).actor,
+            reason=wanted.reason,
+            through=keyed(request).through,
+        )
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+
+
+def find_task(request: HttpRequest, name: str, number: int) -> Task:
+    """The task of the environment in the key's project, or 404."""
+    row = (
+        find_environment(request, name)
+        .tasks.filter(number=number)
+        .select_related("environment__project", "source", "generation__origin")
+        .first()
+    )
+    if row is None:
+        raise HttpError(404, f"there is no task {number} in {name}")
+    return row

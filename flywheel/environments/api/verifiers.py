@@ -1,0 +1,228 @@
+"""For programs: trying a verifier before it is saved, and the proofs that a worker makes."""
+
+import uuid
+from datetime import datetime
+from typing import Any, cast
+
+from django.http import HttpRequest
+from ninja import Router, Schema, Status
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.core.verifiers import CAUSES, VerifierError
+from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.edge.jobs import StaleState
+from flywheel.environments.models import Environment, Proving, Trial
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs.job_cancellation import stop
+from flywheel.environments.versions import trials
+from flywheel.environments.versions.environment_versions import CannotMake, latest
+
+router = Router(tags=["environments"])
+
+
+class SettingOut(Schema):
+    name: str
+    label: str
+    kind: str
+    """`text`, `prose`, `number`, `choice`, `json`, `code` or `flag`."""
+    help: str
+    choices: list[str]
+
+
+class PartTypeOut(Schema):
+    type: str
+    label: str
+    description: str
+    needs: str
+    """What it needs beyond pure code: `python` is a worker's sandbox, `judge` an endpoint; mostly nothing."""
+    settings: list[SettingOut]
+
+
+class PartTypesOut(Schema):
+    items: list[PartTypeOut]
+    causes: dict[str, str]
+    """Why there may be no score, by the word that results have."""
+
+
+class TrialIn(Schema):
+    verifier: dict[str, Any]
+    """`{"kind": "rubric", "parts": [{"type", "name", "weight", "required", …}]}`."""
+    tasks: list[int] = []
+    """Numbers of tasks; the newest three where neither tasks nor trajectories are named."""
+    rollouts: int = trials.ROLLOUTS_SHOWN
+    """So many of each task's newest rollouts are judged too."""
+    trajectories: list[str] = []
+    """Ids of rollouts of the environment's tasks, and of what its tasks were made of: judged at their tasks, too."""
+    key: uuid.UUID | None = None
+    """Of your own making: the same key again is the same trial."""
+
+
+class TrialRow(Schema):
+    what: str
+    """A check of the proof, or a rollout."""
+    wanted: str
+    passed: bool | None
+    score: float | None
+    before: float | None
+    """Of a rollout: the score that it has."""
+    cause: str
+    reason: str
+    parts: dict[str, float | None]
+    trace_id: str
+    warns: bool = False
+    """The verifier passes what is commonly wrong: right only if that is meant."""
+
+
+class TrialTask(Schema):
+    number: int
+    is_proved: bool
+    rows: list[TrialRow]
+
+
+class TrialOut(Schema):
+    id: int
+    state: str
+    done: int
+    total: int | None
+    error: str
+    judges: dict[str, Any]
+    """Of each LLM judge, by its part: `models` that answered, `judged`, `canaries`, `tokens_in`, `tokens_out`, and
+    `void`, which says why nothing of it counts."""
+    tasks: list[TrialTask]
+    created_at: datetime
+
+    @staticmethod
+    def resolve_judges(row: Trial) -> dict[str, Any]:
+        return cast(dict[str, Any], row.report.get("judges", {}))
+
+    @staticmethod
+    def resolve_tasks(row: Trial) -> list[dict[str, Any]]:
+        return cast(list[dict[str, Any]], row.report.get("tasks", []))
+
+
+class ProvingOut(Schema):
+    id: int
+    state: str
+    done: int
+    total: int | None
+    waiting: int
+    """Tasks whose proof under the newest version is not made yet."""
+    error: str
+    created_at: datetime
+
+
+@router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ), operation_id="list_verifier_parts")
+def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
+    """The types of part that a rubric is composed of, with their settings."""
+    items = []
+    for name, kind in TYPES.items():
+        settings = [
+            {"name": key, "label": s.label, "kind": s.kind, "help": s.help, "choices": list(s.choices)}
+            for key, s in kind.settings.items()
+        ]
+        items.append(
+            {
+                "type": name,
+                "label": kind.label,
+                "description": kind.description,
+                "needs": kind.runner,
+                "settings": settings,
+            }
+        )
+    return {"items": items, "causes": CAUSES}
+
+
+@router.post(
+    "/environments/{name}/trials", response={202: TrialOut}, auth=Key(Scope.BUILD), operation_id="try_verifier"
+)
+def try_verifier(request: HttpRequest, name: str, wanted: TrialIn) -> Status[Trial]:
+    """Let a worker say what a verifier makes of tasks' proofs and rollouts; nothing of it is saved as a score."""
+    try:
+        job = trials.submit(
+            environment=_environment(request, name),
+            verifier=wanted.verifier,
+            actor=keyed(request).actor,
+            key=wanted.key or uuid.uuid4(),
+            tasks=wanted.tasks,
+            rollouts=wanted.rollouts,
+            trajectories=wanted.trajectories,
+        )
+    except (CannotMake, VerifierError) as error:
+        raise HttpError(422, str(error)) from None
+    return Status(202, job)
+
+
+@router.get("/trials/{pk}", response=TrialOut, auth=Key(Scope.BUILD), operation_id="get_trial")
+def get_trial(request: HttpRequest, pk: int) -> Trial:
+    """How far it is, and what it says of each task that is done. Gone an hour after the next trial."""
+    found = Trial.objects.filter(project=keyed(request).project, pk=pk).first()
+    if found is None:
+        raise HttpError(404, f"there is no trial {pk}")
+    return found
+
+
+@router.post("/trials/{pk}/cancel", response=TrialOut, auth=Key(Scope.BUILD), operation_id="cancel_trial")
+def cancel_trial(request: HttpRequest, pk: int) -> Trial:
+    """Ask for an end; what it said by then stays."""
+    job = get_trial(request, pk)
+    _stop(request, job)
+    return job
+
+
+@router.post(
+    "/environments/{name}/proofs", response={202: ProvingOut}, auth=Key(Scope.BUILD), operation_id="prove_tasks"
+)
+def prove_tasks(request: HttpRequest, name: str) -> Status[dict[str, Any]]:
+    """Ask for the proofs that wait, because the newest verifier needs a worker."""
+    row = _environment(request, name)
+    try:
+        latest(row)
+    except CannotMake as error:
+        raise HttpError(422, str(error)) from None
+    proof_jobs.forget_spoiled(row)
+    return Status(202, _proving(proof_jobs.ask(row, keyed(request).actor)))
+
+
+@router.get("/environments/{name}/proofs", response=ProvingOut, auth=Key(Scope.READ), operation_id="get_proofs")
+def get_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
+    """The newest job that proves tasks of the environment."""
+    job = _environment(request, name).provings.first()
+    if job is None:
+        raise HttpError(404, f"no worker was asked to prove tasks of {name[:100]}")
+    return _proving(job)
+
+
+@router.post(
+    "/environments/{name}/proofs/cancel", response=ProvingOut, auth=Key(Scope.BUILD), operation_id="cancel_proofs"
+)
+def cancel_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
+    """Ask the newest job that proves tasks for an end; what is proved stays proved."""
+    job = _environment(request, name).provings.first()
+    if job is None:
+        raise HttpError(404, f"no worker was asked to prove tasks of {name[:100]}")
+    _stop(request, job)
+    return _proving(job)
+
+
+def _stop(request: HttpRequest, job: Proving | Trial) -> None:
+    asked = keyed(request)
+    try:
+        stop(job=job, actor=asked.actor, through=asked.through)
+    except StaleState as error:
+        raise HttpError(409, str(error)) from None
+    job.refresh_from_db()
+
+
+def _proving(job: Proving) -> dict[str, Any]:
+    kept = ("id", "state", "done", "total", "error", "created_at")
+    waiting = proof_jobs.waiting(job.environment, latest(job.environment)).count()
+    return {name: getattr(job, name) for name in kept} | {"waiting": waiting}
+
+
+def _environment(request: HttpRequest, name: str) -> Environment:
+    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
+    if row is None:
+        raise HttpError(404, f"there is no environment {name[:100]!r}")
+    return row

@@ -1,0 +1,176 @@
+"""Tasks out of a file: NeMo Gym's JSONL, rows of a verifiers dataset, tasks that were exported here."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from django.db import transaction
+
+from flywheel.accounts.models import User, record
+from flywheel.core.digests import digest
+from flywheel.core.envs import build
+from flywheel.core.interop.foreign_tasks import CannotTake, source_of, task_of
+from flywheel.environments.models import Environment, EnvironmentVersion, Task
+from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
+from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove
+from flywheel.environments.tasks.task_rows import next_number
+from flywheel.environments.tasks.task_splits import split_in
+from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.trajectories.formats.values.hostile_json import plain
+
+AT_ONCE = 2_000
+"""Rows of a file."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Of a file that comes by page or API."""
+PROBLEMS_TOLD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a row is no task."""
+
+    line: int
+    field: str
+    """Empty where it is not one field's fault."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.field + ': ' if self.field else ''}{self.reason}"
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a file holds, or what became of it."""
+
+    tasks: list[Task] = field(default_factory=list)
+    """The new ones; not saved in a preview."""
+    lines: list[int] = field(default_factory=list)
+    """Of each new task."""
+    there: int = 0
+    """Those that are here already."""
+    unproved: int = 0
+    waiting: int = 0
+    """Of the unproved, those that a worker is to prove."""
+    left_out: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+    """Rows by whose they seem to be."""
+
+    @property
+    def made(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def read(self) -> int:
+        return self.made + self.there + self.left_out
+
+    @property
+    def splits(self) -> dict[str, dict[str, int]]:
+        """The new tasks and their sources, by split."""
+        found: dict[str, list[str]] = {}
+        for task in self.tasks:
+            found.setdefault(task.split, []).append(task.cluster)
+        return {
+            split: {"tasks": len(clusters), "clusters": len(set(clusters))} for split, clusters in sorted(found.items())
+        }
+
+    def leave_out(self, line: int, field: str, reason: str) -> None:
+        self.left_out += 1
+        if len(self.problems) < PROBLEMS_TOLD:
+            self.problems.append(Problem(line, field, reason[:300]))
+
+    def __str__(self) -> str:
+        proofs = f"{self.waiting} of them wait for a worker's proof" if self.waiting else f"{self.unproved} not proved"
+        return f"{self.made} tasks made, {proofs}; {self.there} here already, {self.left_out} left out"
+
+
+def look(*, environment: Environment, lines: Iterable[bytes]) -> Taken:
+    """What an import would make of them; nothing is saved. Raises CannotMake."""
+    return _read(environment, latest(environment), lines, None)
+
+
+@transaction.atomic
+def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: User | None, through: str = "") -> Taken:
+    """Make each line a task, its split drawn from its cluster as everywhere, and prove it under the newest version.
+
+    A row that is held-out where it comes from is left out: here it might be trained on. Raises CannotMake.
+    """
+    version = latest(environment)
+    maker = actor or version.created_by
+    Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+    report = _read(environment, version, lines, maker)
+    is_later = is_for_a_worker(version, report.made)
+    common = None if is_later else common_wrong(environment, version)
+    for number, task in enumerate(report.tasks, next_number(environment)):
+        task.number = number
+        if is_later:
+            task.proof = begun(None, None)
+        else:
+            task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None, common=common)
+        report.unproved += not task.is_proved
+    Task.objects.bulk_create(report.tasks)
+    if report.made and is_later:
+        report.waiting = report.made
+        ask(environment, maker)
+    record(
+        project=environment.project,
+        actor=maker,
+        action="environments.import_tasks",
+        subject=environment,
+        through=through,
+        made=report.made,
+        left_out=report.left_out,
+    )
+    return report
+
+
+def _read(environment: Environment, version: EnvironmentVersion, lines: Iterable[bytes], maker: User | None) -> Taken:
+    tools = build(environment.kind, version.config, version.verifier).tools
+    known = set(environment.tasks.values_list("digest", flat=True))
+    report = Taken()
+    read = 0
+    for at, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if (read := read + 1) > AT_ONCE:
+            raise CannotMake(f"the file has more than {AT_ONCE} rows; send it in parts")
+        try:
+            task = _task(environment, report, line, tools)
+        except CannotTake as error:
+            report.leave_out(at, error.field, error.reason)
+            continue
+        except (ValueError, RecursionError) as error:
+            report.leave_out(at, "", f"not valid JSON: {error}")
+            continue
+        if task.digest in known:
+            report.there += 1
+            continue
+        known.add(task.digest)
+        if maker is not None:
+            task.created_by = maker
+        report.tasks.append(task)
+        report.lines.append(at)
+    return report
+
+
+def _task(environment: Environment, report: Taken, line: bytes, tools: list[dict[str, object]]) -> Task:
+    row = json.loads(line)
+    if plain(row) != row:
+        raise CannotTake("", "it holds what a database cannot keep, such as a NUL character or a number that is none")
+    if isinstance(row, dict):
+        source = source_of(row)
+        report.sources[source] = report.sources.get(source, 0) + 1
+    pure = task_of(row, environment.kind, tools)
+    state, target = dict(pure.state), dict(pure.target)
+    return Task(
+        project=environment.project,
+        environment=environment,
+        prompt=pure.prompt,
+        state=state,
+        target=target,
+        cluster=pure.cluster,
+        slice=pure.slice,
+        is_synthetic=pure.synthetic,
+        split=split_in(environment, cluster=pure.cluster, slice=pure.slice),
+        digest=digest({"prompt": pure.prompt, "state": state, "target": target}),
+    )

@@ -1,0 +1,370 @@
+"""Forms of this room: a new environment, a new version of one."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
+from flywheel.core.digests import read_json
+from flywheel.core.envs import MOST_TOKENS, nemo_gym
+from flywheel.core.envs.kinds import Kind
+from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
+from flywheel.core.traces.tools import check_definitions
+from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers.rubric import is_rubric
+from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.tasks import seeded_tasks
+
+PART_WORDS = {
+    "valid_json": "The answer is one well-formed call",
+    "tool": "It names the wanted tool",
+    "arguments": "Share of arguments with the wanted value",
+    "executes": "A simulated execution takes it",
+    "exact": "Tool and every argument right",
+}
+
+
+LARGE = 4_000
+"""Characters of a setting beyond which it is not written into the page."""
+LARGEST_FILE = 64 * 1024**2
+"""Bytes."""
+FILE, WITHOUT = "file-", "without-"
+"""Before the name of a large setting: the fields of its file, and of leaving it out."""
+
+
+class WeightsMixin(forms.Form):
+    """One number for each part of the kind's own verifier; none where a rubric judges, which has an editor."""
+
+    def __init__(
+        self,
+        *args: Any,
+        weights: dict[str, float] | None = None,
+        rubric: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.rubric = rubric
+        for part in () if rubric else PARTS:
+            self.fields[f"weight_{part}"] = forms.FloatField(
+                min_value=0, max_value=1000, label=part, help_text=PART_WORDS[part], required=False
+            )
+            self.initial.setdefault(f"weight_{part}", (weights or DEFAULT_WEIGHTS).get(part, 0))
+
+    @property
+    def weight_fields(self) -> list[forms.BoundField]:
+        return [] if self.rubric else [self[f"weight_{part}"] for part in PARTS]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if self.rubric:
+            return {**data, "verifier": self.rubric}
+        weights = {part: data.get(f"weight_{part}") or 0 for part in PARTS}
+        if not self.errors and not any(weights.values()):
+            raise forms.ValidationError("At least one weight must be above 0, or every attempt would score the same.")
+        data["verifier"] = {"kind": "tool_call", "weights": {p: w for p, w in weights.items() if w}}
+        return data
+
+
+class NewForm(forms.Form):
+    """What every new environment has."""
+
+    name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
+    held_out_share = forms.FloatField(
+        min_value=0.05,
+        max_value=1,
+        initial=0.4,
+        help_text="Share of sources (sessions, customers) that are only ever measured; 1 for an environment of "
+        "regression suites. It never changes afterwards.",
+    )
+    sealed_share = forms.FloatField(
+        required=False,
+        min_value=0,
+        max_value=1,
+        initial=0.1,
+        help_text="Share of sources, out of those held out, that nobody looks at: they are asked for a candidate's "
+        "final comparison alone. Empty for none, as for an environment of regression suites. It never changes "
+        "afterwards.",
+    )
+    reserved_slices = forms.CharField(
+        required=False,
+        help_text="Slices, with commas, that are never trained on, such as a wording. It never changes afterwards.",
+    )
+    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
+
+    def clean_name(self) -> str:
+        return str(self.cleaned_data["name"]).lower()
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if data.get("sealed_share") and data.get("held_out_share") == 1:
+            self.add_error("sealed_share", "Leave it empty where everything is held out, or suites miss those tasks.")
+        return data
+
+    def clean_sealed_share(self) -> float:
+        return self.cleaned_data["sealed_share"] or 0.0
+
+    def clean_reserved_slices(self) -> list[str]:
+        return [part.strip() for part in self.cleaned_data["reserved_slices"].split(",") if part.strip()]
+
+
+class EnvironmentForm(WeightsMixin, NewForm):
+    """A new environment with the tools and the prompt of one of the agent's versions, whose failures become tasks."""
+
+    version = forms.ModelChoiceField(
+        Version.objects.none(),
+        label="Agent and version",
+        help_text="Its tools and system prompt are copied. Failures of this agent become tasks here.",
+    )
+    field_order = ("name", "version")
+
+    def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
+        self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+
+
+class GeneratedForm(NewForm):
+    """A new environment of a kind that makes its own tasks."""
+
+    def __init__(self, *args: Any, kind: Kind, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["reserved_slices"] = ", ".join(kind.reserved)
+
+
+class AttachForm(forms.Form):
+    """Somebody else's NeMo Gym server as an environment."""
+
+    name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
+    base_url = forms.CharField(
+        max_length=500,
+        label="Address",
+        help_text="Of the resources server, where /seed_session and /verify are. No login and no key is ever sent.",
+        widget=forms.TextInput(attrs={"placeholder": "http://gym-1:8000", "inputmode": "url"}),
+    )
+    tools = forms.CharField(
+        required=False,
+        strip=True,
+        help_text="A row of its data, whose tools are taken, or a JSON list of definitions. Empty where it has none.",
+        widget=forms.Textarea(attrs={"rows": 8, "class": "code", "spellcheck": "false"}),
+    )
+    max_turns = forms.IntegerField(
+        min_value=1, max_value=100, initial=nemo_gym.MAX_TURNS, help_text="How often the policy speaks at most."
+    )
+    token_limit = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_TOKENS,
+        help_text="How many tokens it writes at most in an episode. Empty for no limit.",
+    )
+    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
+
+    def clean_name(self) -> str:
+        return str(self.cleaned_data["name"]).lower()
+
+    def clean_tools(self) -> list[dict[str, Any]]:
+        text = str(self.cleaned_data["tools"])
+        if not text:
+            return []
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text)  # of several rows, the first
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"not valid JSON: {error}") from None
+        if isinstance(value, dict):
+            params = value.get("responses_create_params")
+            if not isinstance(params, dict):
+                raise forms.ValidationError("this row has no responses_create_params, where its tools would be")
+            value = params.get("tools") or []
+        try:
+            return nemo_gym.tools_of(value)
+        except VerifierError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "base_url": self.cleaned_data["base_url"].strip().rstrip("/"),
+            "tools": self.cleaned_data["tools"],
+            "max_turns": self.cleaned_data["max_turns"],
+        } | ({"token_limit": limit} if (limit := self.cleaned_data["token_limit"]) else {})
+
+
+class GenerateForm(forms.Form):
+    """How many tasks to make, out of which seed, with the kind's own options."""
+
+    count = forms.IntegerField(min_value=1, max_value=seeded_tasks.AT_MOST, initial=100, label="Tasks")
+    seed = forms.IntegerField(
+        min_value=0,
+        max_value=seeded_tasks.LARGEST_SEED,
+        initial=1,
+        help_text="The same seed makes the same tasks; those that are there already are not made again.",
+    )
+
+    def __init__(self, *args: Any, kind: Kind, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kind = kind
+        for name, (default, words) in kind.options.items():
+            self.fields[name] = forms.FloatField(initial=default, help_text=words.capitalize() + ".")
+
+    @property
+    def options(self) -> dict[str, float]:
+        return {name: self.cleaned_data[name] for name in self.kind.options}
+
+
+class JsonFile(forms.FileField):
+    """A file that holds one JSON value; None where none was chosen."""
+
+    def clean(self, data: Any, initial: Any = None) -> Any:
+        file = super().clean(data, initial)
+        if not file:
+            return None
+        if file.size > LARGEST_FILE:
+            raise forms.ValidationError(f"the file is larger than {LARGEST_FILE // 1024**2} MiB")
+        try:
+            text = file.read().decode()
+        except UnicodeDecodeError:
+            raise forms.ValidationError("the file is not UTF-8 text") from None
+        return _json(text)
+
+
+class SettingsForm(forms.Form):
+    """The next version of an environment that makes its own tasks: its settings and its verifier's, as JSON.
+
+    A large setting, such as a database, is not written into the page: it stays as it is unless a file replaces it, it
+    is left out, or the JSON names it.
+    """
+
+    config = forms.CharField(
+        label="Settings",
+        help_text="JSON, such as max_turns, token_limit and system_prompt. What is not named is as this kind has it.",
+        widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false"}),
+    )
+    verifier = forms.CharField(
+        help_text="JSON. Edit the verifier, above, makes it of parts and tries it before it counts.",
+        widget=forms.Textarea(attrs={"rows": 3, "class": "code", "spellcheck": "false"}),
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
+        config = version.config if version else {}
+        self.kept = {name: value for name, value in config.items() if _is_large(value)}
+        if version:
+            shown = {name: value for name, value in config.items() if name not in self.kept}
+            kwargs.setdefault("initial", {"config": _written(shown), "verifier": _written(version.verifier)})
+        super().__init__(*args, **kwargs)
+        for name in self.kept:
+            accept = forms.FileInput(attrs={"accept": ".json"})
+            self.fields[FILE + name] = JsonFile(required=False, label="Replace it by a file", widget=accept)
+            self.fields[WITHOUT + name] = forms.BooleanField(required=False, label="Leave it out")
+
+    @property
+    def small(self) -> list[forms.BoundField]:
+        return [self["config"], self["verifier"]]
+
+    @property
+    def large(self) -> list[dict[str, Any]]:
+        """The settings that the page does not hold, each with its size and what may become of it."""
+        return [
+            {
+                "name": name,
+                "size": len(_written(value).encode()),
+                "holds": _holds(value),
+                "file": self[FILE + name],
+                "without": self[WITHOUT + name],
+            }
+            for name, value in self.kept.items()
+        ]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        files = {name: given[FILE + name] for name in self.kept if given[FILE + name] is not None}
+        kept = {name: value for name, value in self.kept.items() if not given[WITHOUT + name]}
+        return {**kept, **files, **given["config"]}
+
+    def clean_config(self) -> dict[str, Any]:
+        return _object(self.cleaned_data["config"])
+
+    def clean_verifier(self) -> dict[str, Any]:
+        return _object(self.cleaned_data["verifier"])
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        for name in self.kept:
+            ways = (data.get(FILE + name) is not None, data.get(WITHOUT + name), name in data.get("config", {}))
+            if sum(map(bool, ways)) > 1:
+                self.add_error(
+                    FILE + name, f"{name}: replace it, leave it out, or name it in the settings: one of them"
+                )
+        return data
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _is_large(value: Any) -> bool:
+    """A text is not, however long: people write it."""
+    return isinstance(value, dict | list) and len(_written(value)) > LARGE
+
+
+def _holds(value: Mapping[str, Any] | Sequence[Any]) -> str:
+    if isinstance(value, Mapping):
+        return f"{len(value)} names: {', '.join(list(value)[:6])}{', …' if len(value) > 6 else ''}"
+    return f"{len(value)} rows"
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise forms.ValidationError("an object in braces is wanted")
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"not valid JSON: {error}") from None
+    if value is None or "\\u0000" in json.dumps(value):
+        raise forms.ValidationError("null is no setting" if value is None else "it holds a NUL character")
+    return value
+
+
+class VersionForm(WeightsMixin):
+    """The next version of an environment: verifier weights, system prompt, tools."""
+
+    system_prompt = forms.CharField(required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4}))
+    tools = forms.CharField(widget=forms.Textarea(attrs={"rows": 10, "class": "code", "spellcheck": "false"}))
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
+        config = version.config if version else {}
+        kwargs.setdefault(
+            "initial",
+            {
+                "system_prompt": config.get("system_prompt", ""),
+                "tools": json.dumps(config.get("tools", []), indent=2, ensure_ascii=False),
+            },
+        )
+        verifier = version.verifier if version else {}
+        rubric = verifier if is_rubric(verifier) else None
+        super().__init__(*args, weights=verifier.get("weights"), rubric=rubric, **kwargs)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return {"system_prompt": self.cleaned_data["system_prompt"], "tools": self.cleaned_data["tools"]}
+
+    def clean_system_prompt(self) -> str:
+        return str(self.cleaned_data["system_prompt"]).replace("\r\n", "\n")
+
+    def clean_tools(self) -> list[Any]:
+        try:
+            value = json.loads(self.cleaned_data["tools"])
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"not valid JSON: {error}") from None
+        if problems := check_definitions(value):
+            raise forms.ValidationError(problems)
+        if not value:
+            raise forms.ValidationError("at least one tool is needed")
+        return list(value)

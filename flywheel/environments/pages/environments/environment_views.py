@@ -1,0 +1,284 @@
+"""The environments room: its environments, and one of them with its versions, its tasks and what is frozen of them."""
+
+import io
+import json
+import re
+import uuid
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import FileResponse, Http404, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from flywheel.accounts.access import Forbidden, PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core import verifiers
+from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.core.envs.kinds import KINDS, Kind
+from flywheel.core.interop import foreign_tasks
+from flywheel.core.verifiers import VerifierError
+from flywheel.edge.jobs import FINISHED
+from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.environments import ledger, task_statistics
+from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
+from flywheel.environments.pages.environments.environment_forms import (
+    AttachForm,
+    EnvironmentForm,
+    GeneratedForm,
+    GenerateForm,
+    SettingsForm,
+    VersionForm,
+)
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.task_sets import frozen_sets, task_selection
+from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
+from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_versions import CannotMake
+from flywheel.trajectories.annotations.project_buckets import every
+
+TASKS_AT_ONCE = 50
+SETS_AT_ONCE = 20
+
+
+@require_GET
+@requires(Permission.VIEW)
+def index(request: PageRequest) -> HttpResponse:
+    own = request.project.environments.select_related("agent").order_by("name")
+    rows = list(count_without_task(task_statistics.counts(own)))
+    rates = task_statistics.rates_of(rows)
+    found = [
+        {
+            "environment": row,
+            "kind": KINDS[row.kind].label,
+            "rates": [solved for solved in rates[row.pk] if solved.split == Split.HELD_OUT][:2],
+        }
+        for row in rows
+    ]
+    sets, of = request.project.task_sets.all(), request.GET.get("environment", "")
+    if of:
+        sets = sets.filter(environment_version__environment__name=of)
+    counted = task_statistics.sizes(sets.select_related("environment_version__environment"))
+    try:
+        page = keyset(counted, cursor=request.GET.get("cursor", ""), limit=SETS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total = sets.count()
+    return render(request, "environments/index.html", {"found": found, "page": page, "of": of})
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def create(request: PageRequest) -> HttpResponse:
+    """A new environment of the kind in the address."""
+    name = request.GET.get("kind", "tool_call")
+    kind = KINDS.get(name)
+    if kind is None:
+        raise Http404
+    _refuse_attaching(request, kind)
+    form: EnvironmentForm | AttachForm | GeneratedForm
+    if kind.from_failures:
+        form = EnvironmentForm(request.POST or None, project=request.project)
+    elif kind.is_external:
+        form = AttachForm(request.POST or None)
+    else:
+        form = GeneratedForm(request.POST or None, kind=kind)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        version = data.get("version")
+        content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
+        if version:
+            config = {"system_prompt": version.system_prompt, "tools": version.tools}
+            content = {"config": config, "verifier": data["verifier"], "agent": version.agent}
+        if isinstance(form, AttachForm):
+            content["config"] = form.config
+        else:
+            content |= {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
+        try:
+            made = environment_versions.environment(
+                project=request.project,
+                name=data["name"],
+                kind=name,
+                actor=request.actor,
+                description=data["description"],
+                **content,
+            )
+        except (CannotMake, VerifierError) as error:
+            form.add_error(None, str(error))
+        else:
+            next_step = f"Failures of {version.agent} can become its tasks." if version else "Generate its tasks here."
+            if kind.is_external:
+                next_step = "Import the rows of its data here."
+            messages.success(request, f"Environment {made} is ready. {next_step}")
+            return redirect("environments:environment", request.project.slug, made.name)
+    may_attach = Permission.ADMIN in request.permissions
+    kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
+    context = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def environment(request: PageRequest, name: str) -> HttpResponse:
+    return environment_page(request, _environment(request, name))
+
+
+@require_GET
+@requires(Permission.VIEW)
+def setting(request: PageRequest, name: str, of_version: int) -> FileResponse:
+    """One setting of a version, or all of them, as a JSON file."""
+    version = get_object_or_404(_environment(request, name).versions, number=of_version)
+    found, key = version.config, request.GET.get("name")
+    if key is not None:
+        if key not in found:
+            raise Http404
+        found = found[key]
+    content = json.dumps(found, indent=2, ensure_ascii=False).encode()
+    filename = f"{name}@{of_version}-{re.sub('[^A-Za-z0-9_-]+', '_', key or 'settings')[:60]}.json"
+    return FileResponse(io.BytesIO(content), as_attachment=True, filename=filename, content_type="application/json")
+
+
+@require_POST
+@requires(Permission.BUILD)
+def make_version(request: PageRequest, name: str) -> HttpResponse:
+    """Save verifier weights, prompt and tools as the next version; every task is proved again under it."""
+    row = _environment(request, name)
+    _refuse_attaching(request, KINDS[row.kind])
+    newest = row.versions.order_by("-number").first()
+    form = _version_form(row)(request.POST, request.FILES, version=newest)
+    if form.is_valid():
+        try:
+            made = environment_versions.environment_version(
+                environment=row, actor=request.actor, config=form.content, verifier=form.cleaned_data["verifier"]
+            )
+        except VerifierError as error:
+            form.add_error(None, str(error))
+        else:
+            if made == newest:
+                messages.info(request, f"Nothing changed: {made} has this content already.")
+            else:
+                messages.success(request, proof_jobs.told(row, made))
+            return redirect("environments:environment", request.project.slug, row.name)
+    return environment_page(request, row, form, status=422)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def make_all(request: PageRequest, name: str) -> HttpResponse:
+    """A task of every labelled failure that has none."""
+    row = _environment(request, name)
+    made = tasks_from_all(environment=row, actor=request.actor)
+    (messages.warning if made.refused or made.unproved else messages.success)(request, str(made))
+    return redirect("environments:environment", request.project.slug, row.name)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def freeze(request: PageRequest, name: str) -> HttpResponse:
+    """Freeze all proved tasks as the next version of a set, or those that filters show."""
+    row = _environment(request, name)
+    chosen = task_selection.chosen_of(request.POST.dict())
+    tasks = (
+        list(task_selection.to_freeze(row, task_selection.chosen_tasks(row, chosen))) if any(chosen.values()) else None
+    )
+    try:
+        task_set = frozen_sets.freeze(
+            environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
+        )
+    except CannotMake as error:
+        messages.error(request, f"Nothing was frozen. {error}.")
+        address = reverse("environments:environment", args=[request.project.slug, row.name])
+        kept = {key: value for key, value in chosen.items() if value}
+        return redirect(f"{address}?{urlencode(kept)}" if kept else address)
+    return redirect("environments:task_set", request.project.slug, task_set.name, task_set.version)
+
+
+def _refuse_attaching(request: PageRequest, kind: Kind) -> None:
+    """To whose server this installation talks, an admin says."""
+    if kind.is_external and Permission.ADMIN not in request.permissions:
+        raise Forbidden(Permission.ADMIN)
+
+
+def _version_form(row: Environment) -> type[VersionForm | SettingsForm]:
+    return VersionForm if KINDS[row.kind].from_failures else SettingsForm
+
+
+def environment_page(
+    request: PageRequest,
+    row: Environment,
+    form: VersionForm | SettingsForm | None = None,
+    *,
+    generate: GenerateForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """The page, with a form as somebody left it."""
+    chosen = task_selection.chosen_of(request.GET.dict())
+    found = task_selection.chosen_tasks(row, chosen)
+    tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
+    tasks = tasks.select_related("source")
+    try:
+        page = keyset(tasks, cursor=request.GET.get("cursor", ""), limit=TASKS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total, page.about = about(tasks)
+    if chosen["split"] in MEASURED:
+        ledger.looked(page.items, request.actor)
+    tally = task_statistics.counts(Environment.objects.filter(pk=row.pk)).get()
+    kind = KINDS[row.kind]
+    versions = row.versions.select_related("created_by", "environment").order_by("-number")
+    version = versions.first()
+    sets = TaskSet.objects.filter(environment_version__environment=row).order_by("-pk")
+    last_set = sets.to_train_on().first()  # the name of another is not one for all tasks
+    return render(
+        request,
+        "environments/environment.html",
+        {
+            "environment": row,
+            "kind": kind,
+            "takes_rows": row.kind in foreign_tasks.KINDS,
+            "version": version,
+            "versions": versions.defer("config", "verifier")[:20],
+            "tally": tally,
+            "sealed_sources": _sealed_sources(row),
+            "sealed_wanted": frozen_sets.SEALED_SOURCES,
+            "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
+            "form": form or _version_form(row)(version=version),
+            "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
+            "generate_key": uuid.uuid4(),
+            "generation": row.generations.select_related("created_by").order_by("-pk").first(),
+            "proving": row.provings.exclude(state__in=FINISHED).first(),
+            "unmade": proof_jobs.waiting(row, version).count() + proof_jobs.spoiled(row).count() if version else 0,
+            "page": page,
+            "chosen": chosen,
+            "hides_held_out": chosen["split"] not in MEASURED,
+            "chosen_splits": task_selection.splits_of(task_selection.to_freeze(row, found))
+            if any(chosen.values())
+            else None,
+            "splits": Split.choices,
+            "buckets": _buckets(row),
+            "rates": task_statistics.solve_rates(row),
+            "waiting": without_task(row).count(),
+            "task_sets": list(sets[: SETS_AT_ONCE + 1]),
+            "sets_at_once": SETS_AT_ONCE,
+            "set_name": last_set.name if last_set else row.name,
+        },
+        status=status,
+    )
+
+
+def _sealed_sources(row: Environment) -> int:
+    """Of how many sources its sealed tasks are that could stand in a set."""
+    sealed = row.tasks.filter(split=Split.SEALED, is_proved=True, retired_at=None).order_by()
+    return sealed.values("cluster").distinct().count()
+
+
+def _buckets(row: Environment) -> list[Bucket]:
+    """Those that the environment has tasks of."""
+    used = set(row.tasks.order_by().values_list("bucket", flat=True).distinct())
+    return [bucket for key, bucket in every(row.project).items() if key in used]
+
+
+def _environment(request: PageRequest, name: str) -> Environment:
+    return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)

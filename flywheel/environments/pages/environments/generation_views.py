@@ -1,0 +1,82 @@
+"""Generating tasks from the environment's page, and how far it is."""
+
+import uuid
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.envs.kinds import KINDS
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
+from flywheel.environments.models import Environment, Generation
+from flywheel.environments.pages.environments.environment_forms import GenerateForm
+from flywheel.environments.pages.environments.environment_views import environment_page
+from flywheel.environments.tasks import seeded_tasks
+
+
+@require_POST
+@requires(Permission.BUILD)
+def start(request: PageRequest, name: str) -> HttpResponse:
+    row = get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
+    kind = KINDS[row.kind]
+    if kind.generate is None:
+        raise Http404
+    form = GenerateForm(request.POST, kind=kind)
+    if form.is_valid():
+        asked = form.cleaned_data
+        try:
+            key = uuid.UUID(request.POST.get("key", ""))
+            seeded_tasks.submit(
+                environment=row,
+                actor=request.actor,
+                count=asked["count"],
+                seed=asked["seed"],
+                options=form.options,
+                key=key,
+            )
+        except ValueError as error:  # CannotMake is one, and a key that is none
+            form.add_error(None, str(error))
+        else:
+            return redirect("environments:environment", request.project.slug, row.name)
+    return environment_page(request, row, generate=form, status=422)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def live(request: PageRequest, pk: int) -> HttpResponse:
+    """What the page asks for every two seconds while tasks are made; at the end it is loaded anew."""
+    job = _find(request, pk)
+    if job.is_finished:
+        return loaded_anew()
+    return render(request, "environments/_generation.html", {"generation": job, "environment": job.environment})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def cancel(request: PageRequest, pk: int) -> HttpResponse:
+    job = _find(request, pk)
+    try:
+        seeded_tasks.cancel(job=job, actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not stopped: {error}.")
+    return redirect("environments:environment", request.project.slug, job.environment.name)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def resume(request: PageRequest, pk: int) -> HttpResponse:
+    job = _find(request, pk)
+    try:
+        seeded_tasks.resume(job=job, actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not resumed: {error}.")
+    return redirect("environments:environment", request.project.slug, job.environment.name)
+
+
+def _find(request: PageRequest, pk: int) -> Generation:
+    rows = Generation.objects.select_related("environment", "created_by")
+    return get_object_or_404(rows, project=request.project, pk=pk)

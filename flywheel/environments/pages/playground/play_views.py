@@ -1,0 +1,201 @@
+"""The playground's page: one episode, a person's moves in it and a version's."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.agents.models import Version
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
+from flywheel.environments.models import Environment, Play, Split, Task
+from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm, find_tool
+from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.playground.world_state import state
+from flywheel.environments.versions.environment_versions import CannotMake
+
+VERSIONS_SHOWN = 50
+
+
+@require_POST
+@requires(Permission.BUILD)
+def start(request: PageRequest, name: str, number: int) -> HttpResponse:
+    return _open(request, get_object_or_404(_tasks(request, name), number=number))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def start_any(request: PageRequest, name: str) -> HttpResponse:
+    """An episode of a task that is trained on and that nobody has played yet, while there is one."""
+    tasks = _tasks(request, name).filter(split=Split.TRAIN, retired_at=None).order_by("number")
+    chosen = tasks.filter(plays=None).first() or tasks.first()
+    if chosen is None:
+        messages.warning(request, "There is no task to train on yet; a held-out one can be played from its own page.")
+        return redirect("environments:environment", request.project.slug, name)
+    return _open(request, chosen)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def play(request: PageRequest, play: int) -> HttpResponse:
+    row = _find(request, play)
+    tool = find_tool(verbs.environment_of(row).tools, request.GET.get("tool", ""))
+    return _page(request, row, MoveForm(tool=tool))
+
+
+@require_GET
+@requires(Permission.VIEW)
+def live(request: PageRequest, play: int) -> HttpResponse:
+    """What the page asks for each second while a version makes its moves; at the end it is loaded anew."""
+    row = _find(request, play)
+    if verbs.waiting(row) is None:
+        return loaded_anew()
+    return render(request, "environments/_talk.html", _talk(row))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def say(request: PageRequest, play: int) -> HttpResponse:
+    row = _find(request, play)
+    tool = find_tool(verbs.environment_of(row).tools, request.POST.get("tool", ""))
+    form = MoveForm(request.POST, tool=tool)
+    if not form.is_valid():
+        return _page(request, row, form, status=422)
+    message = form.message(f"call-{len(row.moves)}")
+    return _move(request, row, lambda: verbs.say(play=row, message=message, at=_at(request)))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def ask(request: PageRequest, play: int) -> HttpResponse:
+    row = _find(request, play)
+    form = AskForm(request.POST, versions=_versions(request))
+    if not form.is_valid():
+        return _page(request, row, MoveForm(tool=None), asking=form, status=422)
+
+    def move() -> None:
+        verbs.ask(
+            play=row,
+            version=form.cleaned_data["version"],
+            actor=request.actor,
+            at=_at(request),
+            key=uuid.UUID(request.POST.get("key", "")),
+            to_the_end="to_the_end" in request.POST,
+            temperature=form.cleaned_data["temperature"],
+        )
+
+    return _move(request, row, move)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def take_back(request: PageRequest, play: int) -> HttpResponse:
+    row = _find(request, play)
+    return _move(request, row, lambda: verbs.take_back(play=row, at=_at(request)))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def judge(request: PageRequest, play: int) -> HttpResponse:
+    """Have an episode judged whose verdict was stopped, or failed."""
+    row = _find(request, play)
+    return _move(request, row, lambda: verbs.have_judged(play=row, actor=request.actor, at=_at(request)))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop(request: PageRequest, play: int) -> HttpResponse:
+    """Do not wait for the version any longer."""
+    row = _find(request, play)
+    if (turn := verbs.waiting(row)) is not None:
+        try:
+            turn.cancel()
+        except StaleState as error:
+            messages.warning(request, f"Not stopped: {error}.")
+    return _to(request, row)
+
+
+def _open(request: PageRequest, task: Task) -> HttpResponse:
+    try:
+        return _to(request, verbs.start(task=task, actor=request.actor))
+    except CannotMake as error:
+        messages.warning(request, str(error))
+        return redirect("environments:task", request.project.slug, task.environment.name, task.number)
+
+
+def _tasks(request: PageRequest, name: str) -> QuerySet[Task]:
+    environment = get_object_or_404(Environment, project=request.project, name=name)
+    return environment.tasks.select_related("environment")
+
+
+def _move(request: PageRequest, row: Play, move: Callable[[], object]) -> HttpResponse:
+    try:
+        move()
+    except ValueError as error:  # CannotPlay is one, and a key that is none
+        messages.warning(request, f"Not made: {error}.")
+    return _to(request, row)
+
+
+def _page(
+    request: PageRequest, row: Play, form: MoveForm, asking: AskForm | None = None, status: int = 200
+) -> HttpResponse:
+    env, slug, name = verbs.environment_of(row), request.project.slug, row.task.environment.name
+    versions = _versions(request)
+    hinted = verbs.hint(row) if "hint" in request.GET and not row.is_over else None
+    context: dict[str, Any] = _talk(row) | {
+        "form": form,
+        "tools": env.tools,
+        "state": state(row),
+        "tool": form.tool,
+        "asking": asking or AskForm(versions=versions),
+        "versions": versions,
+        "max_turns": env.max_turns,
+        "token_limit": env.token_limit,
+        "hinted": hinted.to_json() if hinted else None,
+        "wants_hint": "hint" in request.GET,
+        "key": uuid.uuid4(),
+        "turn": row.turns.select_related("version__agent").first(),
+        "lineage": [
+            {"label": name, "url": reverse("environments:environment", args=[slug, name])},
+            {"label": str(row.task), "url": reverse("environments:task", args=[slug, name, row.task.number])},
+            {"label": str(row), "current": True},
+        ],
+    }
+    return render(request, "environments/play.html", context, status=status)
+
+
+def _talk(row: Play) -> dict[str, Any]:
+    """The conversation, each message of the policy with its move."""
+    moves = iter(row.made)
+    said = [
+        {**message, "move": next(moves, None)} if message["role"] == "assistant" else message
+        for message in row.messages
+    ]
+    return {"play": row, "task": row.task, "said": said, "waiting": verbs.waiting(row)}
+
+
+def _versions(request: PageRequest) -> list[Version]:
+    rows = Version.objects.filter(agent__project=request.project).select_related("agent").order_by("-pk")
+    return verbs.usable(list(rows[:VERSIONS_SHOWN]))
+
+
+def _at(request: PageRequest) -> int:
+    text = request.POST.get("at", "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _to(request: PageRequest, row: Play) -> HttpResponse:
+    return redirect("environments:play", request.project.slug, row.pk)
+
+
+def _find(request: PageRequest, pk: int) -> Play:
+    rows = Play.objects.select_related("task__environment", "environment_version__environment", "created_by")
+    return get_object_or_404(rows, project=request.project, pk=pk)

@@ -1,0 +1,15 @@
+"""What the machines of the workers offer for code that nobody vouches for."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.environments.sandbox_machines import machines
+
+
+@require_GET
+@requires(Permission.BUILD)
+def sandbox(request: PageRequest) -> HttpResponse:
+    return render(request, "environments/sandbox.html", {"machines": machines()})

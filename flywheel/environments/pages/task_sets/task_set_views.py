@@ -1,0 +1,59 @@
+"""The page of a frozen task set: what is in it, who opened it, what it trained and measured."""
+
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.environments import ledger, task_statistics
+from flywheel.environments.exchange.environment_packages import FORMATS, why_not
+from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import leaks
+
+MEMBERS_AT_ONCE = 100
+OPENINGS_SHOWN = 50
+DATASETS_SHOWN = 20
+
+
+@require_GET
+@requires(Permission.VIEW)
+def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
+    rows = TaskSet.objects.filter(project=request.project).select_related(
+        "environment_version__environment", "created_by"
+    )
+    row = get_object_or_404(rows, name=name, version=version)
+    members = row.members.exclude(split=Split.SEALED).select_related("task__environment")
+    if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
+        members = members.filter(split=split)
+    runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
+    try:
+        page = keyset(members, cursor=request.GET.get("cursor", ""), limit=MEMBERS_AT_ONCE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    page.total = members.count()
+    if split == Split.HELD_OUT:
+        ledger.looked([member.task for member in page.items], request.actor)
+    return render(
+        request,
+        "environments/task_set.html",
+        {
+            "task_set": row,
+            "environment": row.environment_version.environment,
+            "shape": task_statistics.shape(row),
+            "openings": ledger.openings(row),
+            "sealed_openings": len(ledger.sealed_openings(row)),
+            "suites": row.suites.filter(retired_at=None).select_related("agent"),
+            "ledger": row.openings.select_related("actor")[:OPENINGS_SHOWN],
+            "beside": leaks.of_task_set(row, DATASETS_SHOWN),
+            "inside": leaks.inside(row),
+            "versions": TaskSet.objects.filter(project=request.project, name=name).order_by("-version")[:20],
+            "page": page,
+            "split": split,
+            "hides_held_out": split != Split.HELD_OUT,
+            "runs": [(run, run.summary.get("metrics", {}).get("success")) for run in runs],
+            "export_formats": FORMATS.items(),
+            "export_refusal": why_not(row.environment_version),
+        },
+    )

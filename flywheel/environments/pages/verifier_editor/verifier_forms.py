@@ -1,0 +1,230 @@
+"""A rubric as a form: its parts in order, each with its settings as somebody wrote them, right or wrong.
+
+The whole draft travels with the form, so that adding, moving and trying need no place on the server. What is wrong is
+said by `core.verifiers.rubric`, the one that judges too, and shown at the field that it names.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
+from flywheel.core.verifiers.rubric_parts import TYPES, Setting, Type
+from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.versions.environment_versions import CannotMake
+
+SOURCE = '''def verify(trace, target):
+    """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
+    said = trace["answer"].strip()
+    return {"score": 1.0 if said else 0.0, "reason": said[:200]}
+'''
+FIRST = {"python": {"source": SOURCE}, "judge": {"top": "1", "votes": "1"}}
+"""What a new part of a type begins with."""
+_PLACE = re.compile(r"parts\.(\d+)\.(\w+)([^:]*): (.*)", re.DOTALL)
+_TASK = re.compile(r"t?-?(\d{1,9})")
+
+
+@dataclass(slots=True)
+class Field:
+    """One setting of one part, as the page shows it."""
+
+    key: str
+    """Of the setting."""
+    name: str
+    """Of the input."""
+    setting: Setting
+    value: str
+    error: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        return self.value == "on"
+
+
+@dataclass(slots=True)
+class Line:
+    """One part of the rubric, as the page shows it."""
+
+    number: int
+    type: str
+    name: str
+    weight: str
+    is_required: bool
+    values: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Type:
+        return TYPES[self.type]
+
+    @property
+    def fields(self) -> list[Field]:
+        return [
+            Field(key, f"p{self.number}-{key}", setting, self.values.get(key, ""), self.errors.get(key, ""))
+            for key, setting in self.kind.settings.items()
+        ]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The part as data. Raises VerifierError for JSON that is none."""
+        row: dict[str, Any] = {"type": self.type, "name": self.name.strip() or self.type}
+        row["weight"] = _number(self.weight.strip() or "0")
+        if self.is_required:
+            row["required"] = True
+        for key, setting in self.kind.settings.items():
+            value = self.values.get(key, "")
+            if setting.kind == "code":
+                row[key] = value.replace("\r\n", "\n")
+            elif setting.kind == "prose":
+                row |= {key: value.replace("\r\n", "\n").strip()} if value.strip() else {}
+            elif setting.kind == "flag":
+                row |= {key: True} if value else {}
+            elif value.strip():
+                row[key] = _read(
+                    setting, value if setting.kind == "text" else value.strip(), f"parts.{self.number}.{key}"
+                )
+        return row
+
+
+@dataclass(slots=True)
+class Draft:
+    lines: list[Line]
+    tasks: str = ""
+    rollouts: str = "5"
+    trajectories: str = ""
+    problem: str = ""
+    """What is wrong and belongs to no field."""
+    focus: str = ""
+    """The input to go on in: of the part that was added, or the one that is wrong."""
+
+    @classmethod
+    def of(cls, version: EnvironmentVersion, tasks: list[int], trajectory: str = "") -> "Draft":
+        """That of a version; a kind's own verifier is a rubric of this one part, or of its weighed parts."""
+        spec = version.verifier
+        rows: list[dict[str, Any]] = [{"type": "environment", "name": "effect"}]
+        if is_rubric(spec):
+            rows = spec["parts"]
+        elif weights := spec.get("weights"):
+            rows = [{"type": "environment", "name": p, "part": p, "weight": w} for p, w in weights.items() if w]
+        lines = [_line(number, row) for number, row in enumerate(rows)]
+        return cls(lines, ", ".join(f"t-{each}" for each in tasks), trajectories=trajectory[:64])
+
+    @classmethod
+    def read(cls, sent: Mapping[str, str]) -> "Draft":
+        count = int(sent["parts"]) if sent.get("parts", "").isdecimal() and len(sent["parts"]) < 4 else 0
+        lines: list[Line] = []
+        for number in range(min(count, MOST_PARTS)):
+            kind = sent.get(f"p{number}-type", "")
+            if kind in TYPES:
+                values = {key: sent.get(f"p{number}-{key}", "") for key in TYPES[kind].settings}
+                name, weight = sent.get(f"p{number}-name", ""), sent.get(f"p{number}-weight", "")
+                required = bool(sent.get(f"p{number}-required"))
+                lines.append(Line(len(lines), kind, name[:100], weight[:40], required, values))
+        trajectories = sent.get("trajectories", "")[:2000]
+        return cls(lines, sent.get("tasks", "")[:400], sent.get("rollouts", "")[:6], trajectories)
+
+    def change(self, do: str, kind: str) -> None:
+        """Add a part of a kind, or take away or move the one that a button names: `remove-2`, `up-2`, `down-2`."""
+        verb, _, text = do.partition("-")
+        if verb == "add" and kind in TYPES and len(self.lines) < MOST_PARTS:
+            taken = {line.name for line in self.lines}
+            names = [kind, *(f"{kind}_{number}" for number in range(2, MOST_PARTS + 2))]
+            values = dict(FIRST.get(kind, {}))
+            number = len(self.lines)
+            self.lines.append(Line(number, kind, next(n for n in names if n not in taken), "1", False, values))
+            self.focus = self.lines[-1].fields[0].name
+        at = int(text) if text.isdecimal() and len(text) < 4 else -1
+        if 0 <= at < len(self.lines):
+            if verb == "remove":
+                del self.lines[at]
+            elif verb in ("up", "down"):
+                other = max(0, min(len(self.lines) - 1, at + (1 if verb == "down" else -1)))
+                self.lines.insert(other, self.lines.pop(at))
+        for number, line in enumerate(self.lines):
+            line.number = number
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The rubric as data. Raises VerifierError for what cannot be read."""
+        return {"kind": KIND, "parts": [line.row for line in self.lines]}
+
+    def is_of(self, verifier: Mapping[str, Any]) -> bool:
+        """Whether it says what a verifier says; one that cannot be read says nothing of the kind."""
+        try:
+            return self.spec == verifier
+        except VerifierError:
+            return False
+
+    @property
+    def numbers(self) -> list[int]:
+        """The tasks that it is tried on. Raises CannotMake."""
+        found = [(_TASK.fullmatch(word), word) for word in self.tasks.replace(",", " ").split()]
+        if wrong := next((word for match, word in found if match is None), ""):
+            raise CannotMake(f"tasks: {wrong[:40]!r} is not of the form t-12")
+        return [int(match[1]) for match, _ in found if match]
+
+    @property
+    def trace_ids(self) -> list[str]:
+        """The trajectories that it is tried on, too."""
+        return self.trajectories.replace(",", " ").split()
+
+    @property
+    def count(self) -> int:
+        """Rollouts of each task. Raises CannotMake."""
+        if not self.rollouts.isdecimal():
+            raise CannotMake(f"rollouts: {self.rollouts!r} is not a whole number")
+        return int(self.rollouts)
+
+    def refuse(self, error: Exception) -> None:
+        """Show what is wrong at the field that it names, else above all."""
+        match = _PLACE.fullmatch(str(error))
+        number = int(match[1]) if match else -1
+        if match is None or number >= len(self.lines):
+            self.problem = str(error)
+            return
+        _, key, rest, words = match.groups()
+        inside = rest.strip(".")
+        self.lines[number].errors[key] = f"{inside}: {words}" if inside else words
+        self.focus = f"p{number}-{key}"
+
+
+def _line(number: int, row: Mapping[str, Any]) -> Line:
+    settings = TYPES[row["type"]].settings
+    values = {key: _shown(setting, row[key]) for key, setting in settings.items() if key in row}
+    name, weight = row.get("name", row["type"]), f"{row.get('weight', 1):.15g}"
+    return Line(number, row["type"], name, weight, bool(row.get("required")), values)
+
+
+def _shown(setting: Setting, value: Any) -> str:
+    match setting.kind:
+        case "json":
+            return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict | list) else None)
+        case "flag":
+            return "on" if value else ""
+        case "number":
+            return f"{value:.15g}"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _read(setting: Setting, value: str, where: str) -> Any:
+    match setting.kind:
+        case "json":
+            try:
+                return json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise VerifierError(f"{where}: not valid JSON: {error}") from None
+        case "number":
+            return _number(value)
+    return value
+
+
+def _number(text: str) -> Any:
+    """The number, or the text as it is, for the rubric to refuse."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number

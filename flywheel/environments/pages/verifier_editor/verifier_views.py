@@ -1,0 +1,157 @@
+"""The editor of an environment's verifier: compose, try on examples, save as the next version."""
+
+import uuid
+from contextlib import suppress
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.verifiers import VerifierError
+from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
+from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
+from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.proofs.job_cancellation import stop
+from flywheel.environments.versions import trials
+from flywheel.environments.versions.environment_versions import CannotMake, environment_version, latest
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def verifier(request: PageRequest, name: str) -> HttpResponse:
+    """A form of parts. Every button sends the whole draft; `do` says what it wants."""
+    row = _environment(request, name)
+    version = latest(row)
+    if request.method == "GET":
+        trajectory = request.GET.get("trajectory", "")
+        tasks = [] if trajectory else trials.suggested(row)
+        return _page(request, row, version, Draft.of(version, tasks, trajectory), None)
+    draft = Draft.read(request.POST.dict())
+    trial = _trial_of(row, request.POST.get("trial", ""))
+    do = request.POST.get("do", "")
+    try:
+        if do == "save":
+            return _save(request, row, version, draft)
+        if do == "try":
+            trial = trials.submit(
+                environment=row,
+                verifier=draft.spec,
+                actor=request.actor,
+                key=_key(request),
+                tasks=draft.numbers,
+                rollouts=draft.count,
+                trajectories=draft.trace_ids,
+            )
+        else:
+            draft.change(do, request.POST.get("kind", ""))
+    except (CannotMake, VerifierError) as error:
+        draft.refuse(error)
+        return _page(request, row, version, draft, trial, status=422)
+    return _page(request, row, version, draft, trial)
+
+
+def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, draft: Draft) -> HttpResponse:
+    made = environment_version(environment=row, actor=request.actor, config=version.config, verifier=draft.spec)
+    if made == version:
+        messages.info(request, f"Nothing changed: {made} has this verifier already.")
+    else:
+        messages.success(request, proof_jobs.told(row, made))
+    address = reverse("environments:environment", args=[request.project.slug, row.name])
+    return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
+
+
+def _page(
+    request: PageRequest,
+    row: Environment,
+    version: EnvironmentVersion,
+    draft: Draft,
+    trial: Trial | None,
+    status: int = 200,
+) -> HttpResponse:
+    context = {
+        "environment": row,
+        "version": version,
+        "draft": draft,
+        "types": TYPES,
+        "trial": trial,
+        "is_of_another": trial is not None and not draft.is_of(trial.verifier),
+        "is_saved": draft.is_of(Draft.of(version, []).spec),
+        "key": uuid.uuid4(),
+    }
+    template = "environments/_verifier.html" if request.htmx else "environments/verifier.html"
+    return render(request, template, context, status=status)
+
+
+@require_GET
+@requires(Permission.BUILD)
+def trial(request: PageRequest, trial: int) -> HttpResponse:
+    """What the editor asks for every second while a verifier is tried."""
+    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
+    return render(request, "environments/_trial.html", {"trial": found})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
+    """Let the worker stop; what it said by then is shown on."""
+    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
+    with suppress(StaleState):  # it was quicker
+        stop(job=found, actor=request.actor)
+    found.refresh_from_db()
+    return render(request, "environments/_trial.html", {"trial": found})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def prove(request: PageRequest, name: str) -> HttpResponse:
+    """Ask for the proofs that wait."""
+    row = _environment(request, name)
+    version = latest(row)
+    proof_jobs.forget_spoiled(row)
+    if proof_jobs.waiting(row, version).exists():
+        proof_jobs.ask(row, request.actor)
+    else:
+        messages.info(request, f"No task waits for its proof under {version}.")
+    return redirect("environments:environment", request.project.slug, row.name)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def proving_live(request: PageRequest, proving: int) -> HttpResponse:
+    """What the environment's page asks for every two seconds while tasks are proved."""
+    job = get_object_or_404(Proving, project=request.project, pk=proving)
+    return loaded_anew() if job.is_finished else render(request, "environments/_proving.html", {"proving": job})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop_proving(request: PageRequest, proving: int) -> HttpResponse:
+    """Let the worker stop; what is proved stays proved."""
+    job = get_object_or_404(Proving.objects.select_related("environment"), project=request.project, pk=proving)
+    try:
+        stop(job=job, actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not stopped: {error}.")
+    return redirect("environments:environment", request.project.slug, job.environment.name)
+
+
+def _environment(request: PageRequest, name: str) -> Environment:
+    return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
+
+
+def _trial_of(row: Environment, pk: str) -> Trial | None:
+    return row.trials.filter(pk=int(pk)).first() if pk.isdecimal() and len(pk) < 10 else None
+
+
+def _key(request: PageRequest) -> uuid.UUID:
+    try:
+        return uuid.UUID(request.POST.get("key", ""))
+    except ValueError:
+        raise CannotMake("the form is incomplete: load the page again") from None

@@ -1,0 +1,199 @@
+"""Playing one episode by hand or with a version: every move of a `Play`.
+
+The environment is pure, so an episode is its messages and nothing else: each move asks it again, and a move is taken
+back by cutting messages off. What a version says is asked by a worker (`workers/jobs/playground_moves.py`), which also
+judges where the verifier needs more than pure code.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from django.db import transaction
+
+from flywheel.accounts.models import User
+from flywheel.agents.models import Version
+from flywheel.core import envs
+from flywheel.core.envs import Environment as Played
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
+from flywheel.core.traces import Message, Trace
+from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
+from flywheel.core.verifiers.rubric import needs
+from flywheel.edge.jobs import FINISHED
+from flywheel.environments import ledger
+from flywheel.environments.models import Move, Opening, Play, PlayTurn, Split, Task
+from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_versions import CannotMake, latest
+
+LONGEST_MOVE = 20_000
+"""Characters of a move that a person types."""
+
+
+class CannotPlay(ValueError):
+    """The move cannot be made now; the message says why."""
+
+
+@transaction.atomic
+def start(*, task: Task, actor: User, seed: int = 0) -> Play:
+    """Open an episode under the environment's newest version. Raises CannotMake where there is none, or none to play.
+
+    Who plays a held-out task learns what it is: that is noted with every set it stands in.
+    """
+    version = latest(task.environment)
+    if task.split == Split.SEALED:
+        raise CannotMake(f"{task} is sealed: only a candidate's final comparison asks it")
+    if KINDS[task.environment.kind].is_external:
+        raise CannotMake(f"{task.environment} is somebody else's server, where only eval runs play")
+    env = envs.build(task.environment.kind, version.config, version.verifier)
+    opening = [message.to_json() for message in env.reset(core_task(task), seed)]
+    play = Play.objects.create(
+        project_id=task.project_id,
+        task=task,
+        environment_version=version,
+        seed=seed,
+        messages=opening,
+        created_by=actor,
+    )
+    if task.split == Split.HELD_OUT:
+        for task_set in task.task_sets.all():
+            ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=f"{task} played", actor=actor)
+    return play
+
+
+@transaction.atomic
+def say(*, play: Play, message: Message, at: int) -> Play:
+    """A person's move, the environment's answer, and the verdict once it is over. `at`: moves there were when the
+    person looked, so that a double click is one move. Raises CannotPlay."""
+    row = _locked(play, at)
+    if row.is_over:
+        raise CannotPlay("the episode is over; take the last move back, or play anew")
+    add(row, message)
+    if row.is_over and needs(row.environment_version.verifier):
+        _submit(row, row.created_by, key=uuid.uuid4())
+    return row
+
+
+@transaction.atomic
+def ask(
+    *,
+    play: Play,
+    version: Version,
+    actor: User,
+    at: int,
+    key: uuid.UUID,
+    to_the_end: bool = False,
+    temperature: float = 0.0,
+) -> PlayTurn:
+    """Let a version make the next move, or all that are left. The same key again is the same. Raises CannotPlay."""
+    if (there := PlayTurn.objects.filter(project=play.project, idempotency_key=key, play=play).first()) is not None:
+        return there
+    row = _locked(play, at)
+    if row.is_over:
+        raise CannotPlay("the episode is over; take the last move back, or play anew")
+    if version.agent.project_id != row.project_id:
+        raise CannotPlay(f"version: {version} is not of this project")
+    return _submit(row, actor, key=key, version=version, to_the_end=to_the_end, temperature=temperature)
+
+
+@transaction.atomic
+def take_back(*, play: Play, at: int) -> Play:
+    """Cut the last move off, with what was answered to it. Raises CannotPlay."""
+    row = _locked(play, at)
+    if not row.moves:
+        raise CannotPlay("no move was made yet")
+    last = max(number for number, message in enumerate(row.messages) if message["role"] == "assistant")
+    row.messages, row.moves = row.messages[:last], row.moves[:-1]
+    row.is_over, row.verdict = False, None
+    row.save(update_fields=["messages", "moves", "is_over", "verdict"])
+    return row
+
+
+@transaction.atomic
+def have_judged(*, play: Play, actor: User, at: int) -> PlayTurn:
+    """Let a worker judge an episode that is over and was not, because somebody stopped it or it failed. Raises
+    CannotPlay."""
+    row = _locked(play, at)
+    if not row.is_over or row.verdict is not None:
+        raise CannotPlay("the episode is judged already" if row.is_over else "the episode is not over yet")
+    return _submit(row, actor, key=uuid.uuid4())
+
+
+def waiting(play: Play) -> PlayTurn | None:
+    """What a worker still has to do in it; no move is made meanwhile."""
+    return play.turns.exclude(state__in=FINISHED).first()
+
+
+def hint(play: Play) -> Message | None:
+    """What one who does everything right would say now; None where that is not known."""
+    env = environment_of(play)
+    try:
+        return env.solve(core_task(play.task), conversation(play))
+    except Exception:  # whatever a strange target brings about: then nobody knows
+        return None
+
+
+def conversation(play: Play) -> list[Message]:
+    return [Message.from_json(row) for row in play.messages]
+
+
+def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Played:
+    version = play.environment_version
+    return envs.build(version.environment.kind, version.config, version.verifier, runners)
+
+
+def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | None = None) -> None:
+    """Append a move and what the environment says to it; judge when that ends it, where that is pure. `answer` is what
+    the move was in, where a version made it. Hold the row's lock. Raises CannotPlay."""
+    env, task = environment_of(play), core_task(play.task)
+    said = [*conversation(play), message]
+    try:
+        reply = env.respond(task, said, play.seed)
+    except Exception as error:  # such as a task that names no world
+        raise CannotPlay(f"the environment cannot answer: {error}") from error
+    play.messages = [row.to_json() for row in [*said, *reply]]
+    move = Move()
+    if answer is not None:
+        spent = (play.tokens_out or 0) + (answer.tokens_out or 0)
+        move = Move(by, answer.tokens_in, answer.tokens_out, broken_off(env, spent, reply, answer))
+    play.moves = [*play.moves, asdict(move)]
+    play.is_over = not reply or bool(move.ended) or len(play.moves) >= env.max_turns
+    if play.is_over:
+        judge(play, NO_RUNNERS)
+    play.save(update_fields=["messages", "moves", "is_over", "verdict"])
+
+
+def judge(play: Play, runners: Runners) -> None:
+    """Write the verdict of the whole episode on the row, unless the verifier needs a runner that is not there."""
+    if any(getattr(runners, name) is None for name in needs(play.environment_version.verifier)):
+        return
+    task = core_task(play.task)
+    verify = environment_of(play, runners).verifier(task)
+    play.verdict = _stored(verify(Trace.from_messages("", conversation(play)), task.target))
+
+
+def usable(versions: Sequence[Version]) -> list[Version]:
+    """Those that can be asked: they name a server, or have weights here."""
+    return [each for each in versions if each.weights_id or each.endpoint.get("kind") != "transformers"]
+
+
+def _locked(play: Play, at: int) -> Play:
+    rows = Play.objects.select_for_update(of=("self",)).select_related(
+        "environment_version__environment", "task__environment", "created_by"
+    )
+    row = rows.get(pk=play.pk)
+    if waiting(row) is not None:
+        raise CannotPlay("a version is making its move; wait until it has")
+    if len(row.moves) != at:
+        raise CannotPlay("a move was made since this page was loaded; look at it first")
+    return row
+
+
+def _submit(play: Play, actor: User, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
+    made, _ = PlayTurn.submit(key=key, project=play.project, created_by=actor, play=play, at=len(play.moves), **fields)
+    return made
+
+
+def _stored(verdict: Verdict) -> dict[str, Any]:
+    return {"score": verdict.score, "reason": verdict.reason, "cause": verdict.cause, "parts": dict(verdict.parts)}

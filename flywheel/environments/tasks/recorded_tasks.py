@@ -1,0 +1,164 @@
+"""Tasks of what happened: of a failure that somebody corrected, or of a success that must stay one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from flywheel.accounts.models import User, record
+from flywheel.core.digests import digest
+from flywheel.core.envs.kinds import KINDS
+from flywheel.core.traces import Conversation, Message, Trace, speaking, tools
+from flywheel.environments.models import Environment, Task
+from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
+from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
+from flywheel.environments.tasks.task_attempts import attempt_of
+from flywheel.environments.tasks.task_rows import next_number
+from flywheel.environments.tasks.task_splits import split_in
+from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.failures.models import Failure
+from flywheel.trajectories.store.stored_traces import trace_of
+
+
+@transaction.atomic
+def task_from(
+    *, failure: Failure, environment: Environment, actor: User, through: str = "", proves: bool = True
+) -> tuple[Task, bool]:
+    """Make a labelled trajectory a task, with its red-green proof. Returns the task and whether it is new.
+
+    A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
+    Another target for the same trajectory retires the task that it had. Whoever makes many `proves` none here, and all
+    together afterwards (`prove_made`). Raises CannotMake.
+    """
+    if not KINDS[environment.kind].from_failures:
+        raise CannotMake(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
+    source, attempt = failure.trajectory, attempt_of(failure.trajectory)
+    if attempt.is_measured:  # in a task of another source it would be learnt
+        raise CannotMake("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
+    trace = trace_of(source)
+    prompt = _prompt(trace)
+    before, answer = _recorded(trace, failure)
+    _refuse_middle(before)
+    target = _target(failure, answer)
+    state = source.metadata.get("state") or {}
+    if not isinstance(state, dict):
+        raise CannotMake(f"the state of {source} is not an object of lists, so nothing can be executed against it")
+    slice_ = str(source.metadata.get("slice", ""))[:100]
+    Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+    content = digest({"prompt": prompt, "state": state, "target": target})
+    if existing := environment.tasks.filter(digest=content).first():
+        return _again(existing, failure), False
+    version = latest(environment)
+    task = Task(
+        project=environment.project,
+        environment=environment,
+        number=next_number(environment),
+        prompt=prompt,
+        state=state,
+        target=target,
+        cluster=source.cluster,
+        slice=slice_,
+        split=split_in(environment, cluster=source.cluster, slice=slice_),
+        failure=failure,
+        bucket=failure.bucket,
+        source=source,
+        is_synthetic=attempt.is_synthetic,
+        digest=content,
+        created_by=actor,
+    )
+    task.proof = begun(answer, failure.is_failure)
+    environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
+    task.save()
+    if is_for_a_worker(version):
+        ask(environment, actor)
+    elif proves:
+        prove_made(environment, [task])
+    record(
+        project=environment.project,
+        actor=actor,
+        action="environments.make_task",
+        subject=f"{environment.name}/{task}",
+        through=through,
+        failure=failure.pk,
+        split=task.split,
+    )
+    return task, True
+
+
+def prove_made(environment: Environment, tasks: Sequence[Task]) -> None:
+    """Prove tasks that have just been made, unless a worker does. Their own answers count as commonly wrong, too."""
+    version = latest(environment)
+    if not tasks or is_for_a_worker(version):
+        return
+    common = common_wrong(environment, version)
+    for task in tasks:
+        prove_again(task, version, common=common)
+
+
+def _again(task: Task, failure: Failure) -> Task:
+    """A task that is there already. Who comes back to an earlier correction gets its task back."""
+    if failure.pk != task.failure_id:
+        task.also.add(failure)
+    if task.retired_at is None:
+        return task
+    if task.source_id != failure.trajectory_id:
+        raise CannotMake(f"this would be {task} again, and {task} was retired")
+    task.environment.tasks.filter(source=task.source_id, retired_at=None).update(retired_at=timezone.now())
+    task.retired_at = None
+    task.save(update_fields=["retired_at"])
+    return task
+
+
+def _prompt(trace: Trace) -> str:
+    """What the user asked. A kind with one turn has room for one request."""
+    asked = [message.content for message in trace.conversation() if message.role == "user" and message.content.strip()]
+    if not asked:
+        raise CannotMake("this trajectory has no request by a user to make a task of")
+    if len(asked) > 1:
+        raise CannotMake(f"this trajectory has {len(asked)} requests; a task of kind tool_call has one")
+    return asked[0]
+
+
+def _recorded(trace: Trace, failure: Failure) -> tuple[list[Message], Message | None]:
+    """What had been said, and what the agent then did: at the step that the reviewer marked (a tool's execution is of
+    the call before it), else in the end."""
+    talk = Conversation()
+    for step in speaking(trace.steps):
+        talk.add(step)
+        if step.span_id == failure.step and any(message.role == "assistant" for message in talk.messages):
+            break
+    spoken = [place for place, message in enumerate(talk.messages) if message.role == "assistant"]
+    return (talk.messages[: spoken[-1]], talk.messages[spoken[-1]]) if spoken else (talk.messages, None)
+
+
+def _refuse_middle(before: Sequence[Message]) -> None:
+    """Raise CannotMake where the agent had called something by then: a task of one turn cannot tell what came back, so
+    it would teach to know at once what had to be found out first, and to make up the ids in it."""
+    acted = next((message for message in before if _called(message)), None)
+    if acted is not None:
+        raise CannotMake(
+            f"the agent had called {_called(acted)[:100]} by then, and a task of kind tool_call, which begins with the "
+            "request, cannot tell what came back; mark the step that answers the request, if that is what went wrong"
+        )
+
+
+def _called(message: Message) -> str:
+    """The tool that a message of the agent calls, or that answers in it; empty for plain words."""
+    if message.role == "tool":
+        return message.name or "a tool"
+    call = message.tool_calls[0] if message.tool_calls else tools.parse_call(message).call
+    return (call.name or "a tool") if call and message.role == "assistant" else ""
+
+
+def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
+    if failure.is_failure:
+        if not failure.corrected:
+            raise CannotMake("this failure has no corrected action: write what should have happened (key c) first")
+        if "tool" not in failure.corrected:
+            raise CannotMake("the corrected action is a text; this environment wants a tool call")
+        return dict(failure.corrected)
+    parsed = tools.parse_call(recorded)
+    if parsed.call is None:
+        raise CannotMake(f"the passing answer is no tool call: {parsed.problem}")
+    return {"tool": parsed.call.name, "arguments": parsed.call.arguments}

@@ -1,0 +1,152 @@
+"""Environments and their versions: making one, the next version of one, and what no version may be."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+
+from flywheel.accounts.models import Permission, Project, User, record
+from flywheel.accounts.project_settings import gateway_upstream
+from flywheel.agents.models import Agent
+from flywheel.core import envs, verifiers
+from flywheel.core.digests import digest
+from flywheel.core.envs.kinds import KINDS, check_new
+from flywheel.core.verifiers.rubric import KIND as RUBRIC
+from flywheel.environments.models import Environment, EnvironmentVersion
+from flywheel.environments.proofs import judge_endpoints
+from flywheel.environments.proofs.proof_jobs import prove_all_again
+
+NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+
+
+class CannotMake(ValueError):
+    """It cannot be made; the message says what is missing and where to add it."""
+
+
+@transaction.atomic
+def environment(
+    *,
+    project: Project,
+    name: str,
+    actor: User,
+    config: dict[str, Any],
+    verifier: dict[str, Any],
+    kind: str = "tool_call",
+    agent: Agent | None = None,
+    held_out_share: float = 0.4,
+    sealed_share: float = 0,
+    reserved_slices: Sequence[str] = (),
+    description: str = "",
+    through: str = "",
+) -> Environment:
+    """A new environment with its first version. Raises CannotMake and core.verifiers.VerifierError.
+
+    `sealed_share` is a part of the held-out share. The shares and the reserved slices never change: a split that moved
+    later would leak.
+    """
+    check_name(name)
+    _check_may_attach(project, kind, actor)
+    if kind not in KINDS:
+        raise CannotMake(f"kind: {kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
+    if not 0 < held_out_share <= 1:
+        raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
+    if not 0 <= sealed_share < held_out_share:
+        raise CannotMake(f"sealed_share: {sealed_share} is not from 0 to below the held-out share, {held_out_share}")
+    if sealed_share and held_out_share == 1:
+        raise CannotMake("sealed_share: leave it out where everything is held out, for suites would miss those tasks")
+    made, is_new = Environment.objects.get_or_create(
+        project=project,
+        name=name,
+        defaults={
+            "kind": kind,
+            "agent": agent,
+            "held_out_share": held_out_share,
+            "sealed_share": sealed_share,
+            "reserved_slices": sorted({slice_.strip() for slice_ in reserved_slices if slice_.strip()}),
+            "description": description,
+        },
+    )
+    if not is_new:
+        raise CannotMake(f"name: there is an environment {name!r} already")
+    record(project=project, actor=actor, action="environments.create", subject=name, through=through)
+    environment_version(environment=made, actor=actor, config=config, verifier=verifier, through=through)
+    return made
+
+
+@transaction.atomic
+def environment_version(
+    *, environment: Environment, actor: User, config: dict[str, Any], verifier: dict[str, Any], through: str = ""
+) -> EnvironmentVersion:
+    """The environment's version with this content: its newest when nothing changed, else the next number; that too
+    where the code that judges has changed since (`core.verifiers.REVISION`), for its scores are another verifier's.
+
+    Proofs that its tasks have are made again under the new version, by a worker where they are many. Raises
+    core.verifiers.VerifierError for settings that are wrong.
+    """
+    _check_may_attach(environment.project, environment.kind, actor)
+    _check_config(environment, config)
+    check_verifier(environment, config, verifier)
+    Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+    content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
+    newest = environment.versions.order_by("-number").first()
+    judged_by = verifiers.digest(verifier)
+    if newest and (newest.digest, newest.verifier_digest) == (content, judged_by):
+        return newest
+    made = EnvironmentVersion.objects.create(
+        environment=environment,
+        number=newest.number + 1 if newest else 1,
+        config=config,
+        verifier=verifier,
+        digest=content,
+        verifier_digest=judged_by,
+        created_by=actor,
+    )
+    prove_all_again(environment, made, actor)
+    record(project=environment.project, actor=actor, action="environments.version", subject=made, through=through)
+    return made
+
+
+def _check_config(environment: Environment, config: dict[str, Any]) -> None:
+    """Raise core.verifiers.VerifierError for settings that no new version may have; what the newest has stays."""
+    if environment.versions.order_by("-number").values_list("config", flat=True).first() != config:
+        check_new(environment.kind, config)
+
+
+def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
+    """Raise core.verifiers.VerifierError for what no version of this environment can have."""
+    if verifier.get("kind", environment.kind) not in (environment.kind, RUBRIC):
+        raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {RUBRIC}")
+    envs.build(environment.kind, config, verifier)
+    if KINDS[environment.kind].is_external:
+        try:
+            gateway_upstream.check(config["base_url"], "")
+        except gateway_upstream.BadUpstream as error:
+            raise verifiers.VerifierError(f"{error.field}: {error}") from None
+    judge_endpoints.check(environment.project, verifier)
+
+
+def _check_may_attach(project: Project, kind: str, actor: User) -> None:
+    """Raise PermissionDenied for one who may not say to whose server this installation talks."""
+    if kind in KINDS and KINDS[kind].is_external and not may_attach(project, actor):
+        raise PermissionDenied("only an admin attaches a server, or changes how one is attached")
+
+
+def may_attach(project: Project, actor: User) -> bool:
+    known = actor.project(project.slug)
+    return known is not None and Permission.ADMIN in known[1]
+
+
+def check_name(name: str) -> None:
+    """Raise CannotMake for a name that cannot stand in an address."""
+    if not NAME.fullmatch(name) or len(name) > 100:
+        raise CannotMake(f"name: {name[:100]!r} is not of the form mail-requests (small letters, digits, - and _)")
+
+
+def latest(environment: Environment) -> EnvironmentVersion:
+    """Its newest version. Raises CannotMake where there is none."""
+    version = environment.versions.order_by("-number").select_related("environment").first()
+    if version is None:
+        raise CannotMake(f"{environment} has no version yet: give it tools and a verifier first")
+    return version
