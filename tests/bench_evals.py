@@ -131,7 +131,7 @@ def _games(build: Any, project: Any, actor: Any) -> Make:
 def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **sampling: Any) -> dict[str, Any]:
     from flywheel.environments.models import Split
     from flywheel.evals.models import EvalRun
-    from flywheel.evals.submission import submit
+    from flywheel.evals.runs.submission import submit
     from workers.jobs import eval_runs
 
     task_set, samples = made
@@ -179,7 +179,7 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     from flywheel.core.envs.kinds import KINDS
     from flywheel.core.envs.policy_rollouts import Sampling, play
     from flywheel.environments.tasks.task_rows import core_task
-    from flywheel.evals.submission import attempt_seed
+    from flywheel.evals.runs.submission import attempt_seed
     from workers.jobs import eval_runs
     from workers.judging import attempt_verdicts
 

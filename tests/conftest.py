@@ -22,8 +22,8 @@ from flywheel.core import digests, verifiers
 from flywheel.core.traces import tools
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.evals.models import AuditOverride
-from flywheel.evals.reward_audit import override
-from flywheel.evals.standing import Judged
+from flywheel.evals.reward_audits.audit_lifecycle import override
+from flywheel.evals.reward_audits.reward_standing import Judged
 from flywheel.trajectories.models import Source, Step, Trajectory
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.stored_traces import traces_of

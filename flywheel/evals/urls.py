@@ -1,14 +1,14 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.evals import grid_views, people_views, rescore_views, views
-from flywheel.evals import reward_audit_views as audits
+from flywheel.evals.pages import agreement_views, grid_views, rescore_views, run_views
+from flywheel.evals.pages import reward_audit_views as audits
 
 app_name = "evals"
 # /p/<project>/evals/
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", views.index, name="index"),
-    path("new/", views.new, name="new"),
-    path("pair/", views.pair, name="pair"),
+    path("", run_views.index, name="index"),
+    path("new/", run_views.new, name="new"),
+    path("pair/", run_views.pair, name="pair"),
     path("reward/", audits.reward, name="reward"),
     path("reward/override/", audits.override, name="override_reward_audit"),
     path("reward-audits/", audits.index, name="reward_audits"),
@@ -19,18 +19,18 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("reward-audits/<int:audit>/undo/", audits.undo, name="undo_judgement"),
     path("reward-audits/<int:audit>/finish/", audits.finish, name="finish_reward_audit"),
     path("sets/<slug:task_set>/<int:version>/", grid_views.grid, name="grid"),
-    path("people/<slug:name>/", people_views.people, name="people"),
-    path("<int:pk>/", views.run, name="run"),
-    path("<int:pk>/live/", views.live, name="live"),
-    path("<int:pk>/matrix/", views.matrix, name="matrix"),
+    path("people/<slug:name>/", agreement_views.people, name="people"),
+    path("<int:pk>/", run_views.run, name="run"),
+    path("<int:pk>/live/", run_views.live, name="live"),
+    path("<int:pk>/matrix/", run_views.matrix, name="matrix"),
     path("<int:pk>/rescores/", rescore_views.rescores, name="rescores"),
     path("<int:pk>/rescore/", rescore_views.start, name="start_rescore"),
     path("rescores/<int:rescore>/", rescore_views.rescore, name="rescore"),
     path("rescores/<int:rescore>/live/", rescore_views.live, name="rescore_live"),
     path("rescores/<int:rescore>/cancel/", rescore_views.cancel, name="cancel_rescore"),
     path("rescores/<int:rescore>/resume/", rescore_views.resume, name="resume_rescore"),
-    path("<int:pk>/cancel/", views.cancel, name="cancel"),
-    path("<int:pk>/resume/", views.resume, name="resume"),
-    path("<int:candidate>/against/<int:baseline>/", views.compare, name="compare"),
-    path("<int:candidate>/against/<int:baseline>/tasks/<int:number>/", views.changed, name="changed"),
+    path("<int:pk>/cancel/", run_views.cancel, name="cancel"),
+    path("<int:pk>/resume/", run_views.resume, name="resume"),
+    path("<int:candidate>/against/<int:baseline>/", run_views.compare, name="compare"),
+    path("<int:candidate>/against/<int:baseline>/tasks/<int:number>/", run_views.changed, name="changed"),
 ]

@@ -13,7 +13,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals.models import EvalRun
-from flywheel.evals.rollout_looks import note_look
+from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions.lineage import Lineage, lineage_of
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back

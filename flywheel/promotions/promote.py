@@ -14,7 +14,7 @@ from django.db.models import F
 from flywheel.accounts.models import User, record
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
-from flywheel.evals import apart, served
+from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.sealed import Comparison, final_of
@@ -47,7 +47,9 @@ def promote(
     rows = Candidate.objects.select_related("agent", "version", "baseline")
     check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
     check(rows.get(pk=candidate.pk))  # what is refused anyway asks no server
-    handed = served.hand_over(candidate.version, within_s=PROMOTE_S)  # nobody waits for a server with the agent's lock
+    handed = loaded_adapters.hand_over(
+        candidate.version, within_s=PROMOTE_S
+    )  # nobody waits for a server with the agent's lock
     with transaction.atomic():
         Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
         row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
@@ -105,7 +107,7 @@ def roll_back(*, agent: Agent, to: Version, actor: User, reason: str, generation
         raise CannotPromote(f"{to} was never live")
     if agent.live_id == to.pk:
         raise CannotPromote(f"{to} is live already")
-    handed = served.hand_over(to, within_s=ROLLBACK_S)
+    handed = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
     with transaction.atomic():
         promotion = _move(
             agent=agent,
@@ -125,7 +127,7 @@ def make_first(*, agent: Agent, version: Version, actor: User, reason: str, thro
     """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
     if agent.live_id is not None:
         raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
-    handed = served.hand_over(version, within_s=PROMOTE_S)
+    handed = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
     with transaction.atomic():
         return _move(
             agent=agent,
@@ -156,7 +158,7 @@ def _check(
         raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
         raise CannotPromote("the evidence or the version is not what was evaluated; evaluate again")
-    if problem := apart.of(row.version_eval, row.baseline_eval).problem:
+    if problem := version_isolation.of(row.version_eval, row.baseline_eval).problem:
         raise CannotPromote(problem)
     if row.agent.live_id != row.baseline_id:
         raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")

@@ -13,10 +13,10 @@ from flywheel.core.evidence.statistics.arm_comparison import compare, difference
 from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split
-from flywheel.evals import apart
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run_summaries import bucket_of, rows_of
-from flywheel.evals.unanswered import hold
+from flywheel.evals.runs.run_summaries import bucket_of, rows_of
+from flywheel.evals.runs.unanswered_attempts import hold
+from flywheel.evals.serving import version_isolation
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.policy import current_policy
@@ -54,7 +54,7 @@ def propose(
         raise CannotPropose("the two versions belong to different agents")
     if version_eval.version_id == baseline_eval.version_id:
         raise CannotPropose("the two evals are of the same version")
-    if problem := apart.of(version_eval, baseline_eval).problem:
+    if problem := version_isolation.of(version_eval, baseline_eval).problem:
         raise CannotPropose(problem)
     policy = current_policy(version_eval.project, actor)
     report = report_of(version_eval, baseline_eval, policy)

@@ -22,12 +22,13 @@ from flywheel.core.evidence.statistics.arm_comparison import difference
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
-from flywheel.evals import apart, unanswered
-from flywheel.evals import sealed as evals
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run_summaries import rows_of
-from flywheel.evals.submission import CannotEvaluate
-from flywheel.evals.void import void_of
+from flywheel.evals.runs import sealed_runs as evals
+from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs.run_summaries import rows_of
+from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.runs.void_scores import void_of
+from flywheel.evals.serving import version_isolation
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.propose import evidence_of
 
@@ -118,7 +119,9 @@ def final_of(candidate: Candidate) -> Comparison | None:
         gain=gain,
         version_run=runs[0],
         baseline_run=runs[1],
-        unanswered=sum(unanswered.of_run(run).count() for run in runs if run and unanswered.can_resume(run)),
+        unanswered=sum(
+            unanswered_attempts.of_run(run).count() for run in runs if run and unanswered_attempts.can_resume(run)
+        ),
     )
 
 
@@ -204,7 +207,7 @@ def _state(
     if any(run.state != State.SUCCEEDED for run in present):
         done, total = (sum(getattr(run, name) or 0 for run in present) for name in ("done", "total"))
         return "unfinished", f"{done} of {total} attempts are made", None
-    if problem := apart.of(*present).problem:
+    if problem := version_isolation.of(*present).problem:
         return "invalid", problem, None
     evidence = evidence_of(*present)
     decision = confirm(_rules(candidate), evidence, opening)

@@ -17,8 +17,8 @@ from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile
-from flywheel.evals.refs import find_task_set
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 

@@ -14,7 +14,7 @@ from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.environments.task_sets.suite_definitions import BadSuite
 from flywheel.evals.models import EvalRun
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.suite_forms import RetireForm, SuiteForm

@@ -21,14 +21,14 @@ from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_bre
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
-from flywheel.evals import apart
-from flywheel.evals import suites as evals
-from flywheel.evals.compare import CannotCompare, comparison
+from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison
 from flywheel.evals.models import Engine, EvalRun, Result
-from flywheel.evals.submission import CannotEvaluate
-from flywheel.evals.suites import Attempts, Settings
-from flywheel.evals.unanswered import can_resume
-from flywheel.evals.void import void_of
+from flywheel.evals.runs import suite_runs as evals
+from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.runs.suite_runs import Attempts, Settings
+from flywheel.evals.runs.unanswered_attempts import can_resume
+from flywheel.evals.runs.void_scores import void_of
+from flywheel.evals.serving import version_isolation
 from flywheel.promotions.models import Candidate
 from flywheel.training import contamination
 from flywheel.training.models import ContaminationCheck
@@ -189,7 +189,7 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     tallies = evals.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
     learnt = contamination.datasets_of(version_eval.version)
     checks = contamination.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
-    mixed = apart.between(*arms).problem if version_eval.engine == Engine.VLLM else ""
+    mixed = version_isolation.between(*arms).problem if version_eval.engine == Engine.VLLM else ""
     shown = []
     for suite in suites:
         new, old = (found.get((version.pk, suite.pk)) for version in arms)

@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import keyset
 from flywheel.evals.models import EvalRun
-from flywheel.evals.rollout_looks import note_look
+from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import lineage as origins
 from flywheel.promotions import sealed, show
 from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm

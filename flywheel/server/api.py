@@ -22,10 +22,10 @@ from flywheel.environments.api.task_sets import router as task_sets
 from flywheel.environments.api.tasks import router as tasks
 from flywheel.environments.api.variants import router as variations
 from flywheel.environments.api.verifiers import router as verifier_trials
-from flywheel.evals.api import router as evals
-from flywheel.evals.grid_api import router as grids
-from flywheel.evals.rescore_api import router as rescores
-from flywheel.evals.reward_audit_api import router as reward_audits
+from flywheel.evals.api.rescores import router as rescores
+from flywheel.evals.api.reward_audits import router as reward_audits
+from flywheel.evals.api.runs import router as evals
+from flywheel.evals.api.task_grid import router as grids
 from flywheel.failures.api.buckets import router as buckets
 from flywheel.failures.api.detectors import router as measures
 from flywheel.failures.api.labels import router as failures

@@ -16,8 +16,8 @@ from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import OPENAI
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
+from flywheel.evals.runs import submission
 
 
 def collect(

@@ -17,9 +17,9 @@ from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.environments.models import TaskSet
+from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
-from flywheel.evals.refs import find_task_set
-from flywheel.evals.solved import unlearnable
+from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.flywheel import count
 from flywheel.training.launch import LORA, CannotLaunch, check_settings, check_tuning, default_settings
 from flywheel.training.models import Dataset, Recommendation, TrainingRun

@@ -18,7 +18,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run_summaries import rows_of
+from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.training import contamination
 from flywheel.training.dataset import CannotBuild, Draft, draft, kept
 from flywheel.training.models import Dataset, Point, TrainingRun

@@ -14,7 +14,7 @@ from flywheel.core.evidence.statistics.eval_metrics import pass_at_k
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run_summaries import rows_of
+from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.training.models import Recommendation, TrainingRun

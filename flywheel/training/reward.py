@@ -18,8 +18,8 @@ from flywheel.core.recipes import REINFORCED
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
-from flywheel.evals.solved import unlearnable
-from flywheel.evals.standing import Judged, Standing, runs_of, standing, told
+from flywheel.evals.reward_audits.learnable_tasks import unlearnable
+from flywheel.evals.reward_audits.reward_standing import Judged, Standing, runs_of, standing, told
 from flywheel.training.models import Dataset, TrainingRun
 
 LOCKED = "it learns from a reward that no audit has shown to be right"

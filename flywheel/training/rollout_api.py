@@ -14,10 +14,10 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
 from flywheel.environments.models import Split
-from flywheel.evals.api import EvalRow
+from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.evals.api.runs import EvalRow
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.refs import find_task_set
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
 from flywheel.training.api.datasets import DatasetOut

@@ -8,7 +8,7 @@ from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
-from flywheel.evals.forms import EvalForm
+from flywheel.evals.pages.run_forms import EvalForm
 from flywheel.training.collect import teacher
 
 

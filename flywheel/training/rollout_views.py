@@ -12,9 +12,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals import facts
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.pages import run_facts
+from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.system import env
 from flywheel.training import choice as choices
 from flywheel.training import rollout_show as show
@@ -79,7 +79,7 @@ def rollouts(request: PageRequest, run: int) -> HttpResponse:
 
 
 def _page(request: PageRequest, run: EvalRun, status: int = 200, **wrong: str) -> HttpResponse:
-    context = {"run": run, "so_far": facts.so_far(run), "tab": "rollouts", **wrong}
+    context = {"run": run, "so_far": run_facts.so_far(run), "tab": "rollouts", **wrong}
     if not run.is_finished:
         context["events"] = list(run.events.order_by("-id")[:LOGGED])[::-1]
         return render(request, "training/rollouts.html", context)

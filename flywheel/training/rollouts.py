@@ -25,7 +25,7 @@ from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.void import void_of
+from flywheel.evals.runs.void_scores import void_of
 from flywheel.training.choice import Choice, Condition
 from flywheel.training.models import Dropped
 from flywheel.trajectories.models import Step, Trajectory

@@ -7,11 +7,11 @@ from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import Membership, Role
-from flywheel.evals import reward_audit as verbs
 from flywheel.evals.models import RewardAudit
+from flywheel.evals.reward_audits import audit_lifecycle as verbs
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
-from tests.evals.test_reward_audit import TASKS, evaluated
+from tests.evals.reward_audits.test_audit_lifecycle import TASKS, evaluated
 
 pytestmark = [
     pytest.mark.browser,

@@ -14,7 +14,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSetMember
 from flywheel.environments.versions import trials
 from flywheel.evals.models import EvalRun
-from flywheel.evals.rollout_looks import note_look
+from flywheel.evals.runs.rollout_looks import note_look
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db

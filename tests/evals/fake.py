@@ -12,9 +12,9 @@ from flywheel.agents.models import Artifact, Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Split, TaskSet
-from flywheel.evals import submission
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.served import name_of
+from flywheel.evals.runs import submission
+from flywheel.evals.serving.loaded_adapters import name_of
 from tests.conftest import Build
 from workers.jobs import eval_runs
 

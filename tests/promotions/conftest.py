@@ -9,7 +9,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite, TaskSet
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run_summaries import summary_of
+from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import make_first
 from flywheel.promotions.propose import propose

@@ -29,13 +29,13 @@ SignIn = Callable[[User], Client]
 def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Suites and sealed parts are asked as the two evals were."""
     monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("flywheel.evals.served.check", lambda _: None)
+    monkeypatch.setattr("flywheel.evals.serving.loaded_adapters.check", lambda _: None)
 
 
 @pytest.fixture
 def agent(build: Build, monkeypatch: pytest.MonkeyPatch) -> Agent:
     agent, version = build.agent(), adapted(build, 1)
-    monkeypatch.setattr("flywheel.evals.served.hand_over", lambda *_, **__: ("", ""))
+    monkeypatch.setattr("flywheel.evals.serving.loaded_adapters.hand_over", lambda *_, **__: ("", ""))
     make_first(agent=agent, version=version, actor=build.cast.approver, reason="first")
     return agent
 

@@ -6,7 +6,7 @@ from django.db import IntegrityError, InternalError, connection, transaction
 
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents.models import Agent, Version
-from flywheel.evals import served
+from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.propose import propose
@@ -81,7 +81,7 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
         asked.append(version)
         return "", ""
 
-    monkeypatch.setattr(served, "hand_over", hand_over)
+    monkeypatch.setattr(loaded_adapters, "hand_over", hand_over)
     with pytest.raises(CannotPromote, match="not shown"):
         promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation)
     with pytest.raises(MovedMeanwhile):

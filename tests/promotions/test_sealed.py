@@ -15,8 +15,8 @@ from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.rollout_looks import Sealed, note_look
-from flywheel.evals.submission import CannotEvaluate, submit
+from flywheel.evals.runs.rollout_looks import Sealed, note_look
+from flywheel.evals.runs.submission import CannotEvaluate, submit
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.policy import change_policy
 from flywheel.promotions.promote import CannotPromote, promote

@@ -12,9 +12,9 @@ from flywheel.core.evidence.contamination import METHOD
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets.suite_definitions import put, retire
-from flywheel.evals import suites as evals
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.submission import CannotEvaluate, resume
+from flywheel.evals.runs import suite_runs as evals
+from flywheel.evals.runs.submission import CannotEvaluate, resume
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.promote import CannotPromote, promote

@@ -22,9 +22,9 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
 from flywheel.environments.versions import environment_versions
-from flywheel.evals import served
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
 from tests.evals.fake import submit, work
@@ -59,7 +59,7 @@ def engine(server: str, model: str, again: Callable[[], object] = lambda: None) 
 
 
 def names() -> list[str]:
-    return served._models()[1]
+    return loaded_adapters._models()[1]
 
 
 def test_adapters_are_loaded_answer_as_in_the_worker_and_make_room(
@@ -69,30 +69,30 @@ def test_adapters_are_loaded_answer_as_in_the_worker_and_make_room(
     asked = requests(6)
     said = {}
     for one in (plain, first, second):
-        name = served.load(one)
-        assert served.load(one) == name
+        name = loaded_adapters.load(one)
+        assert loaded_adapters.load(one) == name
         said[name] = [answer.text for answer in engine(server, name).chat(asked)]
         adapter = artifacts.local(one.adapter) if one.adapter else None
         here = TransformersEngine(POLICY, adapter, device="cpu").chat(asked)
         assert said[name] == [answer.text for answer in here]
     assert len({tuple(texts) for texts in said.values()}) == 3
-    assert {served.name_of(one) for one in (plain, first, second)} <= set(names())
+    assert {loaded_adapters.name_of(one) for one in (plain, first, second)} <= set(names())
 
-    monkeypatch.setattr(served, "LOADED", len(names()))
-    third = served.load(version(3))
+    monkeypatch.setattr(loaded_adapters, "LOADED", len(names()))
+    third = loaded_adapters.load(version(3))
     assert third in names()
-    assert len(names()) == served.LOADED
+    assert len(names()) == loaded_adapters.LOADED
 
 
 def test_the_self_test_passes_with_the_identity_adapter(server: str, version: Make) -> None:
     """And with more versions than a batch takes adapters."""
     one, others = version(1), [version(2), version(3), version(4)]
     for beside in ([], others):
-        arms, probes = served.load_arms(one, beside)
-        kept_apart = check_isolation(engine(server, "-"), arms, probes, requests(3), served.SLOTS)
+        arms, probes = loaded_adapters.load_arms(one, beside)
+        kept_apart = check_isolation(engine(server, "-"), arms, probes, requests(3), loaded_adapters.SLOTS)
         assert kept_apart["passed"], kept_apart
-        assert arms[2:] == [served.name_of(other) for other in beside]
-        assert len(arms) + len(probes) >= served.SLOTS
+        assert arms[2:] == [loaded_adapters.name_of(other) for other in beside]
+        assert len(arms) + len(probes) >= loaded_adapters.SLOTS
 
 
 @pytest.mark.worker
@@ -123,18 +123,18 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
     assert run.isolation["passed"]
     page = sign_in(build.cast.viewer).get(f"/p/acme/evals/{run.pk}/").content.decode()
     assert "Adapters kept apart" in page
-    assert served.name_of(run.version) in page
-    assert served.name_of(other) in page
+    assert loaded_adapters.name_of(run.version) in page
+    assert loaded_adapters.name_of(other) in page
 
 
 def test_a_server_that_forgot_the_adapter_gets_it_again(server: str, version: Make) -> None:
     one = version(4)
-    name = served.load(one)
-    served._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+    name = loaded_adapters.load(one)
+    loaded_adapters._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
     assert name not in names()
 
     def load() -> None:
-        served.load(one)
+        loaded_adapters.load(one)
         connections.close_all()
 
     (answer,) = engine(server, name, load).chat(requests(1))
@@ -183,10 +183,10 @@ def test_a_version_that_goes_live_is_loaded_first_and_the_gateway_answers_with_i
     build: Build, version: Make, key: Callable[..., dict[str, str]], client: Client
 ) -> None:
     one = version(6)
-    assert served.name_of(one) not in names()
+    assert loaded_adapters.name_of(one) not in names()
     make_first(agent=one.agent, version=one, actor=build.cast.approver, reason="test")
     agent = Agent.objects.get(pk=one.agent_id)
-    assert agent.served == served.name_of(one)
+    assert agent.served == loaded_adapters.name_of(one)
     assert agent.served in names()
     answer = client.post(
         "/gateway/v1/chat/completions",
@@ -202,7 +202,7 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
     server: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference policy is as bad a judge as there is: of two marks it gives 0 to all, of four the highest."""
-    plain = served.base_name(artifacts.digest_of(POLICY))
+    plain = loaded_adapters.base_name(artifacts.digest_of(POLICY))
     ours = {"type": "judge", "name": "right", "criteria": "It books it.", "endpoint": "vllm", "model": plain}
     spec = {"kind": "rubric", "parts": [ours]}
     asked = project_judges.judge_of(build.cast.project, spec)
@@ -250,10 +250,10 @@ def test_without_the_identity_adapter_it_fails_where_rows_are_mixed_up_and_nothi
         pytest.skip("only the CPU build mixes rows up")
     plain = version()
     assert plain.weights is not None
-    bare = served.base_name(plain.weights.digest)
-    probes = [f"probe{number}-{plain.weights.digest[:8]}" for number in range(served.SLOTS)]
-    served._ensure(dict.fromkeys(probes, lora_adapters.probe(plain.weights)))
-    monkeypatch.setattr(served, "load_arms", lambda *_: ([bare], probes))
+    bare = loaded_adapters.base_name(plain.weights.digest)
+    probes = [f"probe{number}-{plain.weights.digest[:8]}" for number in range(loaded_adapters.SLOTS)]
+    loaded_adapters._ensure(dict.fromkeys(probes, lora_adapters.probe(plain.weights)))
+    monkeypatch.setattr(loaded_adapters, "load_arms", lambda *_: ([bare], probes))
     run = submit(build, build.task_set(), plain, engine=Engine.VLLM)
     work(run)
     run = EvalRun.objects.get(pk=run.pk)

@@ -83,7 +83,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.environments.task_sets.frozen_sets import freeze
     from flywheel.environments.tasks import seeded_tasks as tasks
     from flywheel.environments.versions.environment_versions import environment
-    from flywheel.evals.reward_audit import override
+    from flywheel.evals.reward_audits.audit_lifecycle import override
     from flywheel.training import from_rollouts, reward
     from flywheel.training.choice import read
     from flywheel.training.collect import collect, teacher

@@ -13,7 +13,7 @@ from flywheel.core.traces import tools
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run_summaries import summary_of
+from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.training.launch import launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast

@@ -15,7 +15,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.submission import CannotEvaluate
+from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.training import dataset, from_rollouts, rollouts
 from flywheel.training.choice import BadChoice, Choice, read
 from flywheel.training.collect import collect

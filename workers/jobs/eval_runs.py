@@ -32,12 +32,12 @@ from flywheel.edge.jobs import Lease, State
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Opening, Split, Task
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.evals import budget, results
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun
-from flywheel.evals.run_summaries import summary_of
-from flywheel.evals.submission import attempt_seed
-from flywheel.evals.void import unscore
+from flywheel.evals.runs import result_rows, run_budget
+from flywheel.evals.runs.run_summaries import summary_of
+from flywheel.evals.runs.submission import attempt_seed
+from flywheel.evals.runs.void_scores import unscore
 from flywheel.promotions.propose import propose_for
 from flywheel.training import contamination
 from flywheel.trajectories.store.merge import store_rollouts
@@ -129,7 +129,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
         engine: Engine = open_served(lease, run, env, _to_show(run, tasks), tools)
     else:
         engine = open_version(run.version)
-    size, since = min(CHUNK, budget.CHUNK) if run.budget else CHUNK, timezone.now()
+    size, since = min(CHUNK, run_budget.CHUNK) if run.budget else CHUNK, timezone.now()
 
     def ask(number: int) -> Asked:
         chunk = waiting[number * size : (number + 1) * size]
@@ -145,7 +145,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     # What is asked is paid for: nothing ahead of a budget.
     with Asking(lease, engine, ask, -(-len(waiting) // size), ahead=0 if run.budget else AHEAD) as asking:
         while stored < len(done) + len(waiting):
-            if spent := budget.spent(run, timezone.now() - since):
+            if spent := run_budget.spent(run, timezone.now() - since):
                 lease.log(f"{spent}; what was attempted is kept", "warning")
                 lease.finish(State.CANCELLED, error=f"{spent[:1].upper()}{spent[1:]}.", error_kind="budget")
                 return False
@@ -216,7 +216,7 @@ def _store(
     with lease.guard():
         stored = store_rollouts(run.project, traces, version=run.version) if traces else []
         keys = [row.pk for row in stored] if traces else [None] * len(answered)
-        results.write(
+        result_rows.write(
             run,
             (
                 (task.pk, rollout, verdict, key)

@@ -2,9 +2,9 @@
 
 from flywheel.core import envs, verifiers
 from flywheel.edge.jobs import Lease, State
-from flywheel.evals import rescore
+from flywheel.evals import run_rescores
 from flywheel.evals.models import Rescore
-from flywheel.evals.void import unscore
+from flywheel.evals.runs.void_scores import unscore
 from flywheel.trajectories.formats.values.hostile_json import text
 from workers.judging import attempt_verdicts, project_judges
 
@@ -26,7 +26,7 @@ def judge_again(lease: Lease) -> None:
     runners = project_judges.runners(job.project, version.verifier, job.judges)
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     done = job.scores.count()
-    for chunk in rescore.waiting(job):
+    for chunk in run_rescores.waiting(job):
         if lease.cancelled:
             lease.finish(State.CANCELLED)
             return
@@ -34,12 +34,12 @@ def judge_again(lease: Lease) -> None:
         for task, _ in attempts[:1]:
             project_judges.meet(lease, env, task, job.scores.all())
         judged = iter(project_judges.settled(env, attempt_verdicts.verdicts(env, attempts)))
-        found = [rescore.unanswered(result) if attempt is None else next(judged) for result, attempt in chunk]
+        found = [run_rescores.unanswered(result) if attempt is None else next(judged) for result, attempt in chunk]
         results = [result for result, _ in chunk]
         clean = [verifiers.Verdict(v.score, text(v.reason), v.parts, v.cause) for v in found]
         done += len(chunk)
         with lease.guard():
-            rescore.keep(job, results, clean)
+            run_rescores.keep(job, results, clean)
             job.judges = project_judges.note(lease, env)
             unscore(job.scores.all(), job.judges)
             lease.progress(done)

@@ -32,7 +32,7 @@ from flywheel.edge.jobs import Lease, LeaseLost, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.evals import submission
+from flywheel.evals.runs import submission
 from flywheel.training import dataset as datasets
 from flywheel.training import reward
 from flywheel.training.models import Point, TrainingRun

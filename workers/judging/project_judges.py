@@ -13,7 +13,7 @@ from flywheel.core.envs import Environment, Task
 from flywheel.core.verifiers import Runners, Verdict, rubric
 from flywheel.edge.jobs import Lease
 from flywheel.environments.proofs import judge_endpoints
-from flywheel.evals.void import unscore
+from flywheel.evals.runs.void_scores import unscore
 from workers.gym_sessions import Gym
 from workers.judging import attempt_verdicts
 from workers.judging.llm_judge import Judge, JudgeError

@@ -11,8 +11,8 @@ from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.edge.jobs import Lease
-from flywheel.evals import apart, served
 from flywheel.evals.models import EvalRun
+from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.system import env
 from workers.engines.isolation import check_isolation
 from workers.engines.vllm_engine import VllmEngine
@@ -35,7 +35,7 @@ def open_served(
 
     Raises ServerError, NotServable, EngineError and NotIsolated.
     """
-    beside = apart.beside(run)
+    beside = version_isolation.beside(run)
     sampling = Sampling(max_tokens=min(TOKENS, run.sampling["max_tokens"]))
     requests = [
         ChatRequest(tuple(environment.reset(task, number)), sampling, number, tuple(tools))
@@ -43,12 +43,14 @@ def open_served(
     ]
 
     def engine(again: Callable[[], None]) -> VllmEngine:
-        return VllmEngine(env.vllm_url(), served.name_of(run.version), key_of(VLLM_KEY), again=again)
+        return VllmEngine(env.vllm_url(), loaded_adapters.name_of(run.version), key_of(VLLM_KEY), again=again)
 
     def test() -> None:
-        arms, probes = served.load_arms(run.version, beside)
+        arms, probes = loaded_adapters.load_arms(run.version, beside)
         lease.update(isolation={"arms": arms})  # in use until it is told what came of it
-        report = check_isolation(engine(lambda: _load(run.version, beside)), arms, probes, requests, served.SLOTS)
+        report = check_isolation(
+            engine(lambda: _load(run.version, beside)), arms, probes, requests, loaded_adapters.SLOTS
+        )
         lease.update(isolation=report)
         if not report["passed"]:
             raise NotIsolated(_why(report))
@@ -70,7 +72,7 @@ class Loader:
     def __call__(self) -> None:
         try:
             with self._lock:
-                if not served.has(self._version):
+                if not loaded_adapters.has(self._version):
                     self._test()
         finally:
             connections.close_all()  # this thread's own, which nobody else would close
@@ -79,7 +81,7 @@ class Loader:
 def _load(version: Version, beside: Sequence[Version]) -> None:
     """For a thread of its own."""
     try:
-        served.load_arms(version, beside)
+        loaded_adapters.load_arms(version, beside)
     finally:
         connections.close_all()
 

@@ -29,8 +29,9 @@ from flywheel.environments.task_sets import suite_definitions
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.versions.environment_versions import CannotMake, environment_version
-from flywheel.evals import reward_audit, submission
 from flywheel.evals.models import EvalRun, RewardAudit
+from flywheel.evals.reward_audits import audit_lifecycle
+from flywheel.evals.runs import submission
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate, Policy
@@ -308,7 +309,7 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         through=THROUGH,
     )
     actor = oracle(task_set.project)
-    audit, _ = reward_audit.begin(run=finished(run), actor=actor, size=LEAST, through=THROUGH)
+    audit, _ = audit_lifecycle.begin(run=finished(run), actor=actor, size=LEAST, through=THROUGH)
     wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
     items = list(audit.items.select_related("result__task", "result__trajectory"))
     traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])
@@ -317,13 +318,13 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         call = tooling.parse_call(trace.final()).call
         target = wanted[task.cluster, task.prompt]
         is_right = call is not None and {"tool": call.name, "arguments": call.arguments} == target
-        reward_audit.judge(
+        audit_lifecycle.judge(
             item=item,
             actor=actor,
             answer="pass" if is_right else "fail",
             note="by the story's oracle, which knows what the customer wanted",
         )
-    return reward_audit.finish(audit=audit, actor=actor, through=THROUGH)
+    return audit_lifecycle.finish(audit=audit, actor=actor, through=THROUGH)
 
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:

@@ -86,7 +86,7 @@ def _serve(options: argparse.Namespace) -> None:
     from django.conf import settings
 
     from flywheel.agents.artifacts import digest_of
-    from flywheel.evals.served import base_name
+    from flywheel.evals.serving.loaded_adapters import base_name
 
     base = _base_of(options.version, options.project) if options.version else Path(settings.REFERENCE_POLICY)
     url = f"http://127.0.0.1:{_port(options)}"
@@ -106,7 +106,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list[str]:
     """The command that serves these weights under this name. Raises CannotServe."""
-    from flywheel.evals.served import LOADED, SLOTS
+    from flywheel.evals.serving.loaded_adapters import LOADED, SLOTS
 
     config = json.loads((base / "config.json").read_bytes())
     words = [str(_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(base)]
@@ -175,7 +175,7 @@ def _base_of(reference: str, slug: str | None) -> Path:
     from flywheel.agents import artifacts
     from flywheel.agents.lora_adapters import NotServable
     from flywheel.agents.references import UnknownReference, find_version
-    from flywheel.evals.served import check
+    from flywheel.evals.serving.loaded_adapters import check
 
     projects = Project.objects.filter(agents__name=reference.partition("@")[0], **({"slug": slug} if slug else {}))
     if projects.count() != 1:
@@ -242,10 +242,10 @@ def _load_live() -> list[str]:
     """The names of the live versions that it answers for from now on; none where there is no database yet."""
     from django.db import Error
 
-    from flywheel.evals import served
+    from flywheel.evals.serving import loaded_adapters
 
     try:
-        return served.load_live()
+        return loaded_adapters.load_live()
     except Error as error:
         print(f"flywheel: no adapter of a live version is loaded, the database is away: {error}", file=sys.stderr)
         return []

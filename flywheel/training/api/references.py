@@ -11,8 +11,8 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import TaskSet
+from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
-from flywheel.evals.refs import find_task_set
 from flywheel.training.models import Dataset
 
 LIST_MAX = 200

@@ -27,7 +27,7 @@ from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import CannotMake, environment
 from flywheel.evals.models import EvalRun
-from flywheel.evals.submission import submit
+from flywheel.evals.runs.submission import submit
 from flywheel.failures.labels.decisions import decide, tools_of
 from flywheel.training.dataset import build as build_dataset
 from flywheel.training.dataset import draft, open_rows

@@ -8,7 +8,7 @@ import pytest
 from flywheel.agents.models import Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message, ToolCall
-from flywheel.evals import served
+from flywheel.evals.serving import loaded_adapters
 from tests.workers.engines.test_engine_endpoints import Reply, always, completion, serving
 from workers.engines.vllm_engine import VllmEngine
 from workers.policies.vllm_policies import Loader, NotIsolated
@@ -70,7 +70,7 @@ def test_a_name_that_the_server_forgot_is_loaded_again_once() -> None:
 
 def test_a_server_that_was_started_anew_is_tested_before_anybody_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(served, "has", lambda _: bool(done))
+    monkeypatch.setattr(loaded_adapters, "has", lambda _: bool(done))
 
     def answer(body: dict[str, Any], count: int) -> Reply:
         return completion({"content": "hi"}) if done else (404, {}, b"no such model")

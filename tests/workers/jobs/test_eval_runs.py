@@ -24,11 +24,11 @@ from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
 from flywheel.environments.task_sets.leaks import trained_on
-from flywheel.evals import rescore
+from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.rescore import CannotRescore
-from flywheel.evals.submission import CannotEvaluate, attempt_seed, resume
-from flywheel.evals.unanswered import can_resume
+from flywheel.evals.run_rescores import CannotRescore
+from flywheel.evals.runs.submission import CannotEvaluate, attempt_seed, resume
+from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
@@ -69,7 +69,7 @@ def test_what_nobody_may_look_at_is_judged_and_not_kept(build: Build, monkeypatc
     assert ledger.openings(task_set).times == 0
     assert run.summary == {}, "its sums stand with its candidate"
     with pytest.raises(CannotRescore, match="whose rollouts nobody keeps"):
-        rescore.submit(run=run, version=task_set.environment_version, actor=build.cast.builder, key=uuid.uuid4())
+        run_rescores.submit(run=run, version=task_set.environment_version, actor=build.cast.builder, key=uuid.uuid4())
 
 
 def test_seeds_are_of_the_attempt_and_the_same_for_every_version(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_nothing_is_asked_again_of_a_run_on_which_something_rests(
     baseline, rescored, counted = asked_again(), asked_again(), asked_again(budget={"tokens": 10**6})
     _training_run(build, baseline, submit(build, task_set, build.version(system_prompt="trained")))
     environment_version = task_set.environment_version
-    rescore.submit(run=rescored, version=environment_version, actor=build.cast.builder, key=uuid.uuid4())
+    run_rescores.submit(run=rescored, version=environment_version, actor=build.cast.builder, key=uuid.uuid4())
     for run, says in ((baseline, "is compared with it"), (rescored, "rescore"), (counted, "counts for its budget")):
         assert not can_resume(run)
         with pytest.raises(StaleState, match=says):

@@ -23,7 +23,7 @@ from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.red_green_proof import prove
 from flywheel.environments.task_sets import frozen_sets
 from flywheel.environments.versions import environment_versions, trials
-from flywheel.evals import rescore
+from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
 from tests.conftest import SYSTEM, TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, say, wrong
@@ -277,11 +277,11 @@ def test_old_rollouts_are_judged_again_and_keep_their_scores(build: Build, monke
     run = finished(build, monkeypatch, answer=answer, task_set=build.task_set(held_out=12))
     before = list(run.results.order_by("pk").values_list("score", "success", "reason"))
     same = _rescored(run, run.task_set.environment_version, build)
-    assert rescore.changes(same).same == 24
+    assert run_rescores.changes(same).same == 24
     strict = "def verify(trace, target):\n    return 1.0 - float(trace['answer'].count('Nobody') == 0)"
     version = version_of(run.task_set.environment_version.environment, build, rubric(strict))
     other = _rescored(run, version, build)
-    found = rescore.changes(other)
+    found = run_rescores.changes(other)
     passed = run.results.filter(success=True).count()
     assert 0 < passed < 24
     assert (found.n, found.to_fail, found.to_pass, found.same) == (24, passed, 24 - passed, 0)
@@ -289,7 +289,7 @@ def test_old_rollouts_are_judged_again_and_keep_their_scores(build: Build, monke
     assert found.after.mean == pytest.approx(1 - passed / 24)
     assert other.verifier_digest == version.verifier_digest != run.verifier_digest
     assert list(run.results.order_by("pk").values_list("score", "success", "reason")) == before
-    assert {row.success is row.result.success for row in rescore.ordered(other)} == {False}
+    assert {row.success is row.result.success for row in run_rescores.ordered(other)} == {False}
 
 
 def test_what_was_not_answered_stays_unscored_whoever_judges(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +301,11 @@ def test_what_was_not_answered_stays_unscored_whoever_judges(build: Build, monke
     assert 0 < unanswered < 24
     job = _rescored(run, run.task_set.environment_version, build)
     assert job.scores.filter(score=None, cause="not_answered").count() == unanswered
-    assert rescore.changes(job).same == 24
+    assert run_rescores.changes(job).same == 24
 
 
 def _rescored(run: EvalRun, version: EnvironmentVersion, build: Build) -> Rescore:
-    job, _ = rescore.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
     carry_out(job)
     assert (job.state, job.done) == (State.SUCCEEDED, run.results.count())
     return job
@@ -349,9 +349,9 @@ def test_a_real_worker_proves_tries_and_judges_again(
     worker.finish(Proving.objects.get())
     task.refresh_from_db()
     assert task.is_proved, task.proof
-    job, _ = rescore.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
     worker.finish(job)
-    assert (job.state, rescore.changes(job).n) == (State.SUCCEEDED, 8)
+    assert (job.state, run_rescores.changes(job).n) == (State.SUCCEEDED, 8)
     assert Trial.objects.count() == 1
 
 

@@ -18,9 +18,11 @@ from flywheel.edge.jobs import Job, StaleState, State
 from flywheel.environments.models import EnvironmentVersion, JudgeMemory, Opening, Proving, Split, Trial
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions, trials
-from flywheel.evals import compare, rescore, submission
+from flywheel.evals import run_rescores
+from flywheel.evals.comparisons import run_comparison
 from flywheel.evals.models import EvalRun, Rescore
-from flywheel.evals.people import agreements
+from flywheel.evals.runs import submission
+from flywheel.evals.verifier_agreement import agreements
 from flywheel.failures.labels.decisions import decide
 from flywheel.training.rollouts import NotForTraining, attempts
 from flywheel.trajectories.operations.deletion import delete
@@ -165,8 +167,8 @@ def test_a_canary_in_the_middle_takes_back_the_whole_run(
     run.split = Split.TRAIN  # as if it had asked what may be trained on
     with pytest.raises(NotForTraining, match="void"):
         attempts(run)
-    with pytest.raises(compare.CannotCompare, match="failed"):
-        compare.check(run, finished_elsewhere(build, monkeypatch, server))
+    with pytest.raises(run_comparison.CannotCompare, match="failed"):
+        run_comparison.check(run, finished_elsewhere(build, monkeypatch, server))
 
 
 def finished_elsewhere(build: Build, monkeypatch: pytest.MonkeyPatch, server: JudgeServer) -> EvalRun:
@@ -236,7 +238,7 @@ def test_old_rollouts_are_judged_again(
     monkeypatch.setattr(asking, "EVERY", 1)  # at least eight canaries, of which the sixth is the first with an order
     if is_void:
         turning(server, after=10)
-    job, _ = rescore.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
     carry_out(job)
     found = set(Rescore.objects.get(pk=job.pk).scores.values_list("score", "cause"))
     if is_void:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from flywheel.edge.jobs import State
-from flywheel.evals import served
-from flywheel.evals.compare import check
+from flywheel.evals.comparisons.run_comparison import check
 from flywheel.evals.models import Engine, EvalRun
+from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.promote import make_first
 from tests.conftest import Build
 from tests.evals.fake import adapted, submit, work
@@ -57,10 +57,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     fake = Server()
     with serving(fake.answer) as listening:
         monkeypatch.setenv("FLYWHEEL_VLLM_URL", listening.url.removesuffix("/v1"))
-        monkeypatch.setattr(served, "_call", fake.call)
-        monkeypatch.setattr(served, "check", lambda _: None)
+        monkeypatch.setattr(loaded_adapters, "_call", fake.call)
+        monkeypatch.setattr(loaded_adapters, "check", lambda _: None)
         for module in ("lora.identity", "lora.probe", "artifacts.local"):
-            monkeypatch.setattr(f"flywheel.evals.served.{module}", lambda _: Path("adapter"))
+            monkeypatch.setattr(f"flywheel.evals.serving.loaded_adapters.{module}", lambda _: Path("adapter"))
         yield fake
 
 
@@ -69,31 +69,31 @@ def test_the_second_of_two_that_are_not_live_is_tested_beside_the_first_and_they
 ) -> None:
     live, first, second = (adapted(build, number) for number in (1, 2, 3))
     assert live.weights is not None
-    server.base = served.base_name(live.weights.digest)
+    server.base = loaded_adapters.base_name(live.weights.digest)
     make_first(agent=live.agent, version=live, actor=build.cast.approver, reason="test")
     task_set = build.task_set(held_out=3)
     old, new = (submit(build, task_set, version, engine=Engine.VLLM) for version in (first, second))
     for run in (old, new):
         work(run)
         assert run.state == State.SUCCEEDED, run.error
-    known = [served.name_of(live), f"identity-{live.weights.digest[:8]}"]
+    known = [loaded_adapters.name_of(live), f"identity-{live.weights.digest[:8]}"]
     old, new = EvalRun.objects.order_by("pk").all()
-    assert old.isolation["arms"] == [served.name_of(first), *known]
-    assert new.isolation["arms"] == [served.name_of(second), *known, served.name_of(first)]
-    assert (new.isolation["passed"], new.isolation["answers"]) == (True, 2 * 2 * 3 * served.SLOTS)
+    assert old.isolation["arms"] == [loaded_adapters.name_of(first), *known]
+    assert new.isolation["arms"] == [loaded_adapters.name_of(second), *known, loaded_adapters.name_of(first)]
+    assert (new.isolation["passed"], new.isolation["answers"]) == (True, 2 * 2 * 3 * loaded_adapters.SLOTS)
     check(new, old)
 
 
 def test_a_server_that_mixes_up_one_of_the_others_fails_the_run(build: Build, server: Server) -> None:
     first, second = (adapted(build, number) for number in (1, 2))
     assert first.weights is not None
-    server.base = served.base_name(first.weights.digest)
+    server.base = loaded_adapters.base_name(first.weights.digest)
     task_set = build.task_set(held_out=3)
     work(submit(build, task_set, first, engine=Engine.VLLM))
     run = submit(build, task_set, second, engine=Engine.VLLM)
     server.seen.clear()
-    server.confused = served.name_of(first)
+    server.confused = loaded_adapters.name_of(first)
     work(run)
     assert (run.state, run.error_kind, run.done) == (State.FAILED, "isolation", 0)
-    assert run.isolation["evidence"][0]["arm"] == served.name_of(first)
+    assert run.isolation["evidence"][0]["arm"] == loaded_adapters.name_of(first)
     assert "the server mixes adapters up" in run.error

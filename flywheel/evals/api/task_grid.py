@@ -1,0 +1,135 @@
+"""For programs: the tasks of a set × the versions that were evaluated on it."""
+
+from typing import Any
+
+from django.http import HttpRequest, QueryDict
+from ninja import Field, Query, Router, Schema
+from ninja.errors import HttpError
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.edge.paging import BadCursor
+from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.task_sets import leaks
+from flywheel.evals.comparisons import task_grid as grids
+from flywheel.evals.serving import version_isolation
+
+router = Router(tags=["evals"])
+
+
+class GridQuery(Schema):
+    split: str = Split.HELD_OUT.value
+    version: list[str] = Field(
+        default_factory=list, description="`agent@number`, several; else those with the newest evals"
+    )
+    show: str = Field("all", description="`all`, `failures`, `differ` or `disputed`")
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+class TrainedOnOut(Schema):
+    """What a version, and those that it comes from, learnt from, beside the tasks by which it is measured."""
+
+    verdict: str
+    """`clean`, `warned`, `contaminated`: a score on these tasks means nothing; `unchecked`; `none`: from no dataset."""
+    blocked: list[str]
+    """Tasks that it was trained on."""
+    datasets: list[str]
+    """Those that hold them."""
+
+
+class ColumnOut(Schema):
+    eval: int
+    version: str
+    samples: int
+    success: dict[str, Any] | None
+    contamination: TrainedOnOut | None
+    """Whether the version learnt from these tasks; null for train tasks."""
+
+
+class CellOut(Schema):
+    eval: int
+    attempts: int
+    """0 where the eval has not asked the task."""
+    scored: int
+    passed: int
+    disputed: bool
+    """People's word on an attempt is another than the verifier's."""
+
+    @staticmethod
+    def resolve_eval(row: grids.Cell) -> int:
+        return row.run.pk
+
+    @staticmethod
+    def resolve_disputed(row: grids.Cell) -> bool:
+        return row.is_disputed
+
+
+class LineOut(Schema):
+    task: str
+    bucket: str
+    cells: list[CellOut]
+    """One a column, in their order."""
+
+
+class GridOut(Schema):
+    task_set: str
+    split: str
+    columns: list[ColumnOut]
+    """The newest eval of each version that has succeeded, the oldest version first."""
+    not_shown_apart: list[list[str]]
+    """Pairs of versions that no self-test has shown the vLLM server to keep apart: what differs between these two says
+    nothing."""
+    counts: dict[str, int]
+    """Tasks behind each choice of `show`."""
+    items: list[LineOut]
+    next: str | None
+
+
+@router.get(
+    "/task-sets/{name}/{int:version_number}/grid", response=GridOut, auth=Key(Scope.READ), operation_id="get_task_grid"
+)
+def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Query[GridQuery]) -> dict[str, Any]:
+    """How each of several versions did at each task of a split."""
+    given = keyed(request)
+    task_set = TaskSet.objects.filter(project=given.project, name=name, version=version_number).first()
+    if task_set is None:
+        raise HttpError(404, f"there is no task set {name[:100]}@{version_number}")
+    for field, known in (("split", grids.SPLITS), ("show", grids.SHOW)):
+        if (value := getattr(asked, field)) not in known:
+            raise HttpError(422, f"{field}: {value[:100]!r} is unknown, one of {', '.join(known)} is wanted")
+    try:
+        columns = grids.choose(grids.measured(task_set, asked.split), asked.version)
+        found = grids.grid(
+            columns,
+            task_set=task_set,
+            split=asked.split,
+            show=asked.show,
+            cursor=asked.cursor,
+            limit=asked.limit,
+            query=QueryDict(),
+        )
+    except grids.CannotShow as error:
+        raise HttpError(422, str(error)) from None
+    except BadCursor as error:
+        raise HttpError(400, str(error)) from None
+    grids.note_looks(columns, given.actor)
+    learnt = leaks.trained_on([run.version for run in columns], task_set) if asked.split == Split.HELD_OUT else {}
+    return {
+        "task_set": str(task_set),
+        "split": asked.split,
+        "columns": [
+            {
+                "eval": run.pk,
+                "version": str(run.version),
+                "samples": run.samples,
+                "success": run.success,  # type: ignore[attr-defined]  # annotated
+                "contamination": learnt.get(run.version_id),
+            }
+            for run in columns
+        ],
+        "not_shown_apart": [[str(version) for version in pair] for pair in version_isolation.unshown(columns)],
+        "counts": found.counts,
+        "items": [{"task": str(task), "bucket": task.bucket, "cells": cells} for task, cells in found.lines],
+        "next": found.page.next_cursor or None,
+    }

@@ -1,0 +1,113 @@
+"""Old rollouts under another verifier: asked for on a run's page, shown on a page of its own."""
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.edge.jobs import StaleState
+from flywheel.edge.polling import loaded_anew
+from flywheel.environments.models import EnvironmentVersion
+from flywheel.evals import run_rescores as verbs
+from flywheel.evals.models import EvalRun, Rescore
+from flywheel.evals.runs.rollout_looks import note_look, refuse_sealed
+
+SHOWN = 200
+
+
+@require_GET
+@requires(Permission.VIEW)
+def rescores(request: PageRequest, pk: int) -> HttpResponse:
+    """What a run's page shows of other verifiers: who judged its rollouts again, and the form that asks for it."""
+    rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
+    run = get_object_or_404(rows, project=request.project, pk=pk)
+    refuse_sealed(run)
+    old = run.task_set.environment_version
+    context = {
+        "run": run,
+        "old": old,
+        "versions": old.environment.versions.select_related("environment").order_by("-number")[:20],
+        "jobs": run.rescores.select_related("environment_version__environment", "created_by")[:20],
+        "key": uuid.uuid4(),
+    }
+    return render(request, "evals/_rescores.html", context)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def start(request: PageRequest, pk: int) -> HttpResponse:
+    rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
+    run = get_object_or_404(rows, project=request.project, pk=pk)
+    number = request.POST.get("version", "")
+    versions = EnvironmentVersion.objects.filter(environment=run.task_set.environment_version.environment)
+    version = versions.filter(number=int(number)).first() if number.isdecimal() and len(number) < 9 else None
+    if version is None:
+        messages.error(request, f"Nothing was judged. Version {number[:20]!r} is unknown.")
+        return redirect("evals:run", request.project.slug, pk)
+    try:
+        key = uuid.UUID(request.POST.get("key", ""))
+        job, _ = verbs.submit(run=run, version=version, actor=request.actor, key=key)
+    except ValueError as error:  # CannotRescore is one, and a key that is none
+        messages.error(request, f"Nothing was judged. {error}.")
+        return redirect("evals:run", request.project.slug, pk)
+    return redirect("evals:rescore", request.project.slug, job.pk)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def rescore(request: PageRequest, rescore: int) -> HttpResponse:
+    """What the other verifier changed: counts, and the attempts, flips first."""
+    job = _find(request, rescore)
+    note_look(job.run, request.actor)
+    context = {
+        "job": job,
+        "run": job.run,
+        "old": job.run.task_set.environment_version,
+        "new": job.environment_version,
+        "changes": verbs.changes(job) if job.done else None,
+        "rows": verbs.ordered(job)[:SHOWN],
+    }
+    return render(request, "evals/rescore.html", context)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def live(request: PageRequest, rescore: int) -> HttpResponse:
+    """What the page asks for every two seconds while attempts are judged; at the end it is loaded anew."""
+    job = _find(request, rescore)
+    return loaded_anew() if job.is_finished else render(request, "evals/_rescoring.html", {"job": job})
+
+
+@require_POST
+@requires(Permission.BUILD)
+def cancel(request: PageRequest, rescore: int) -> HttpResponse:
+    try:
+        verbs.cancel(job=_find(request, rescore), actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not stopped: {error}.")
+    return redirect("evals:rescore", request.project.slug, rescore)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def resume(request: PageRequest, rescore: int) -> HttpResponse:
+    try:
+        verbs.resume(job=_find(request, rescore), actor=request.actor)
+    except StaleState as error:
+        messages.warning(request, f"Not resumed: {error}.")
+    return redirect("evals:rescore", request.project.slug, rescore)
+
+
+def _find(request: PageRequest, pk: int) -> Rescore:
+    rows = Rescore.objects.select_related(
+        "project",
+        "run__version__agent",
+        "run__task_set__environment_version__environment",
+        "environment_version__environment",
+        "created_by",
+    )
+    return get_object_or_404(rows, project=request.project, pk=pk)

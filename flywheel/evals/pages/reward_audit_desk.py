@@ -1,0 +1,90 @@
+"""What the pages of a reward audit show: the desk, which keeps the verdicts to itself, and the result."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count
+
+from flywheel.accounts.models import User
+from flywheel.core.evidence.reward_audit_rule import RULE
+from flywheel.evals.models import RewardAudit, RewardAuditItem
+from flywheel.evals.reward_audits.audit_lifecycle import Answer, answered
+from flywheel.evals.reward_audits.learnable_tasks import solve_rates
+from flywheel.evals.reward_audits.reward_standing import Judged, standing, told
+from flywheel.failures.pages.desk.conversation_window import view_of
+
+LISTED = 200
+"""Tasks that are listed."""
+
+
+def desk(audit: RewardAudit, actor: User, *, place: int = 0, after: int = 0, notice: str = "") -> dict[str, Any]:
+    """One output with everything but its verdict: the one at `place`, else the next that waits after `after`."""
+    items = list(audit.items.all())
+    waiting = [item for item in items if not item.answer]
+    at = next((item for item in items if item.place == place), None)
+    at = at or next((item for item in waiting if item.place > after), waiting[0] if waiting else None)
+    mine = [item for item in items if item.judged_by_id == actor.pk and item.judged_at]
+    context: dict[str, Any] = {
+        "audit": audit,
+        "run": audit.run,
+        "items": items,
+        "judged": len(items) - len(waiting),
+        "left": len(waiting),
+        "last": max(mine, key=lambda item: (item.judged_at, item.place), default=None),
+        "notice": notice,
+        "at": None,
+    }
+    if at is None:
+        return context
+    item = audit.items.select_related("result__task__environment", "result__trajectory__project", "judged_by").get(
+        pk=at.pk
+    )
+    trajectory = item.result.trajectory
+    return context | {
+        "at": item,
+        "task": item.result.task,
+        "may_judge": not item.answer or item.judged_by_id == actor.pk,
+        "view": view_of(trajectory, "") if trajectory else None,
+        "previous": next((each for each in reversed(items) if each.place < item.place), None),
+        "next": next((each for each in items if each.place > item.place), None),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """An output of which a person and the verifier said different things."""
+
+    item: RewardAuditItem
+
+    @property
+    def is_false_pass(self) -> bool:
+        return bool(self.item.result.success)
+
+
+def result(audit: RewardAudit) -> dict[str, Any]:
+    """A finished audit: the verdict, where people and verifier differ, and the tasks that cannot teach."""
+    items = list(
+        audit.items.select_related("result__task__environment", "result__trajectory", "judged_by").order_by("place")
+    )
+    differ = [Disagreement(item) for item in items if _differs(item)]
+    solved = solve_rates(audit.run)
+    return {
+        "audit": audit,
+        "run": audit.run,
+        "found": audit.result,
+        "words": told(audit),
+        "standing": standing(Judged.now(audit.run.version, audit.run.task_set)),
+        "rule": RULE,
+        "disagreements": sorted(differ, key=lambda each: not each.is_false_pass),
+        "cannot_tell": [item for item in items if item.answer == Answer.CANNOT_TELL],
+        "causes": list(
+            answered(audit.run).filter(success=None).values_list("cause").annotate(n=Count("pk")).order_by("-n")
+        ),
+        "solved": solved[:LISTED],
+        "unlearnable": [task for task in solved if not task.is_learnable],
+        "runs": audit.training_runs.select_related("created_by").order_by("-pk")[:LISTED],
+    }
+
+
+def _differs(item: RewardAuditItem) -> bool:
+    return item.answer in (Answer.PASS, Answer.FAIL) and (item.answer == Answer.PASS) is not bool(item.result.success)

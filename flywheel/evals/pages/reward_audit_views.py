@@ -1,0 +1,195 @@
+"""Pages of reward audits: where a reward stands, one output after the other to judge, and what came of it."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_GET, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.agents.models import Version
+from flywheel.agents.references import UnknownReference, find_version
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
+from flywheel.edge.paging import BadCursor, keyset
+from flywheel.environments.models import Environment, Split, TaskSet
+from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.evals.models import EvalRun, RewardAudit
+from flywheel.evals.pages import reward_audit_desk as show
+from flywheel.evals.reward_audits import audit_lifecycle as verbs
+from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, overrides_of, runs_of, standing
+
+PAGE = 50
+OFFERED = 20
+WANTED_ATTEMPTS = 2 * MOST
+"""An eval that is started for an audit makes about so many: half of them may be alike, or pass alike."""
+LEAST_SAMPLES = 4
+"""So that a task's solve rate says something."""
+
+
+@require_GET
+@requires(Permission.VIEW)
+def index(request: PageRequest) -> HttpResponse:
+    """Every audit, newest first."""
+    try:
+        page = keyset(verbs.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
+    except BadCursor:
+        return redirect(request.path)
+    return render(request, "evals/reward_audits.html", {"page": page})
+
+
+@require_GET
+@requires(Permission.VIEW)
+def reward(request: PageRequest) -> HttpResponse:
+    """Where the reward of one version on one task set stands, and what may be done about it."""
+    if not request.GET.get("version") or not request.GET.get("task_set"):
+        return redirect("evals:reward_audits", request.project.slug)
+    version, task_set = _pair(request, request.GET.dict())
+    judged = Judged.now(version, task_set)
+    train = task_set.members.filter(split=Split.TRAIN).count()
+    context = {
+        "version": version,
+        "task_set": task_set,
+        "judged": judged,
+        "standing": standing(judged),
+        "audits": verbs.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
+        "overrides": overrides_of(judged).select_related("created_by")[:OFFERED],
+        "runs": runs_of(judged)[:OFFERED],
+        "train": train,
+        "samples": max(LEAST_SAMPLES, -(-WANTED_ATTEMPTS // max(train, 1))),
+        "rule": RULE,
+        "least": LEAST,
+        "most": MOST,
+        "size": verbs.SIZE,
+    }
+    return render(request, "evals/reward.html", context)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def of_environment(request: PageRequest, name: str) -> HttpResponse:
+    """What an environment's page shows of the audits of its verifiers."""
+    environment = get_object_or_404(Environment, project=request.project, name=name)
+    rows = verbs.rows(request.project).filter(run__task_set__environment_version__environment=environment)
+    context = {"environment": environment, "audits": rows[:OFFERED], "newest": environment.versions.last()}
+    return render(request, "evals/_reward_audits.html", context)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def begin(request: PageRequest) -> HttpResponse:
+    run = get_object_or_404(_runs(request), pk=_number(request.POST.get("run", "")))
+    try:
+        audit, _ = verbs.begin(
+            run=run,
+            actor=request.actor,
+            size=_number(request.POST.get("size", "")),
+            seed=_number(request.POST.get("seed", "1")),
+        )
+    except verbs.CannotAudit as error:
+        messages.error(request, f"No audit was begun: {error.problem}.")
+        return redirect(_reward_page(request, run.version, run.task_set))
+    return redirect("evals:reward_audit", request.project.slug, audit.pk)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def audit(request: PageRequest, audit: int) -> HttpResponse:
+    """The desk while it is open, blind; its result once it is finished."""
+    found = _audit(request, audit)
+    if found.finished_at is not None:
+        return render(request, "evals/reward_audit_result.html", show.result(found))
+    context = show.desk(found, request.actor, place=_number(request.GET.get("item", "")))
+    return render(request, "evals/_audit_desk.html" if request.htmx else "evals/reward_audit.html", context)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
+    """Keep the answer and show the next output that waits."""
+    found = _audit(request, audit)
+    item = get_object_or_404(found.items, place=place)
+    notice = ""
+    try:
+        if not verbs.judge(
+            item=item,
+            actor=request.actor,
+            answer=request.POST.get("answer", ""),
+            note=request.POST.get("note", ""),
+        ):
+            notice = f"Output {place} was judged by somebody else meanwhile; nothing was changed."
+    except verbs.CannotAudit as error:
+        return _desk(request, found, place=place, notice=f"Nothing was kept: {error.problem}.")
+    return _desk(request, found, after=place, notice=notice)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def undo(request: PageRequest, audit: int) -> HttpResponse:
+    found = _audit(request, audit)
+    item = verbs.undo(audit=found, actor=request.actor)
+    notice = "" if item else "You have judged nothing here that could be taken back."
+    return _desk(request, found, place=item.place if item else 0, notice=notice)
+
+
+@require_POST
+@requires(Permission.REVIEW)
+def finish(request: PageRequest, audit: int) -> HttpResponse:
+    found = _audit(request, audit)
+    try:
+        verbs.finish(audit=found, actor=request.actor)
+    except verbs.CannotAudit as error:
+        messages.warning(request, f"Not finished: {error.problem}.")
+    return redirect("evals:reward_audit", request.project.slug, found.pk)
+
+
+@require_POST
+@requires(Permission.APPROVE)
+def override(request: PageRequest) -> HttpResponse:
+    """Leave to train on a reward whose audit is not green."""
+    version, task_set = _pair(request, request.POST.dict())
+    try:
+        verbs.override(judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", ""))
+    except verbs.CannotAudit as error:
+        messages.error(request, f"Nothing was overridden: {error.problem}.")
+    return redirect(_reward_page(request, version, task_set))
+
+
+def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpResponse:
+    if not request.htmx or found.finished_at is not None:
+        response = redirect("evals:reward_audit", request.project.slug, found.pk)
+        return HttpResponse(headers={"HX-Redirect": response.url}) if request.htmx else response
+    return render(request, "evals/_audit_desk.html", show.desk(found, request.actor, **where))
+
+
+def _pair(request: PageRequest, given: dict[str, str]) -> tuple[Version, TaskSet]:
+    """The version and task set that were named; 404 where there is no such thing."""
+    try:
+        return (
+            find_version(request.project, given.get("version", "")),
+            find_task_set(request.project, given.get("task_set", "")),
+        )
+    except UnknownReference as error:
+        raise Http404(str(error)) from None
+
+
+def _reward_page(request: PageRequest, version: Version, task_set: TaskSet) -> str:
+    address = reverse("evals:reward", args=[request.project.slug])
+    return f"{address}?{urlencode({'version': str(version), 'task_set': str(task_set)})}"
+
+
+def _runs(request: PageRequest) -> Any:
+    return EvalRun.objects.filter(project=request.project).select_related(
+        "project", "version__agent", "task_set__environment_version__environment"
+    )
+
+
+def _audit(request: PageRequest, pk: int) -> RewardAudit:
+    return get_object_or_404(verbs.rows(request.project), pk=pk)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -1,0 +1,246 @@
+"""Audit a reward: draw outputs of the baseline on train tasks, have people judge them blind, finish, or override.
+
+    begin(run=…)            an audit of a finished eval on the train split
+    judge(item=…) undo(…)   what a person says of one output, who does not see what the verifier said
+    finish(audit=…)         opens the verdicts and decides, for ever, whether the audit is green
+    override(judged=…)      leave to train all the same, by somebody who may approve, with a reason
+
+What holds now for a version and a verifier: `standing.py`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
+
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
+
+from flywheel.accounts.models import Project, User, record
+from flywheel.core import verifiers
+from flywheel.core.digests import canonical
+from flywheel.core.errors import FieldError
+from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, draw, examine, spread
+from flywheel.core.traces import Trace
+from flywheel.core.verifiers import UNJUDGED
+from flywheel.edge.jobs import State
+from flywheel.environments.models import Split
+from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
+from flywheel.evals.reward_audits.reward_standing import Judged, audits_of
+from flywheel.evals.runs.unanswered_attempts import hold
+from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.stored_traces import traces_of
+
+SIZE = 60
+"""Outputs that are drawn unless somebody says otherwise."""
+READ_AT_ONCE = 100
+MAX_SEED = 2**31 - 1
+MAX_TEXT = 10_000
+Answer = RewardAuditItem.Answer
+Attempt = tuple[int, int, bool | None, int | None]
+"""A result's key, its task's, whether it passed, and its trajectory's key."""
+Said = tuple[int, bytes]
+"""A task's key, and what was answered."""
+
+
+class CannotAudit(FieldError):
+    """It cannot be done; `field` says where, the message what would be right."""
+
+
+def rows(project: Project) -> QuerySet[RewardAudit]:
+    """The project's audits with how far they are, newest first."""
+    return (
+        RewardAudit.objects.filter(project=project)
+        .select_related(
+            "project",
+            "run__version__agent",
+            "run__task_set__environment_version__environment",
+            "created_by",
+            "finished_by",
+        )
+        .annotate(size=Count("items"), said=Count("items", filter=~Q(items__answer="")))
+        .order_by("-id")
+    )
+
+
+def begin(*, run: EvalRun, actor: User, size: int = SIZE, seed: int = 1, through: str = "") -> tuple[RewardAudit, bool]:
+    """Draw outputs of the run and have them wait for people. One of the run that is not finished yet is gone on with.
+
+    Returns the audit and whether it is new. Raises CannotAudit.
+    """
+    if run.split != Split.TRAIN:
+        raise CannotAudit("run", f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here")
+    if run.state != State.SUCCEEDED:
+        raise CannotAudit("run", f"{run} is {run.state}; it can be audited once it has succeeded")
+    if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
+        raise CannotAudit("run", f"{run} was judged by a verifier that has changed since; evaluate again")
+    if not LEAST <= size <= MOST:
+        raise CannotAudit("size", f"{size} is not from {LEAST} to {MOST}")
+    if not 0 <= seed <= MAX_SEED:
+        raise CannotAudit("seed", f"{seed} is not from 0 to {MAX_SEED}")
+    with transaction.atomic():
+        if not hold(run):
+            raise CannotAudit("run", f"{run} is asked again just now; it can be audited when that is over")
+        if begun := run.reward_audits.filter(finished_at=None).first():
+            return begun, False
+        chosen = _draw(run, size, seed)
+        if len(chosen) < LEAST:
+            raise CannotAudit(
+                "run",
+                f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {LEAST} "
+                "are needed: evaluate more train tasks, with more samples or another seed",
+            )
+        audit = RewardAudit.objects.create(project=run.project, run=run, seed=seed, created_by=actor)
+        RewardAuditItem.objects.bulk_create(
+            RewardAuditItem(audit=audit, place=place, result_id=result) for place, result in enumerate(chosen, 1)
+        )
+        record(
+            project=run.project,
+            actor=actor,
+            action="evals.reward_audit",
+            subject=audit,
+            through=through,
+            eval=run.pk,
+            outputs=len(chosen),
+        )
+    return audit, True
+
+
+def judge(*, item: RewardAuditItem, actor: User, answer: str, note: str = "") -> bool:
+    """Say of one output whether it did what was asked. One's own answer may be changed until the audit is finished.
+
+    False when somebody else has judged it meanwhile, or the audit is finished. Raises CannotAudit.
+    """
+    if answer not in Answer.values:
+        raise CannotAudit("answer", f"{answer!r} is unknown, one of {', '.join(Answer.values)} is wanted")
+    changes = {"answer": answer, "note": note.strip()[:MAX_TEXT], "judged_by": actor, "judged_at": timezone.now()}
+    with transaction.atomic():
+        _lock(item.audit)  # who finishes reads the answers under the same lock
+        free = RewardAuditItem.objects.filter(Q(answer="") | Q(judged_by=actor), pk=item.pk, audit__finished_at=None)
+        return bool(free.update(**changes))
+
+
+@transaction.atomic
+def undo(*, audit: RewardAudit, actor: User) -> RewardAuditItem | None:
+    """Take back what the person said last; the item waits again. None when there is nothing to take back."""
+    _lock(audit)
+    last = audit.items.filter(judged_by=actor, audit__finished_at=None).order_by("-judged_at").first()
+    if last is not None:
+        last.answer, last.note, last.judged_by, last.judged_at = "", "", None, None
+        last.save(update_fields=["answer", "note", "judged_by", "judged_at"])
+    return last
+
+
+@transaction.atomic
+def finish(*, audit: RewardAudit, actor: User, through: str = "") -> RewardAudit:
+    """Open the verdicts: from now on nothing changes. Raises CannotAudit while an output waits."""
+    audit = _lock(audit)
+    if audit.finished_at is not None:
+        return audit
+    items = list(audit.items.select_related("result__task", "judged_by"))
+    if waiting := sum(not item.answer for item in items):
+        raise CannotAudit("audit", f"{waiting} of {len(items)} outputs are not judged yet")
+    counts = answered(audit.run).aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
+    finding = examine([_judgement(item) for item in items], **counts)
+    judges = sorted({str(item.judged_by) for item in items})
+    audit.result = asdict(finding) | {"judged": finding.judged, "judges": judges}
+    audit.is_green = finding.is_green
+    audit.finished_by, audit.finished_at = actor, timezone.now()
+    audit.save()
+    record(
+        project=audit.project,
+        actor=actor,
+        action="evals.finish_reward_audit",
+        subject=audit,
+        through=through,
+        is_green=audit.is_green,
+        judged=finding.judged,
+        faults=finding.faults,
+    )
+    return audit
+
+
+def override(*, judged: Judged, actor: User, reason: str, through: str = "") -> AuditOverride:
+    """Leave to train on a reward that is not green, kept with every run that makes use of it. Raises CannotAudit."""
+    if not reason.strip():
+        raise CannotAudit("reason", "say why; it is kept with every run that is launched by it")
+    with transaction.atomic():
+        made = AuditOverride.objects.create(
+            project=judged.version.agent.project,
+            version=judged.version,
+            environment_version=judged.environment_version,
+            verifier_digest=judged.verifier_digest,
+            reason=reason.strip()[:MAX_TEXT],
+            created_by=actor,
+        )
+        record(
+            project=made.project,
+            actor=actor,
+            action="evals.override_reward_audit",
+            subject=made,
+            reason=made.reason,
+            through=through,
+            version=str(judged.version),
+            environment_version=str(judged.environment_version),
+            verifier=judged.verifier_digest,
+        )
+    return made
+
+
+def answered(run: EvalRun) -> QuerySet[Result]:
+    """Attempts that the policy answered; what the verifier could not score is the verifier's then."""
+    nobody = Q(cause__in=UNJUDGED) | Q(score=None, error__startswith="not answered")
+    return run.results.exclude(nobody).exclude(trajectory=None)
+
+
+# Drawing
+
+
+def _draw(run: EvalRun, size: int, seed: int) -> list[int]:
+    """Results by primary key: passes and failures alike, spread over tasks, no two that say the same of one task.
+
+    Nor any that says of a task what stands in another audit of the same reward: its page has told the verdict or will,
+    and the same seed gets the same answers in the next run.
+    """
+    known = {
+        said for _, said in _read(_fields(Result.objects.filter(audit_items__audit__in=audits_of(Judged.of(run)))))
+    }
+    rows = list(_fields(answered(run).exclude(success=None)))
+    by_verdict = ([row for row in rows if row[2] is success] for success in (True, False))
+    return draw([_different(spread(some, lambda row: row[1], seed), known) for some in by_verdict], size, seed)
+
+
+def _fields(results: QuerySet[Result]) -> QuerySet[Result, Attempt]:
+    return results.exclude(trajectory=None).order_by("pk").values_list("pk", "task_id", "success", "trajectory")
+
+
+def _different(rows: Iterable[Attempt], known: set[Said]) -> Iterator[int]:
+    seen = set(known)
+    for pk, said in _read(rows):
+        if said not in seen:
+            seen.add(said)
+            yield pk
+
+
+def _read(rows: Iterable[Attempt]) -> Iterator[tuple[int, Said]]:
+    left = iter(rows)
+    while some := list(islice(left, READ_AT_ONCE)):
+        traces = traces_of(Trajectory.objects.filter(pk__in=[row[3] for row in some]))
+        for pk, task, _, trajectory in some:
+            yield pk, (task, _said(traces[trajectory or 0]))
+
+
+def _said(trace: Trace) -> bytes:
+    """The agent's words and calls; the ids that an engine gave its calls do not count."""
+    spoken = [message for message in trace.conversation() if message.role == "assistant"]
+    return canonical([[m.content, [[call.name, call.arguments] for call in m.tool_calls]] for m in spoken])
+
+
+def _judgement(item: RewardAuditItem) -> Judgement:
+    person = {Answer.PASS: True, Answer.FAIL: False}.get(Answer(item.answer))
+    return Judgement(bool(item.result.success), person, item.result.task.cluster)
+
+
+def _lock(audit: RewardAudit) -> RewardAudit:
+    rows = RewardAudit.objects.select_for_update(no_key=True, of=("self",))
+    return rows.select_related("run", "project").get(pk=audit.pk)

@@ -1,0 +1,206 @@
+"""Judge the rollouts of a run again, with another version's verifier: nobody is asked, nothing is overwritten.
+
+What the run was judged with stays in its results; the new scores stand beside them with their own digest, and
+`changes` shows what the other verifier would have said.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
+
+from flywheel.accounts.models import User, record
+from flywheel.core import envs, verifiers
+from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
+from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
+from flywheel.edge.jobs import StaleState
+from flywheel.environments.models import EnvironmentVersion, Split
+from flywheel.environments.tasks.task_rows import core_task
+from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
+from flywheel.evals.runs.void_scores import void_of
+from flywheel.trajectories.store.stored_traces import traces_of
+
+AT_ONCE = 64
+
+
+class CannotRescore(ValueError):
+    """It cannot be judged again; the message says why."""
+
+
+def submit(
+    *, run: EvalRun, version: EnvironmentVersion, actor: User, key: uuid.UUID, through: str = ""
+) -> tuple[Rescore, bool]:
+    """Let a worker judge the run's attempts under this version's verifier. Returns the job and whether it is new.
+
+    Raises CannotRescore.
+    """
+    if version.environment_id != run.task_set.environment_version.environment_id:
+        raise CannotRescore(f"version: {version} is of another environment than {run.task_set}")
+    if run.split == Split.SEALED:
+        raise CannotRescore(f"run: {run} asked sealed tasks, whose rollouts nobody keeps")
+    if not run.is_finished:
+        raise CannotRescore(f"run: {run} is {run.state}; its attempts can be judged again when it is over")
+    total = run.results.count()
+    if not total:
+        raise CannotRescore(f"run: {run} has no attempt that could be judged")
+    with transaction.atomic():
+        job, made = Rescore.submit(
+            key=key,
+            project=run.project,
+            created_by=actor,
+            run=run,
+            environment_version=version,
+            verifier_digest=verifiers.digest(version.verifier),
+            total=total,
+        )
+        if made:
+            record(
+                project=run.project,
+                actor=actor,
+                action="evals.rescore",
+                subject=run,
+                through=through,
+                environment_version=str(version),
+                verifier_digest=job.verifier_digest,
+            )
+    return job, made
+
+
+def cancel(*, job: Rescore, actor: User, through: str = "") -> None:
+    """Ask for an end; what was judged is kept. Raises StaleState when it is over already."""
+    with transaction.atomic():
+        job.cancel()
+        record(project=job.project, actor=actor, action="evals.cancel_rescore", subject=job, through=through)
+
+
+def resume(*, job: Rescore, actor: User, through: str = "") -> None:
+    """Queue a failed or cancelled one again; it goes on with the attempts that have no new score. Raises StaleState.
+
+    One whose judge passed a canary stays as it is: another go might hide it.
+    """
+    if void_of(job.judges):
+        raise StaleState(f"{job} is void; have the rollouts judged by another version of the verifier")
+    with transaction.atomic():
+        job.requeue()
+        record(project=job.project, actor=actor, action="evals.resume_rescore", subject=job, through=through)
+
+
+Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]
+
+
+def waiting(job: Rescore) -> Iterator[Attempts]:
+    """The run's attempts that have no new score yet, a few at a time: each result with what is to be judged, or None
+    where the policy gave no answer, which no verifier can change."""
+    rows = job.run.results.exclude(rescored__rescore=job).order_by("pk")
+    last = 0
+    while some := list(rows.filter(pk__gt=last).select_related("task", "trajectory")[:AT_ONCE]):
+        traces = traces_of([result.trajectory for result in some if result.trajectory])
+        found: Attempts = []
+        for result in some:
+            trace = traces.get(result.trajectory_id or 0)
+            attempt = None
+            if trace is not None and not _is_unanswered(result):
+                attempt = (core_task(result.task), trace.conversation())
+            found.append((result, attempt))
+        yield found
+        last = some[-1].pk
+
+
+def _is_unanswered(result: Result) -> bool:
+    return result.cause in UNJUDGED or (result.score is None and result.error.startswith("not answered"))
+
+
+def unanswered(result: Result) -> Verdict:
+    """The verdict of an attempt that cannot be judged again."""
+    if result.trajectory_id is None:
+        return unscored("its rollout was deleted", NOT_ANSWERED)
+    return unscored(result.error, result.cause or NOT_ANSWERED)
+
+
+def keep(job: Rescore, results: Sequence[Result], verdicts: Sequence[Verdict]) -> None:
+    """Save what was said; inside a lease's guard. What is there already stays."""
+    rows = [
+        Rescored(
+            rescore=job,
+            result=result,
+            score=verdict.score,
+            success=verdict.success,
+            parts=dict(verdict.parts),
+            reason=verdict.reason,
+            cause=verdict.cause,
+        )
+        for result, verdict in zip(results, verdicts, strict=True)
+    ]
+    Rescored.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the other verifier changed, counted over all attempts."""
+
+    n: int
+    to_pass: int
+    to_fail: int
+    to_unscored: int
+    from_unscored: int
+    moved: int
+    """Another score, the same outcome."""
+    same: int
+    before: Estimate
+    after: Estimate
+
+    @property
+    def flips(self) -> int:
+        return self.to_pass + self.to_fail
+
+
+FLIP = Q(result__success=False, success=True) | Q(result__success=True, success=False)
+
+
+def changes(job: Rescore) -> Changes:
+    """Counted in the database; the success rates are per task, clustered by source, as in a run's summary."""
+    rows = job.scores.all()
+    old, new = Q(result__success__isnull=True), Q(success__isnull=True)
+    counted = rows.aggregate(
+        n=Count("pk"),
+        to_pass=Count("pk", filter=Q(result__success=False, success=True)),
+        to_fail=Count("pk", filter=Q(result__success=True, success=False)),
+        to_unscored=Count("pk", filter=~old & new),
+        from_unscored=Count("pk", filter=old & ~new),
+        moved=Count("pk", filter=Q(result__success=F("success")) & ~Q(result__score=F("score"))),
+    )
+    told = sum(count for name, count in counted.items() if name != "n")
+    return Changes(
+        **counted,
+        same=counted["n"] - told,
+        before=_rate(rows, "result__success"),
+        after=_rate(rows, "success"),
+    )
+
+
+def _rate(rows: QuerySet[Rescored], column: str) -> Estimate:
+    per_task = (
+        rows.values("result__task", "result__task__cluster")
+        .annotate(
+            passed=Count("pk", filter=Q(**{column: True})), scored=Count("pk", filter=Q(**{f"{column}__isnull": False}))
+        )
+        .order_by("result__task")
+    )
+    means = [row["passed"] / row["scored"] if row["scored"] else None for row in per_task]
+    return clustered_rate(means, [row["result__task__cluster"] for row in per_task])
+
+
+def ordered(job: Rescore) -> QuerySet[Rescored]:
+    """Flips first, then what lost or got a score, then other scores, then what stayed."""
+    rank = Case(
+        When(FLIP, then=Value(0)),
+        When(Q(result__success__isnull=True) ^ Q(success__isnull=True), then=Value(1)),
+        When(Q(result__score=F("score")) | Q(result__score__isnull=True, score__isnull=True), then=Value(3)),
+        default=Value(2),
+        output_field=IntegerField(),
+    )
+    rows = job.scores.select_related("result__task__environment", "result__trajectory")
+    return rows.annotate(rank=rank).order_by("rank", "pk")

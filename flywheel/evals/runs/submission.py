@@ -1,0 +1,174 @@
+"""Submitting an eval run, stopping it, and going on with it."""
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+
+from flywheel.accounts.models import User, record
+from flywheel.agents.lora_adapters import NotServable
+from flywheel.agents.models import Version
+from flywheel.agents.version_content import DEFAULT_SAMPLING, BadContent, check_sampling
+from flywheel.core import verifiers
+from flywheel.core.errors import FieldError
+from flywheel.edge.jobs import StaleState, State
+from flywheel.environments.models import MEASURED, Split, Task, TaskSet
+from flywheel.evals.models import Engine, EvalRun
+from flywheel.evals.runs import run_budget as budgets
+from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs.void_scores import void_of
+from flywheel.evals.serving import loaded_adapters
+from flywheel.system import env
+
+MAX_SAMPLES = 64
+MAX_SEED = 2**31 - 1
+
+
+class CannotEvaluate(FieldError):
+    """The run cannot be submitted; `field` says where, the message what would be right."""
+
+
+def submit(
+    *,
+    key: uuid.UUID,
+    version: Version,
+    task_set: TaskSet,
+    actor: User,
+    split: str = Split.HELD_OUT,
+    samples: int = 4,
+    seed: int = 1,
+    sampling: dict[str, Any] | None = None,
+    engine: str = Engine.ENDPOINT,
+    budget: Mapping[str, Any] | None = None,
+    is_final: bool = False,
+    through: str = "",
+) -> tuple[EvalRun, bool]:
+    """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
+
+    `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
+    take at most (`budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises
+    CannotEvaluate.
+    """
+    if version.agent.project_id != task_set.project_id:
+        raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
+    if split == Split.SEALED and not is_final:
+        raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
+    if split not in (Split.TRAIN, *MEASURED):
+        raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
+    if not 0 <= seed <= MAX_SEED:
+        raise CannotEvaluate("seed", f"{seed} is not between 0 and {MAX_SEED}")
+    _check_engine(engine, version)
+    tasks = task_set.members.filter(split=split).count()
+    if not tasks:
+        raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
+    try:
+        chosen = sampling_of(version, sampling)
+        limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
+    except (BadContent, budgets.BadBudget) as error:
+        raise CannotEvaluate(error.field, error.problem) from error
+    with transaction.atomic():
+        run, made = EvalRun.submit(
+            key=key,
+            project=task_set.project,
+            created_by=actor,
+            version=version,
+            task_set=task_set,
+            split=split,
+            samples=samples,
+            sampling=chosen,
+            seed=seed,
+            engine=engine,
+            budget=limits,
+            total=tasks * samples,
+            verifier_digest=verifiers.digest(task_set.environment_version.verifier),
+        )
+        if made:
+            record(
+                project=task_set.project,
+                actor=actor,
+                action="evals.submit",
+                subject=f"eval {run.pk}",
+                through=through,
+                version=str(version),
+                task_set=str(task_set),
+                split=split,
+                attempts=tasks * samples,
+                engine=engine,
+            )
+    return run, made
+
+
+def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """How a run samples: the version's own way unless another is given, complete. Raises BadContent."""
+    return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
+
+
+def _check_engine(engine: str, version: Version) -> None:
+    if engine not in Engine.values:
+        raise CannotEvaluate("engine", f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing")
+    if engine == Engine.VLLM:
+        if not env.vllm_url():
+            raise CannotEvaluate("engine", "no vLLM server is set here; make serve starts one, and says how to set it")
+        try:
+            loaded_adapters.check(version)
+        except NotServable as error:
+            raise CannotEvaluate("engine", str(error)) from error
+
+
+def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
+    """Ask for an end; what was attempted is kept. Raises StaleState when the run is over already."""
+    with transaction.atomic():
+        run.cancel()
+        record(project=run.project, actor=actor, action="evals.cancel", subject=run, through=through)
+
+
+def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
+    """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
+
+    Those for which the server was away are asked again, also of a run that ended well (`unanswered.py`). With `budget`,
+    under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent already raises
+    CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as it is: another
+    go might hide it.
+    """
+    if void_of(run.judges):
+        raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
+    has_ended = run.state == State.SUCCEEDED
+    if has_ended and budget:
+        raise CannotEvaluate("budget", f"{run} ended well; what is asked again of it has no budget")
+    with transaction.atomic():
+        run.requeue(*([State.SUCCEEDED] if has_ended else []))
+        # Now that the row is locked: nothing comes to rest on it meanwhile.
+        if has_ended and (problem := unanswered_attempts.refusal(run)):
+            raise StaleState(problem)
+        if budget is not None and not has_ended:
+            _give_budget(run, budget)
+        again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
+        if spent := budgets.spent(run, timedelta(0)):
+            raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
+        record(
+            project=run.project,
+            actor=actor,
+            action="evals.resume",
+            subject=run,
+            through=through,
+            **({} if budget is None else {"budget": run.budget}) | again,
+        )
+
+
+def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
+    try:
+        run.budget = budgets.check(budget, run.version, run.task_set.environment_version.verifier)
+    except budgets.BadBudget as error:
+        raise CannotEvaluate(error.field, error.problem) from error
+    run.save(update_fields=["budget"])
+
+
+def attempt_seed(run: EvalRun, task: Task, sample: int) -> int:
+    """The seed of one attempt: the same for every version that is asked with the run's seed, so arms are paired."""
+    text = f"{run.seed}/{task.digest}/{sample}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
