@@ -20,7 +20,8 @@ from flywheel.evals.serving import version_isolation
 from flywheel.promotions import suites
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.policy import current_policy
-from flywheel.training import contamination, reward
+from flywheel.training.datasets import contamination_checks
+from flywheel.training.launch import reward_lock
 from flywheel.training.models import ContaminationCheck, TrainingRun
 
 
@@ -101,7 +102,7 @@ def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> 
         "comparison": asdict(compare(before, after, slice_of=evidence.slice_of)),
         "familiarity": _familiarity(baseline_eval, version_eval),
         "contamination": _contamination(checks, before, after),
-        "rewards": reward.of_version(version_eval.version),
+        "rewards": reward_lock.of_version(version_eval.version),
         "decision": asdict(decision),
     }
 
@@ -113,7 +114,7 @@ def evidence_of(version_eval: EvalRun, baseline_eval: EvalRun) -> Evidence:
 
 def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, list[ContaminationCheck]]:
     """The same, with the checks of what the newer version learnt from."""
-    checks = contamination.check_version(version_eval.version, version_eval.task_set)
+    checks = contamination_checks.check_version(version_eval.version, version_eval.task_set)
     buckets = bucket_of(version_eval)
     evidence = Evidence(
         baseline=rows_of(baseline_eval),

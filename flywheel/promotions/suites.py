@@ -30,7 +30,7 @@ from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
 from flywheel.promotions.models import Candidate
-from flywheel.training import contamination
+from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import ContaminationCheck
 
 
@@ -168,7 +168,7 @@ def check_waiting(suite: Suite) -> None:
 
 def _check(version: Version, suites: Collection[Suite]) -> None:
     for suite in suites:
-        contamination.check_version(version, suite.task_set)
+        contamination_checks.check_version(version, suite.task_set)
 
 
 def start_for(*, candidate: Candidate, actor: User, through: str = "") -> list[str]:
@@ -187,8 +187,8 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     arms = (version_eval.version, baseline_eval.version)
     found = evals.find(arms, suites, Settings.of(version_eval))
     tallies = evals.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
-    learnt = contamination.datasets_of(version_eval.version)
-    checks = contamination.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
+    learnt = contamination_checks.datasets_of(version_eval.version)
+    checks = contamination_checks.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
     mixed = version_isolation.between(*arms).problem if version_eval.engine == Engine.VLLM else ""
     shown = []
     for suite in suites:

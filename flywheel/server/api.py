@@ -35,10 +35,10 @@ from flywheel.promotions.api import router as promotions
 from flywheel.promotions.suite_api import router as suites
 from flywheel.training.api.contamination import router as contamination
 from flywheel.training.api.datasets import router as datasets
+from flywheel.training.api.mixes import router as mixes
 from flywheel.training.api.recommendations import router as recommendations
+from flywheel.training.api.rollouts import router as rollouts
 from flywheel.training.api.runs import router as training_runs
-from flywheel.training.mix_api import router as mixes
-from flywheel.training.rollout_api import router as rollouts
 from flywheel.trajectories.api.comments import router as comments
 from flywheel.trajectories.api.detail import router as details
 from flywheel.trajectories.api.feedback import router as feedback

@@ -1,7 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.training import mix_views, rollout_views
-from flywheel.training.pages import datasets, launch, runs
+from flywheel.training.pages import datasets, launch, mixes, rollouts, runs
 
 app_name = "training"
 # /p/<project>/training/
@@ -10,17 +9,17 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("launch/", launch.launch_page, name="launch"),
     path("recommendations/", launch.recommendations, name="recommendations"),
     path("datasets/", datasets.datasets, name="datasets"),
-    path("datasets/mix/", mix_views.mix_page, name="mix"),
+    path("datasets/mix/", mixes.mix_page, name="mix"),
     path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),
     path("datasets/<slug:name>/<int:version>/rows.jsonl", datasets.download, name="dataset_rows"),
     # /rollouts/<eval's number>/
-    path("rollouts/", rollout_views.collect_page, name="collect"),
-    path("rollouts/<int:run>/", rollout_views.rollouts, name="rollouts"),
-    path("rollouts/<int:run>/write/", rollout_views.write_dataset, name="write_dataset"),
-    path("rollouts/<int:run>/<int:number>/<int:sample>/drop/", rollout_views.drop_rollout, name="drop_rollout"),
+    path("rollouts/", rollouts.collect_page, name="collect"),
+    path("rollouts/<int:run>/", rollouts.rollouts, name="rollouts"),
+    path("rollouts/<int:run>/write/", rollouts.write_dataset, name="write_dataset"),
+    path("rollouts/<int:run>/<int:number>/<int:sample>/drop/", rollouts.drop_rollout, name="drop_rollout"),
     path(
         "rollouts/<int:run>/<int:number>/<int:sample>/take-back/",
-        rollout_views.take_rollout_back,
+        rollouts.take_rollout_back,
         name="take_rollout_back",
     ),
     # /runs/<pk>/

@@ -17,9 +17,9 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.models import Dataset
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build
-from tests.training import test_mix
 from tests.training.conftest import Room, room  # noqa: F401 a fixture
-from tests.training.test_rollouts import said
+from tests.training.datasets import test_dataset_mix
+from tests.training.rollouts.test_rollout_selection import said
 from tests.workers.judge_server import JudgeServer, answer_of, judge_server
 from tests.workers.judging.test_attempt_verdicts import recorded
 from workers.tasks import handler
@@ -143,7 +143,10 @@ def test_two_datasets_are_mixed_and_stand_in_the_launch_form(
     live_server: LiveServer,
     room: Room,  # noqa: F811
 ) -> None:
-    mail, calendar = test_mix.of(room, room.task_set), test_mix.of(room, test_mix.other_set(room))
+    mail, calendar = (
+        test_dataset_mix.of(room, room.task_set),
+        test_dataset_mix.of(room, test_dataset_mix.other_set(room)),
+    )
     tab = Tab(browser, live_server.url)
     tab.sign_in(named(room.build, Role.TRAINER), PASSWORD)
     page = tab.page

@@ -324,7 +324,7 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     made: dict[str, Any] = {"project": cast.project, "version": 1, "kind": "tasks", "task_set": build.task_set()}
     made |= {"digest": "d" * 64, "rows": 2, "file": "gone", "created_by": cast.trainer}
     learnt = [Dataset.objects.create(name="clean", **made)]
-    monkeypatch.setattr("flywheel.promotions.suites.contamination.datasets_of", lambda _: learnt)
+    monkeypatch.setattr("flywheel.promotions.suites.contamination_checks.datasets_of", lambda _: learnt)
     assert states(row) == ["unchecked"]
     with pytest.raises(CannotPromote, match="golden@1 is not checked yet"):
         approved(cast, row)

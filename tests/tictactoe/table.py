@@ -84,10 +84,11 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.environments.tasks import seeded_tasks as tasks
     from flywheel.environments.versions.environment_versions import environment
     from flywheel.evals.reward_audits.audit_lifecycle import override
-    from flywheel.training import from_rollouts, reward
-    from flywheel.training.choice import read
-    from flywheel.training.collect import collect, teacher
-    from flywheel.training.launch import launch
+    from flywheel.training.launch import reward_lock
+    from flywheel.training.launch.run_control import launch
+    from flywheel.training.rollouts import rollout_datasets
+    from flywheel.training.rollouts.rollout_choice import read
+    from flywheel.training.rollouts.rollout_collection import collect, teacher
     from workers.programs import story_playback
 
     project = Project.objects.get(slug="default")
@@ -114,7 +115,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
             key=uuid.uuid4(), version=shown, task_set=task_set, actor=trainer, samples=1, seed=SEED_OF_TEACHER
         )
         story_playback.finished(run)
-    dataset = from_rollouts.write(name="teacher-games", run=run, choice=read(CHOICE), actor=trainer)
+    dataset = rollout_datasets.write(name="teacher-games", run=run, choice=read(CHOICE), actor=trainer)
     kept = dataset.recipe["steps"][-1]["after"]
     assert kept >= WANTED
     say(f"{dataset}: {kept} of {len(learnt)} games, {dataset.rows} rows")
@@ -128,7 +129,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         sampling=SAMPLING.to_json(),
     )
     story_playback.evaluate(version, task_set, samples=1)
-    for judged in reward.judged("sft", version, dataset):
+    for judged in reward_lock.judged("sft", version, dataset):
         override(judged=judged, actor=approver, reason="the rules of the game are the reward; tests hold them")
     training, _ = launch(
         key=uuid.uuid4(),

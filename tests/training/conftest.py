@@ -14,7 +14,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import summary_of
-from flywheel.training.launch import launch
+from flywheel.training.launch.run_control import launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 

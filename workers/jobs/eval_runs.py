@@ -39,7 +39,7 @@ from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.evals.runs.submission import attempt_seed
 from flywheel.evals.runs.void_scores import unscore
 from flywheel.promotions.propose import propose_for
-from flywheel.training import contamination
+from flywheel.training.datasets import contamination_checks
 from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout
 from workers import gym_sessions
@@ -104,8 +104,8 @@ def _look_for_leaks(lease: Lease, run: EvalRun) -> None:
     """Compare what the version learnt from with what it is measured by, where nobody did: pages only read it."""
     if run.split not in MEASURED:
         return
-    for check in contamination.check_version(run.version, run.task_set):
-        if problem := contamination.refusal(check, run.task_set):
+    for check in contamination_checks.check_version(run.version, run.task_set):
+        if problem := contamination_checks.refusal(check, run.task_set):
             lease.log(f"{run.version} learnt from {check.dataset}: {problem}", "warning")
 
 

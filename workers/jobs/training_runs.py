@@ -33,8 +33,8 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.runs import submission
-from flywheel.training import dataset as datasets
-from flywheel.training import reward
+from flywheel.training.datasets import dataset_builder as datasets
+from flywheel.training.launch import reward_lock
 from flywheel.training.models import Point, TrainingRun
 from workers.processes import model_process
 from workers.trainers import checkpoints
@@ -79,7 +79,7 @@ def train(lease: Lease) -> None:
         "task_set__environment_version__environment",
         "baseline",
     ).get(pk=lease.job.pk)
-    if problem := reward.refusal(run):
+    if problem := reward_lock.refusal(run):
         raise TrainingFailed("reward_audit", problem)
     place = run_dir(run)
     try:

@@ -38,7 +38,7 @@ from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.promote import make_first
 from flywheel.promotions.sealed import Comparison, final_of, open_sealed
 from flywheel.promotions.suites import Standing, standings
-from flywheel.training.launch import launch
+from flywheel.training.launch.run_control import launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of

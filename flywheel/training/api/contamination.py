@@ -6,8 +6,8 @@ from ninja import Router, Schema
 from flywheel.accounts.access import Key
 from flywheel.accounts.models import Scope
 from flywheel.environments.task_sets import leaks
-from flywheel.training import contamination
 from flywheel.training.api.references import LIST_MAX, dataset_of, task_set_of
+from flywheel.training.datasets import contamination_checks
 
 router = Router(tags=["training"])
 
@@ -71,7 +71,7 @@ class ContaminationOut(Schema):
 )
 def list_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
     """The dataset beside every held-out part of the project; those that are too large to check now are left out."""
-    return leaks.beside(contamination.shown(dataset_of(request, name, version)))
+    return leaks.beside(contamination_checks.shown(dataset_of(request, name, version)))
 
 
 @router.post(
@@ -82,7 +82,7 @@ def list_dataset_contamination(request: HttpRequest, name: str, version: int) ->
 )
 def check_dataset_contamination(request: HttpRequest, name: str, version: int) -> list[leaks.Beside]:
     """The same, with all that was not checked yet, however long it takes."""
-    return leaks.beside(contamination.check_all(dataset_of(request, name, version)))
+    return leaks.beside(contamination_checks.check_all(dataset_of(request, name, version)))
 
 
 @router.get(

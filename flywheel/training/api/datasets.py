@@ -12,8 +12,8 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.training import dataset as datasets
 from flywheel.training.api.references import ListQuery, dataset_of, eval_of, page_of, task_set_of
+from flywheel.training.datasets import dataset_builder as datasets
 from flywheel.training.models import Dataset
 
 router = Router(tags=["training"])

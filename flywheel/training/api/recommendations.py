@@ -9,8 +9,8 @@ from ninja import Query, Router, Schema
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.training.api.references import ListQuery, page_of, task_set_of, version_of
+from flywheel.training.launch.fix_recommendation import recommendation_for
 from flywheel.training.models import Recommendation
-from flywheel.training.recommend import recommendation_for
 
 router = Router(tags=["training"])
 

@@ -11,10 +11,10 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.jobs import StaleState
-from flywheel.training import launch as verbs
-from flywheel.training import reward
 from flywheel.training.api.references import ListQuery, dataset_by_ref, eval_of, page_of, task_set_of, version_of
-from flywheel.training.dataset import CannotBuild
+from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.training.launch import reward_lock
+from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
 
 router = Router(tags=["training"])
@@ -101,7 +101,7 @@ class RunOut(Schema):
 
     @staticmethod
     def resolve_reward(row: TrainingRun) -> dict[str, Any]:
-        return reward.kept(row)
+        return reward_lock.kept(row)
 
     @staticmethod
     def resolve_produced(row: TrainingRun) -> str | None:

@@ -8,8 +8,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import EvalRun
-from flywheel.training import contamination, dataset, mix, show
+from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_mix
 from flywheel.training.models import Dataset
+from flywheel.training.pages import run_details
 from flywheel.training.pages.listing import PAGE, listed
 
 
@@ -25,16 +26,16 @@ def datasets(request: PageRequest) -> HttpResponse:
 def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
     """What one dataset is made of, and its first rows."""
     found = _dataset(request, name, version)
-    rows, problem = show.dataset_rows(found)
+    rows, problem = run_details.dataset_rows(found)
     context = {
         "dataset": found,
         "rows": rows,
         "problem": problem,
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
-        "beside": leaks.beside(contamination.shown(found)),
+        "beside": leaks.beside(contamination_checks.shown(found)),
         "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:PAGE],
-        "lineage": show.dataset_lineage(found),
-        "mix": mix.parts_of(found),
+        "lineage": run_details.dataset_lineage(found),
+        "mix": dataset_mix.parts_of(found),
     }
     return render(request, "training/dataset.html", context)
 
@@ -45,7 +46,7 @@ def download(request: PageRequest, name: str, version: int) -> FileResponse:
     """The rows as JSON Lines. Agents wrote them: they come as a file, never as a page."""
     found = _dataset(request, name, version)
     try:
-        content = dataset.open_rows(found)
+        content = dataset_builder.open_rows(found)
     except FileNotFoundError:
         raise Http404("the storage has lost this dataset's rows") from None
     filename = f"{found.name}-{found.version}.jsonl"

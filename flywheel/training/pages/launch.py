@@ -17,11 +17,13 @@ from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.training import dataset, forms, launch, plan, reward
+from flywheel.training.datasets import dataset_builder
+from flywheel.training.launch import launch_estimate, reward_lock, run_control
+from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest, recommendation_for
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.pages import launch_form
 from flywheel.training.pages.listing import listed
 from flywheel.training.pages.runs import run_of
-from flywheel.training.recommend import baseline_of, buckets_of, lightest, recommendation_for
 from flywheel.trajectories.annotations.project_buckets import name_of
 
 OFFERED = 50
@@ -44,8 +46,8 @@ def launch_page(request: PageRequest) -> HttpResponse:
     """One page from what should change to the run. htmx asks it again at each choice and gets the form alone."""
     data = (request.POST if request.method == "POST" else request.GET).dict()
     if "like" in request.GET:
-        data = forms.as_data(run_of(request, _number(request.GET["like"])))
-    form = forms.LaunchForm.read(request.project, data)
+        data = launch_form.as_data(run_of(request, _number(request.GET["like"])))
+    form = launch_form.LaunchForm.read(request.project, data)
     recommendation = recommendation_for(form.base, form.task_set) if form.base and form.task_set else None
     form.choose(recommendation)
     if request.method == "POST" and (run := _launch(request, form, recommendation)):
@@ -60,7 +62,9 @@ def launch_page(request: PageRequest) -> HttpResponse:
     return response
 
 
-def _launch(request: PageRequest, form: forms.LaunchForm, recommendation: Recommendation | None) -> TrainingRun | None:
+def _launch(
+    request: PageRequest, form: launch_form.LaunchForm, recommendation: Recommendation | None
+) -> TrainingRun | None:
     """The run, or None with everything that is wrong noted in the form."""
     chosen = form.check()
     for name, found in (("base", form.base), ("task_set", form.task_set)):
@@ -69,7 +73,7 @@ def _launch(request: PageRequest, form: forms.LaunchForm, recommendation: Recomm
     if form.errors or form.base is None or form.task_set is None:
         return None
     try:
-        run, _ = launch.launch(
+        run, _ = run_control.launch(
             key=form.uuid,
             base=form.base,
             algorithm=form.algorithm,
@@ -80,14 +84,14 @@ def _launch(request: PageRequest, form: forms.LaunchForm, recommendation: Recomm
             recommendation=recommendation,
             **chosen,
         )
-    except (launch.CannotLaunch, dataset.CannotBuild) as error:
+    except (run_control.CannotLaunch, dataset_builder.CannotBuild) as error:
         form.refuse(error.field, error.problem)
         return None
     return run
 
 
 def _launch_context(
-    request: PageRequest, form: forms.LaunchForm, recommendation: Recommendation | None
+    request: PageRequest, form: launch_form.LaunchForm, recommendation: Recommendation | None
 ) -> dict[str, Any]:
     base, task_set = form.base, form.task_set
     context: dict[str, Any] = {
@@ -105,10 +109,13 @@ def _launch_context(
     if base is None or task_set is None or recommendation is None:
         return context
     baseline = baseline_of(base, task_set)
-    smallest, assumed = plan.detectable(baseline) if baseline else (None, "")
-    data = plan.data_of(task_set, form.known.data, form.rollouts, baseline, form.left_out, form.dataset)
+    smallest, assumed = launch_estimate.detectable(baseline) if baseline else (None, "")
+    data = launch_estimate.data_of(task_set, form.known.data, form.rollouts, baseline, form.left_out, form.dataset)
     recipe = data.draft.recipe if data.draft else {}
-    judged, holds = reward.standing_of(form.algorithm, base, Dataset(task_set=task_set, recipe=recipe)) or (None, None)
+    judged, holds = reward_lock.standing_of(form.algorithm, base, Dataset(task_set=task_set, recipe=recipe)) or (
+        None,
+        None,
+    )
     return context | {
         "buckets": [
             {"key": key, "label": name_of(request.project, key), "count": count}
@@ -116,20 +123,20 @@ def _launch_context(
         ],
         "ladder": recommendation.ladder,
         "first": lightest(recommendation),
-        "why_reason": launch.needs_reason(form.algorithm, recommendation),
-        "untrainable": launch.untrainable(base),
+        "why_reason": run_control.needs_reason(form.algorithm, recommendation),
+        "untrainable": run_control.untrainable(base),
         "baseline": baseline,
-        "success": plan.success_of(baseline),
+        "success": launch_estimate.success_of(baseline),
         "data": data,
         "judged": judged,
         "standing": holds,
-        "solved": reward.solved(form.algorithm, base, task_set, form.leave_out),
+        "solved": reward_lock.solved(form.algorithm, base, task_set, form.leave_out),
         "openings": ledger.openings(task_set),
         "datasets": Dataset.objects.filter(task_set=task_set, kind=form.known.data)[:OFFERED],
         "rollout_runs": _rollout_runs(task_set, form.rollouts),
         "smallest": None if smallest is None else smallest * 100,
         "assumed": assumed,
-        "duration": plan.expected_duration(base, form.settings_now, form.algorithm),
+        "duration": launch_estimate.expected_duration(base, form.settings_now, form.algorithm),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 
@@ -158,7 +165,7 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
     return found if chosen is None or chosen in found else [chosen, *found]
 
 
-def _chosen(form: forms.LaunchForm) -> str:
+def _chosen(form: launch_form.LaunchForm) -> str:
     """What the address keeps of the form: its references, not its fields."""
     kept = {
         "base": form.base_ref,

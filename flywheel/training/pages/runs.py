@@ -14,8 +14,9 @@ from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
-from flywheel.training import charts, launch, reward, show
+from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
+from flywheel.training.pages import run_charts, run_details
 from flywheel.training.pages.listing import page_of
 
 DONE = 286
@@ -42,7 +43,7 @@ def index(request: PageRequest) -> HttpResponse:
         return redirect(request.path)
     for each in page.items:
         if each.state == State.RUNNING:  # at most one a slot
-            each.progress = show.progress(each)
+            each.progress = run_details.progress(each)
     return render(
         request,
         "training/index.html",
@@ -66,10 +67,10 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         for task_set in found.dataset.task_sets:
             ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=found, actor=request.actor)
     defaults = {
-        "settings": show.settings_rows(found),
+        "settings": run_details.settings_rows(found),
         "algorithm": ALGORITHMS[found.algorithm],
-        "overridden": launch.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
-        "reward": reward.kept(found),
+        "overridden": run_control.needs_reason(found.algorithm, found.recommendation) if found.recommendation else "",
+        "reward": reward_lock.kept(found),
     }
     return render(request, "training/run.html", {**_live(found), **defaults})
 
@@ -79,8 +80,8 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
 def live(request: PageRequest, pk: int) -> HttpResponse:
     """Fragment: everything that moves. Nothing new answers 204; 286 ends the asking once the gate has spoken."""
     found = run_of(request, pk)
-    if request.GET.get("seen") == show.fingerprint(found):
-        return HttpResponse(status=DONE if show.is_settled(found) else 204)
+    if request.GET.get("seen") == run_details.fingerprint(found):
+        return HttpResponse(status=DONE if run_details.is_settled(found) else 204)
     context = _live(found)
     response = render(request, "training/_live.html", context, status=DONE if context["is_settled"] else 200)
     if found.is_finished:  # what only a finished run has stands outside of the fragment
@@ -89,19 +90,19 @@ def live(request: PageRequest, pk: int) -> HttpResponse:
 
 
 def _live(found: TrainingRun) -> dict[str, Any]:
-    steps, stride = charts.step_points(found)
+    steps, stride = run_charts.step_points(found)
     return {
         "run": found,
-        "others": show.others(found),
-        "lineage": show.lineage(found),
-        "progress": show.progress(found),
-        "fingerprint": show.fingerprint(found),
-        "is_settled": show.is_settled(found),
-        "alerts": show.alerts(found, steps),
-        "charts": charts.charts(found, steps, stride),
-        "samples": show.samples(found),
-        "log": show.log(found),
-        "advice": show.failed_advice(found) if found.state == State.FAILED else "",
+        "others": run_details.others(found),
+        "lineage": run_details.lineage(found),
+        "progress": run_details.progress(found),
+        "fingerprint": run_details.fingerprint(found),
+        "is_settled": run_details.is_settled(found),
+        "alerts": run_details.alerts(found, steps),
+        "charts": run_charts.charts(found, steps, stride),
+        "samples": run_details.samples(found),
+        "log": run_details.log(found),
+        "advice": run_details.failed_advice(found) if found.state == State.FAILED else "",
         "waits_for": _holder(found),
         "candidate": found.candidates.first(),
     }
@@ -112,7 +113,7 @@ def _live(found: TrainingRun) -> dict[str, Any]:
 def cancel(request: PageRequest, pk: int) -> HttpResponse:
     found = run_of(request, pk)
     try:
-        launch.cancel(run=found, actor=request.actor)
+        run_control.cancel(run=found, actor=request.actor)
     except StaleState as error:
         messages.info(request, f"Nothing was cancelled: {error}.")
     return redirect("training:run", request.project.slug, found.pk)
@@ -123,7 +124,7 @@ def cancel(request: PageRequest, pk: int) -> HttpResponse:
 def resume(request: PageRequest, pk: int) -> HttpResponse:
     found = run_of(request, pk)
     try:
-        launch.resume(run=found, actor=request.actor)
+        run_control.resume(run=found, actor=request.actor)
     except StaleState as error:
         messages.info(request, f"Nothing was resumed: {error}.")
     return redirect("training:run", request.project.slug, found.pk)

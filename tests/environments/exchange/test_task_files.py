@@ -17,7 +17,7 @@ from flywheel.environments.models import Split
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.training.dataset import _right
+from flywheel.training.datasets.dataset_builder import _right
 from tests.conftest import Build, Cast
 from tests.interop.environments import tasks_of
 from tests.interop.test_gym import env_of

@@ -29,8 +29,8 @@ from flywheel.environments.versions.environment_versions import CannotMake, envi
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import submit
 from flywheel.failures.labels.decisions import decide, tools_of
-from flywheel.training.dataset import build as build_dataset
-from flywheel.training.dataset import draft, open_rows
+from flywheel.training.datasets.dataset_builder import build as build_dataset
+from flywheel.training.datasets.dataset_builder import draft, open_rows
 from tests.conftest import Build, Cast
 from tests.evals.fake import finished
 from tests.worker import Worker

@@ -15,7 +15,7 @@ from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Verdict, Verify, guarded
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.frozen_sets import freeze
-from flywheel.training.dataset import build as build_dataset
+from flywheel.training.datasets.dataset_builder import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.environments.tasks.test_seeded_tasks import asked, made, work
 from tests.evals.fake import finished

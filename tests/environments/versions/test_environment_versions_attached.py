@@ -22,8 +22,8 @@ from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets
 from flywheel.environments.versions import environment_versions
 from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.training.dataset import CannotBuild
-from flywheel.training.dataset import build as build_dataset
+from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.training.datasets.dataset_builder import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
 from tests.workers.test_gym_sessions import OK, OURS, Odd, odd, rows, served

@@ -25,7 +25,7 @@ from flywheel.failures.buckets.bucket_definitions import (
 )
 from flywheel.failures.labels.decisions import BadLabel, decide
 from flywheel.failures.models import ProjectBucket
-from flywheel.training.recommend import buckets_of, evidence_of
+from flywheel.training.launch.fix_recommendation import buckets_of, evidence_of
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 

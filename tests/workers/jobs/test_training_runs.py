@@ -26,9 +26,9 @@ from flywheel.agents.models import Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.training.dataset import build as dataset
-from flywheel.training.launch import cancel, launch, resume
-from flywheel.training.mix import mix
+from flywheel.training.datasets.dataset_builder import build as dataset
+from flywheel.training.datasets.dataset_mix import mix
+from flywheel.training.launch.run_control import cancel, launch, resume
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.worker import Worker

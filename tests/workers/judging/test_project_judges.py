@@ -24,7 +24,7 @@ from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.runs import submission
 from flywheel.evals.verifier_agreement import agreements
 from flywheel.failures.labels.decisions import decide
-from flywheel.training.rollouts import NotForTraining, attempts
+from flywheel.training.rollouts.rollout_selection import NotForTraining, attempts
 from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import SYSTEM, TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, submit, wrong

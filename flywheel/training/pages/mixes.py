@@ -8,8 +8,8 @@ from django.views.decorators.http import require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.training import mix as mixes
-from flywheel.training.dataset import CannotBuild
+from flywheel.training.datasets import dataset_mix as mixes
+from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.models import Dataset
 
 OFFERED = 200

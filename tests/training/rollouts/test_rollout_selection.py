@@ -16,14 +16,23 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.submission import CannotEvaluate
-from flywheel.training import dataset, from_rollouts, rollouts
-from flywheel.training.choice import BadChoice, Choice, read
-from flywheel.training.collect import collect
-from flywheel.training.dataset import CannotBuild, open_rows
-from flywheel.training.from_rollouts import draft, write
+from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets.dataset_builder import CannotBuild, open_rows
 from flywheel.training.models import Dataset, Dropped
-from flywheel.training.rollout_show import listed, shown
-from flywheel.training.rollouts import CannotDrop, Rollout, drop, prefer, rollouts_of, select, take_back
+from flywheel.training.rollouts import rollout_datasets, rollout_selection
+from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
+from flywheel.training.rollouts.rollout_collection import collect
+from flywheel.training.rollouts.rollout_datasets import draft, write
+from flywheel.training.rollouts.rollout_selection import (
+    CannotDrop,
+    Rollout,
+    drop,
+    prefer,
+    rollouts_of,
+    select,
+    take_back,
+)
+from flywheel.training.rollouts.selection_overview import listed, shown
 from tests.training.conftest import WRONG, Room, right
 
 SignIn = Callable[[User], Client]
@@ -189,13 +198,13 @@ def test_alike_are_attempts_at_one_task_that_call_and_end_alike(monkeypatch: pyt
         (7, talk("There is nobody of this name in the list of contacts")),
     ]
     made = [replace(one, pk=pk, task=task) for pk, (task, _) in enumerate(talks)]
-    monkeypatch.setattr(rollouts, "conversations", lambda _: dict(enumerate(said for _, said in talks)))
+    monkeypatch.setattr(rollout_selection, "conversations", lambda _: dict(enumerate(said for _, said in talks)))
     assert prefer(select(made, Choice(cap=None)), Choice(cap=None)).alike == {1: (0, 1.0)}
 
 
 def test_nothing_is_built_of_what_was_dropped(room: Room, run: EvalRun) -> None:
     def learnt() -> int:
-        made = dataset.draft(kind="sft", task_set=room.task_set, rollouts=run)
+        made = dataset_builder.draft(kind="sft", task_set=room.task_set, rollouts=run)
         return sum(row["origin"] == "rollout" for row in made.rows)
 
     before = learnt()
@@ -241,7 +250,7 @@ def test_what_would_take_too_long_to_read_is_refused_with_a_way_out(
 ) -> None:
     asked = {"form": form, "reward": "1", "alike": "", "cap": ""}
     assert shown(run, asked).problem == ""
-    monkeypatch.setattr(from_rollouts, "READ", 17)  # 24 attempts, 18 of them right
+    monkeypatch.setattr(rollout_datasets, "READ", 17)  # 24 attempts, 18 of them right
     found = shown(run, asked)
     assert (found.draft, "choose a higher reward" in found.problem) == (None, True)
     with pytest.raises(CannotBuild, match="choose a higher reward or fewer tokens, or collect in parts"):
@@ -256,7 +265,7 @@ def test_near_duplicates_are_looked_for_once(run: EvalRun, monkeypatch: pytest.M
         looked.append(len(compared))
         return {}
 
-    monkeypatch.setattr(rollouts, "_alike", alike)
+    monkeypatch.setattr(rollout_selection, "_alike", alike)
     assert shown(run, {"form": "sft"}).draft is not None
     assert len(looked) == 1
 

@@ -8,8 +8,8 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.api.references import dataset_by_ref
-from flywheel.training.dataset import CannotBuild
-from flywheel.training.mix import mix
+from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.models import Dataset
 
 router = Router(tags=["training"])

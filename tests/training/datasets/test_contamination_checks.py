@@ -9,9 +9,9 @@ from flywheel.agents.models import Artifact
 from flywheel.core.evidence.contamination import Item, check
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.suite_definitions import put, retire
-from flywheel.training import contamination
-from flywheel.training.dataset import build
-from flywheel.training.launch import CannotLaunch
+from flywheel.training.datasets import contamination_checks
+from flywheel.training.datasets.dataset_builder import build
+from flywheel.training.launch.run_control import CannotLaunch
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 from tests.training.conftest import Room
 
@@ -81,21 +81,21 @@ def test_content_and_sources_are_seen_across_environments(room: Room, fields: di
     if level == "source":
         fields = {**fields, "source": source}
     dataset = made(room)
-    check = contamination.checked(dataset, another_set(room, like(room, task, **fields)))
+    check = contamination_checks.checked(dataset, another_set(room, like(room, task, **fields)))
     assert {name for name, count in check.report["counts"].items() if count} == {level}
 
 
 def test_a_task_of_another_environment_with_the_same_number_is_another(room: Room) -> None:
     task = trained(room)
     away = room.build.task(Split.HELD_OUT, room.build.environment("home"), prompt="Quite another", number=task.number)
-    assert contamination.checked(made(room), another_set(room, away)).verdict == "clean"
+    assert contamination_checks.checked(made(room), another_set(room, away)).verdict == "clean"
 
 
 def test_it_is_found_once_and_never_changes(room: Room, django_assert_num_queries: Any) -> None:
     dataset = made(room)
-    check = contamination.checked(dataset, room.task_set)
+    check = contamination_checks.checked(dataset, room.task_set)
     with django_assert_num_queries(3):
-        assert contamination.checked(dataset, room.task_set) == check
+        assert contamination_checks.checked(dataset, room.task_set) == check
     with pytest.raises(DatabaseError), transaction.atomic():
         ContaminationCheck.objects.filter(pk=check.pk).update(verdict="clean")
 
@@ -103,15 +103,15 @@ def test_it_is_found_once_and_never_changes(room: Room, django_assert_num_querie
 def test_a_set_that_was_frozen_later_is_made_up_for(room: Room) -> None:
     dataset = made(room)
     other = another_set(room, like(room, trained(room)))
-    assert [check.task_set for check in contamination.shown(dataset)] == [other, room.task_set]
+    assert [check.task_set for check in contamination_checks.shown(dataset)] == [other, room.task_set]
 
 
 def test_a_page_waits_for_no_long_check(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = made(room)
     another_set(room, like(room, trained(room)))
-    monkeypatch.setattr(contamination, "AT_ONCE", 3)
-    assert [check.task_set for check in contamination.shown(dataset)] == [room.task_set]
-    assert contamination.preview([], room.task_set) is None
+    monkeypatch.setattr(contamination_checks, "AT_ONCE", 3)
+    assert [check.task_set for check in contamination_checks.shown(dataset)] == [room.task_set]
+    assert contamination_checks.preview([], room.task_set) is None
 
 
 def test_rows_that_the_storage_lost_are_checked_by_their_tasks(room: Room) -> None:
@@ -121,7 +121,7 @@ def test_rows_that_the_storage_lost_are_checked_by_their_tasks(room: Room) -> No
         name="lost", version=1, rows=6, file="datasets/none.jsonl",
     )  # fmt: skip
     other = another_set(room, like(room, trained(room)))
-    assert contamination.checked(lost, other).verdict == "contaminated"
+    assert contamination_checks.checked(lost, other).verdict == "contaminated"
 
 
 # It blocks
@@ -149,7 +149,7 @@ def test_a_launch_on_it_is_refused_whatever_the_reason(room: Room) -> None:
 def test_the_refusal_names_a_task_however_many_are_blocked(room: Room) -> None:
     ids = [f"mail/t-{number}" for number in range(40, 141)]
     report = check([Item(each, each) for each in ids], [Item(each, each) for each in ids])
-    assert contamination.refusal(report, room.task_set).startswith("101 of 101 held-out tasks of ")
+    assert contamination_checks.refusal(report, room.task_set).startswith("101 of 101 held-out tasks of ")
 
 
 def test_nothing_of_a_regression_suite_of_the_agent_is_trained_on(room: Room) -> None:
@@ -168,7 +168,7 @@ def test_a_base_that_learnt_from_it_is_refused_too(room: Room) -> None:
     run.produced = room.build.version(weights=weights, parent=room.base)
     run.save()
     child = room.build.version(weights=weights, parent=run.produced)
-    assert contamination.datasets_of(child) == [run.dataset]
+    assert contamination_checks.datasets_of(child) == [run.dataset]
     ContaminationCheck.objects.all().delete()
     task = trained(room)
     other = another_set(room, like(room, task), environment=room.build.environment())
@@ -202,7 +202,7 @@ def test_sealed_tasks_are_guarded_as_held_out_ones_are(room: Room) -> None:
     sealed = like(room, trained(room))
     Task.objects.filter(pk=sealed.pk).update(split=Split.SEALED)
     TaskSetMember.objects.create(task_set=task_set, task=sealed, split=Split.SEALED)
-    check = contamination.checked(made(room), task_set)
+    check = contamination_checks.checked(made(room), task_set)
     assert check.verdict == "contaminated"
     assert check.report["blocked"] == [f"home/{sealed}"]
     assert {(finding["asked"], finding["shared"]) for finding in check.report["findings"]} == {("", "")}

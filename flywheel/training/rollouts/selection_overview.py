@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from flywheel.edge.paging import Page
 from flywheel.evals.models import EvalRun
-from flywheel.training import contamination
-from flywheel.training.choice import BadChoice, Choice, read
-from flywheel.training.dataset import CannotBuild, Draft
-from flywheel.training.from_rollouts import choose, draft, too_long
-from flywheel.training.rollouts import DROPPED, LOOKED_AT, UNSCORED, Rollout, Selection, rollouts_of
+from flywheel.training.datasets import contamination_checks
+from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
+from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
+from flywheel.training.rollouts.rollout_datasets import choose, draft, too_long
+from flywheel.training.rollouts.rollout_selection import DROPPED, LOOKED_AT, UNSCORED, Rollout, Selection, rollouts_of
 
 LISTED: Final = 50
 SHOW: Final = {
@@ -79,10 +79,10 @@ def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:
             made, _ = draft(run, choice, found)
         except CannotBuild as error:
             problem = error.problem
-    reports = contamination.preview(made.rows, run.task_set) if made else None
+    reports = contamination_checks.preview(made.rows, run.task_set) if made else None
     if reports:
         own = reports[run.task_set]
-        verdict, blocked = own.verdict, contamination.refusal(own, run.task_set)
+        verdict, blocked = own.verdict, contamination_checks.refusal(own, run.task_set)
     return Shown(choice, errors, rollouts, found, made, problem, blocked, verdict)
 
 

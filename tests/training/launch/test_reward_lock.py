@@ -12,9 +12,9 @@ from flywheel.core import verifiers
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
-from flywheel.training import reward
-from flywheel.training.dataset import build as build_dataset
-from flywheel.training.launch import CannotLaunch
+from flywheel.training.datasets.dataset_builder import build as build_dataset
+from flywheel.training.launch import reward_lock
+from flywheel.training.launch.run_control import CannotLaunch
 from flywheel.training.models import Dataset, TrainingRun
 from tests.training.conftest import Room, right
 from workers.jobs.training_runs import TrainingFailed, train
@@ -46,13 +46,13 @@ def test_reinforcement_is_locked_until_somebody_who_may_lets_it_pass(locked: Roo
     leave = locked.build.overridden(locked.base, locked.task_set)
     run = locked.launch(algorithm=algorithm)
     assert (run.reward_audit, run.audit_override) == (None, leave)
-    assert reward.kept(run)["override"] == {"by": "approver", "reason": "a test"}
+    assert reward_lock.kept(run)["override"] == {"by": "approver", "reason": "a test"}
 
 
 def test_what_people_wrote_needs_no_audit_and_what_a_reward_chose_does(locked: Room) -> None:
     written = locked.launch()
-    assert reward.judged("sft", locked.base, written.dataset) == []
-    assert reward.kept(written)["learns_from_reward"] is False
+    assert reward_lock.judged("sft", locked.base, written.dataset) == []
+    assert reward_lock.kept(written)["learns_from_reward"] is False
     for algorithm in ("sft", "dpo"):
         with pytest.raises(CannotLaunch, match="no audit has shown"):
             locked.launch(algorithm=algorithm, rollouts=rollouts(locked))
@@ -70,7 +70,7 @@ def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) 
         actor=locked.cast.trainer,
         rollouts=EvalRun.objects.get(pk=run.pk),
     )
-    (found,) = reward.judged("sft", locked.base, made)
+    (found,) = reward_lock.judged("sft", locked.base, made)
     assert found.version == teacher
     locked.build.overridden(locked.base, locked.task_set)
     with pytest.raises(CannotLaunch, match="no audit has shown"):
@@ -92,22 +92,22 @@ def test_of_a_mix_every_reward_counts_and_the_weakest_is_told(locked: Room) -> N
     mixed = Dataset(
         task_set=locked.task_set, recipe={"mix": [{"task_set": locked.task_set.pk}, {"task_set": other.pk}]}
     )
-    assert [each.environment_version for each in reward.judged("grpo", locked.base, mixed)] == [
+    assert [each.environment_version for each in reward_lock.judged("grpo", locked.base, mixed)] == [
         locked.task_set.environment_version,
         there,
     ]
     for task_set, state in ((locked.task_set, "none"), (other, "overridden")):
         locked.build.overridden(locked.base, task_set)
-        found = reward.standing_of("grpo", locked.base, mixed)
+        found = reward_lock.standing_of("grpo", locked.base, mixed)
         assert found is not None
         assert found[1].state == state
 
 
 def test_the_worker_asks_once_more(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     run = room.launch(algorithm="grpo")
-    assert reward.refusal(run) == ""
+    assert reward_lock.refusal(run) == ""
     monkeypatch.setattr(verifiers, "digest", lambda _: "another")
-    assert reward.refusal(run).startswith("it learns from a reward that no audit has shown to be right")
+    assert reward_lock.refusal(run).startswith("it learns from a reward that no audit has shown to be right")
     with pytest.raises(TrainingFailed, match="no audit has shown") as caught:
         train(cast(Lease, SimpleNamespace(job=run)))
     assert caught.value.kind == "reward_audit"

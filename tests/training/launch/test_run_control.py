@@ -12,11 +12,11 @@ from flywheel.core.envs import tictactoe
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.versions import environment_versions
-from flywheel.training import dataset
-from flywheel.training.launch import CannotLaunch, cancel, launch, resume
-from flywheel.training.mix import mix
+from flywheel.training.datasets import dataset_builder
+from flywheel.training.datasets.dataset_mix import mix
+from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
+from flywheel.training.launch.run_control import CannotLaunch, cancel, launch, resume
 from flywheel.training.models import TrainingRun
-from flywheel.training.recommend import lightest, recommendation_for
 from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_named_and_nothing_is_queued(
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:
     games = of_games(room)
     mail, played = (
-        dataset.build(name=task_set.name, kind="tasks", task_set=task_set, actor=room.cast.trainer)
+        dataset_builder.build(name=task_set.name, kind="tasks", task_set=task_set, actor=room.cast.trainer)
         for task_set in (room.task_set, games)
     )
     both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=room.cast.trainer)
@@ -173,7 +173,7 @@ def test_a_big_model_gets_the_learning_rate_of_big_models(room: Room) -> None:
 
 
 def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
-    tasks = dataset.build(name="practice", kind="tasks", task_set=room.task_set, actor=room.cast.trainer)
+    tasks = dataset_builder.build(name="practice", kind="tasks", task_set=room.task_set, actor=room.cast.trainer)
     assert room.launch(algorithm="grpo", dataset=tasks).dataset == tasks
     with pytest.raises(CannotLaunch, match="SFT wants demonstrations"):
         room.launch(dataset=tasks)

@@ -31,7 +31,7 @@ from flywheel.environments.task_sets.frozen_sets import refuse_overlap
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import CannotMake, check_name
 from flywheel.evals.models import EvalRun
-from flywheel.training import contamination
+from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import Dataset
 from flywheel.trajectories.store.stored_traces import traces_of
 
@@ -129,7 +129,7 @@ def build(
     """
     check_dataset_name(name)
     dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor, through)
-    contamination.check_all(dataset)
+    contamination_checks.check_all(dataset)
     return dataset
 
 

@@ -16,13 +16,13 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
 from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.system import env
-from flywheel.training import choice as choices
-from flywheel.training import rollout_show as show
-from flywheel.training.collect import collect
-from flywheel.training.dataset import CannotBuild
-from flywheel.training.from_rollouts import write
-from flywheel.training.rollout_forms import CollectForm
-from flywheel.training.rollouts import CannotDrop, NotForTraining, drop, take_back
+from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.training.pages.collection_form import CollectForm
+from flywheel.training.rollouts import rollout_choice as choices
+from flywheel.training.rollouts import selection_overview as show
+from flywheel.training.rollouts.rollout_collection import collect
+from flywheel.training.rollouts.rollout_datasets import write
+from flywheel.training.rollouts.rollout_selection import CannotDrop, NotForTraining, drop, take_back
 
 SUGGESTED = 200
 LOGGED = 200

@@ -19,8 +19,8 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import rows_of
-from flywheel.training import contamination
-from flywheel.training.dataset import CannotBuild, Draft, draft, kept
+from flywheel.training.datasets import contamination_checks
+from flywheel.training.datasets.dataset_builder import CannotBuild, Draft, draft, kept
 from flywheel.training.models import Dataset, Point, TrainingRun
 
 EARLIER = 5
@@ -76,7 +76,7 @@ def data_of(
             made = draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out)
     except CannotBuild as error:
         problem = error.problem
-    found = contamination.preview(made.rows, task_set) if made else None
+    found = contamination_checks.preview(made.rows, task_set) if made else None
     leaks = found[task_set] if found else None
     return Data(
         train=sum(split == Split.TRAIN for split, _ in members),
@@ -88,7 +88,7 @@ def data_of(
         guards=made.recipe["tasks"] - made.recipe["from_failures"] if made else 0,
         leaks=leaks,
         elsewhere=[(each, report) for each, report in (found or {}).items() if each != task_set and report.blocked],
-        blocked=contamination.refusal(leaks, task_set) or _guarded(found, baseline) if found and leaks else "",
+        blocked=contamination_checks.refusal(leaks, task_set) or _guarded(found, baseline) if found and leaks else "",
         warning=_out_of_range(baseline, kind),
     )
 
@@ -96,7 +96,7 @@ def data_of(
 def _guarded(found: Mapping[TaskSet, Report], baseline: EvalRun | None) -> str:
     """What the data has of a regression suite of the agent that learns from it."""
     guards = suite_definitions.present(baseline.version.agent) if baseline else ()
-    said = [contamination.suite_refusal(found[suite.task_set], suite) for suite in guards]
+    said = [contamination_checks.suite_refusal(found[suite.task_set], suite) for suite in guards]
     return next(filter(None, said), "")
 
 

@@ -18,11 +18,11 @@ from flywheel.core.traces import Message
 from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun
-from flywheel.training import contamination, dataset
-from flywheel.training.choice import Choice
-from flywheel.training.dataset import CannotBuild, Draft
+from flywheel.training.datasets import contamination_checks, dataset_builder
+from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
 from flywheel.training.models import Dataset
-from flywheel.training.rollouts import (
+from flywheel.training.rollouts.rollout_choice import Choice
+from flywheel.training.rollouts.rollout_selection import (
     READ,
     NotForTraining,
     Rollout,
@@ -52,7 +52,7 @@ def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple
         found = choose(rollouts_of(run), choice) if found is None else found
     except NotForTraining as error:
         raise CannotBuild("rollouts", str(error)) from error
-    tasks = {task.pk: task for task in dataset.train_tasks(run.task_set)}
+    tasks = {task.pk: task for task in dataset_builder.train_tasks(run.task_set)}
     if choice.form == "tasks":
         made = [core_task(tasks[pk]).to_json() for pk in dict.fromkeys(rollout.task for rollout in found.kept)]
     else:
@@ -73,11 +73,11 @@ def write(*, name: str, run: EvalRun, choice: Choice, actor: User, through: str 
 
     Raises CannotBuild where the choice leaves nothing, or where the rows have a held-out task of their own set.
     """
-    dataset.check_dataset_name(name)
+    dataset_builder.check_dataset_name(name)
     made, _ = draft(run, choice)
-    kept = dataset.keep(name, made, actor, through)
-    contamination.check_all(kept)
-    if problem := contamination.refusal(contamination.checked(kept, run.task_set), run.task_set):
+    kept = dataset_builder.keep(name, made, actor, through)
+    contamination_checks.check_all(kept)
+    if problem := contamination_checks.refusal(contamination_checks.checked(kept, run.task_set), run.task_set):
         raise CannotBuild("rollouts", problem)
     return kept
 
@@ -110,7 +110,7 @@ def _practised(found: Selection, choice: Choice) -> Selection:
 
 def _imitated(run: EvalRun, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
     for rollout, episode in _episodes(run, tasks, found.kept):
-        for row in dataset.demonstrations(tasks[rollout.task], episode, "rollout"):
+        for row in dataset_builder.demonstrations(tasks[rollout.task], episode, "rollout"):
             yield {**row, "rollouts": [rollout.trace_id], "rewards": [rollout.score]}
 
 
@@ -129,7 +129,7 @@ def _preferred(run: EvalRun, tasks: dict[int, Task], found: Selection, choice: C
         for _, one, other in wide:
             if used & {one.pk, other.pk} or not {one.pk, other.pk} <= episodes.keys():
                 continue
-            row = dataset.preference(tasks[task], episodes[one.pk], episodes[other.pk], "rollout")
+            row = dataset_builder.preference(tasks[task], episodes[one.pk], episodes[other.pk], "rollout")
             if row is not None:
                 used |= {one.pk, other.pk}
                 yield {**row, "rollouts": [one.trace_id, other.trace_id], "rewards": [one.score, other.score]}
@@ -145,7 +145,7 @@ def _episodes(run: EvalRun, tasks: dict[int, Task], rollouts: list[Rollout]) -> 
     said = conversations(rollouts)
     for rollout in rollouts:
         if rollout.pk in said:
-            yield rollout, dataset.reopened(env, tasks[rollout.task], said[rollout.pk])
+            yield rollout, dataset_builder.reopened(env, tasks[rollout.task], said[rollout.pk])
 
 
 def _last_word(found: Selection, choice: Choice) -> str:

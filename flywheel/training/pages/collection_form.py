@@ -9,7 +9,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
 from flywheel.evals.pages.run_forms import EvalForm
-from flywheel.training.collect import teacher
+from flywheel.training.rollouts.rollout_collection import teacher
 
 
 class CollectForm(EvalForm):

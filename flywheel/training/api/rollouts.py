@@ -18,14 +18,14 @@ from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.submission import CannotEvaluate
-from flywheel.training import choice as choices
-from flywheel.training import rollout_show as show
 from flywheel.training.api.datasets import DatasetOut
-from flywheel.training.collect import collect, teacher
-from flywheel.training.dataset import CannotBuild
-from flywheel.training.from_rollouts import write
+from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.models import Dataset
-from flywheel.training.rollouts import CannotDrop, NotForTraining, drop, take_back
+from flywheel.training.rollouts import rollout_choice as choices
+from flywheel.training.rollouts import selection_overview as show
+from flywheel.training.rollouts.rollout_collection import collect, teacher
+from flywheel.training.rollouts.rollout_datasets import write
+from flywheel.training.rollouts.rollout_selection import CannotDrop, NotForTraining, drop, take_back
 
 router = Router(tags=["training"])
 

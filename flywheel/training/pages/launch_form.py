@@ -21,9 +21,9 @@ from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.flywheel import count
-from flywheel.training.launch import LORA, CannotLaunch, check_settings, check_tuning, default_settings
+from flywheel.training.launch.fix_recommendation import lightest
+from flywheel.training.launch.run_control import LORA, CannotLaunch, check_settings, check_tuning, default_settings
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
-from flywheel.training.recommend import lightest
 
 PREFIX = "set."
 ALGORITHM_OF = {"sft": "sft", "dpo": "dpo", "rlvr": "grpo"}

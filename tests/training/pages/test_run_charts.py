@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from flywheel.edge.jobs import State
-from flywheel.training import charts, plan, show
+from flywheel.training.launch import launch_estimate
 from flywheel.training.models import TrainingRun
+from flywheel.training.pages import run_charts, run_details
 from tests.training.conftest import NOON, Room
 
 pytestmark = pytest.mark.django_db
 
 
 def drawn(run: TrainingRun) -> dict[str, dict[str, Any]]:
-    return {spec["title"]: spec for spec in charts.charts(run, *charts.step_points(run))}
+    return {spec["title"]: spec for spec in run_charts.charts(run, *run_charts.step_points(run))}
 
 
 def test_only_what_was_measured_is_drawn(room: Room) -> None:
@@ -32,7 +33,7 @@ def test_long_runs_are_thinned_out_and_say_so(room: Room) -> None:
     room.measured(run, 1203, loss=float)
     loss = drawn(run)["Loss"]
     xs = loss["series"][0]["x"]
-    assert len(xs) <= charts.MOST_POINTS
+    assert len(xs) <= run_charts.MOST_POINTS
     assert (xs[0], xs[-1]) == (3, 1203)
     assert loss["note"] == "every 3th step"
 
@@ -45,13 +46,13 @@ def test_reward_has_its_spread_and_its_parts(room: Room) -> None:
     (reward,) = pictures["Reward"]["series"]
     assert (reward["low"], reward["y"], reward["high"]) == ([0.375] * 2, [0.5] * 2, [0.625] * 2)
     assert [line["name"] for line in pictures["Reward by part"]["series"]] == ["exact", "tool"]
-    assert charts.ON_POLICY in pictures["Clip fraction"]["note"]
+    assert run_charts.ON_POLICY in pictures["Clip fraction"]["note"]
 
 
 def test_clipping_that_can_happen_is_not_explained_away(room: Room) -> None:
     run = room.launch(algorithm="grpo", settings={"num_iterations": 2})
     room.measured(run, 2, clip_low=lambda _: 0.0)
-    assert charts.ON_POLICY not in drawn(run)["Clip fraction"]["note"]
+    assert run_charts.ON_POLICY not in drawn(run)["Clip fraction"]["note"]
 
 
 def test_held_out_is_drawn_against_its_own_start(room: Room) -> None:
@@ -75,7 +76,7 @@ def test_alerts_read_the_curves_together(
     run = room.launch(algorithm="grpo")
     room.measured(run, 50, reward_mean=rewards)
     room.asked(run, success)
-    (alert,) = show.alerts(run, charts.step_points(run)[0])
+    (alert,) = run_details.alerts(run, run_charts.step_points(run)[0])
     assert wanted in alert
 
 
@@ -83,7 +84,7 @@ def test_alerts_repeat_the_trainers_warnings_once(room: Room) -> None:
     run = room.launch()
     for _ in range(2):
         run.events.create(level="warning", text="4 rows are cut")
-    assert show.alerts(run, []) == ["4 rows are cut"]
+    assert run_details.alerts(run, []) == ["4 rows are cut"]
 
 
 def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
@@ -91,30 +92,30 @@ def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
     room.measured(run, 40, loss=float)
     TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, started_at=NOON, done=40)
     run.refresh_from_db()
-    assert show.progress(run).remaining == timedelta(seconds=60)
+    assert run_details.progress(run).remaining == timedelta(seconds=60)
 
 
 def test_the_detectable_difference_is_millers_formula(room: Room) -> None:
-    smallest, assumed = plan.detectable(room.baseline)
+    smallest, assumed = launch_estimate.detectable(room.baseline)
     # Two samples a task, one right: no spread between tasks, p (1 - p) k / (k - 1) = 0.5 within each, in both arms.
     assert smallest == pytest.approx((1.959964 + 0.841621) * math.sqrt((0.5 / 2 + 0.5 / 2) / 8), rel=1e-6)
     assert "8 held-out tasks × 2" in assumed
 
 
 def test_a_baseline_without_spread_says_nothing_of_it(room: Room) -> None:
-    smallest, why = plan.detectable(room.evaluated(success=(False, False)))
+    smallest, why = launch_estimate.detectable(room.evaluated(success=(False, False)))
     assert smallest is None
     assert "scored alike" in why
 
 
 def test_time_is_told_from_earlier_runs_alike(room: Room) -> None:
     run = room.launch(settings={"steps": 20})
-    assert plan.expected_duration(room.base, run.settings, "sft") is None
+    assert launch_estimate.expected_duration(room.base, run.settings, "sft") is None
     room.measured(run, 20, loss=float)
     TrainingRun.objects.filter(pk=run.pk).update(
         state=State.SUCCEEDED, attempt=1, started_at=NOON - timedelta(seconds=9), finished_at=NOON
     )
-    duration = plan.expected_duration(room.base, {**run.settings, "steps": 101}, "sft")
+    duration = launch_estimate.expected_duration(room.base, {**run.settings, "steps": 101}, "sft")
     assert duration is not None
     assert (duration.expected, duration.runs) == (timedelta(seconds=110), [run])
-    assert plan.expected_duration(room.base, {**run.settings, "batch_size": 64}, "sft") is None
+    assert launch_estimate.expected_duration(room.base, {**run.settings, "batch_size": 64}, "sft") is None

@@ -15,10 +15,11 @@ from flywheel.core.verifiers import rubric
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
-from flywheel.training import contamination, reward
-from flywheel.training import dataset as datasets
+from flywheel.training.datasets import contamination_checks
+from flywheel.training.datasets import dataset_builder as datasets
+from flywheel.training.launch import reward_lock
+from flywheel.training.launch.fix_recommendation import FIX_OF, baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
-from flywheel.training.recommend import FIX_OF, baseline_of, lightest, recommendation_for, turns_of
 
 MAX_SEED = 2**31 - 1
 MAX_RANK = 512
@@ -218,11 +219,14 @@ def untrainable(base: Version) -> str:
 def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
     """Raise CannotLaunch when the data, or what the base learnt from, has anything of the held-out tasks; when the data
     has anything of a regression suite of the base's agent."""
-    for field, each in (("dataset", dataset), *(("base", earlier) for earlier in contamination.datasets_of(base))):
-        if problem := contamination.refusal(contamination.checked(each, task_set), task_set):
+    for field, each in (
+        ("dataset", dataset),
+        *(("base", earlier) for earlier in contamination_checks.datasets_of(base)),
+    ):
+        if problem := contamination_checks.refusal(contamination_checks.checked(each, task_set), task_set):
             raise CannotLaunch(field, f"{problem}; the data is {each}")
     for suite in suite_definitions.present(base.agent):
-        if problem := contamination.suite_refusal(contamination.checked(dataset, suite.task_set), suite):
+        if problem := contamination_checks.suite_refusal(contamination_checks.checked(dataset, suite.task_set), suite):
             raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
 
 
@@ -250,12 +254,12 @@ def _refuse_judges(algorithm: str, dataset: Dataset) -> None:
 
 def _check_reward(algorithm: str, base: Version, dataset: Dataset) -> dict[str, Any]:
     """The audit and the override that let it learn from its reward, to be kept with it. Raises CannotLaunch."""
-    found = reward.standing_of(algorithm, base, dataset)
+    found = reward_lock.standing_of(algorithm, base, dataset)
     if found is None:
         return {}
     _, holds = found
     if not holds.allows:
-        raise CannotLaunch("reward", f"{reward.LOCKED}: {holds.words}; audit it, or have an approver override")
+        raise CannotLaunch("reward", f"{reward_lock.LOCKED}: {holds.words}; audit it, or have an approver override")
     return {"reward_audit": holds.audit, "audit_override": holds.override}
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate, Policy
+from flywheel.training.launch.fix_recommendation import baseline_of, evidence_of, recommendation_for
 from flywheel.training.models import Recommendation, TrainingRun
-from flywheel.training.recommend import baseline_of, evidence_of, recommendation_for
 from tests.training.conftest import Room, right
 
 pytestmark = pytest.mark.django_db

@@ -11,11 +11,11 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Artifact
 from flywheel.environments.models import Split, Task
 from flywheel.promotions.propose import propose
-from flywheel.training.contamination import check_version
+from flywheel.training.datasets.contamination_checks import check_version
 from flywheel.training.models import ContaminationCheck, TrainingRun
 from tests.conftest import Cast
 from tests.training.conftest import Room
-from tests.training.test_contamination import another_set, contaminated, like, made, say_alike, trained
+from tests.training.datasets.test_contamination_checks import another_set, contaminated, like, made, say_alike, trained
 
 pytestmark = pytest.mark.django_db
 
@@ -57,7 +57,7 @@ def test_the_launch_page_says_what_blocks_and_does_not_launch(
     address = reverse("training:launch", args=["acme"])
     assert "Cannot be launched" not in client.get(address).content.decode()
     contaminated(room)
-    monkeypatch.setattr("flywheel.training.dataset.refuse_overlap", lambda _: None)
+    monkeypatch.setattr("flywheel.training.datasets.dataset_builder.refuse_overlap", lambda _: None)
     text = client.get(address, {"algorithm": "sft"}).content.decode()
     assert "Cannot be launched" in text
     assert "1 of 8 held-out tasks" in text
@@ -174,7 +174,7 @@ def test_programs_read_the_same(
     there = client.get(f"/api/v1/task-sets/{other.name}/{other.version}/contamination", headers=key("read")).json()
     assert there == [away]
     ContaminationCheck.objects.all().delete()
-    monkeypatch.setattr("flywheel.training.contamination.AT_ONCE", 1)
+    monkeypatch.setattr("flywheel.training.datasets.contamination_checks.AT_ONCE", 1)
     assert client.get(place, headers=key("read")).json() == []
     assert client.post(place, headers=key("read")).status_code == 403
     assert client.post(place, headers=key("train")).json() == [away, own]

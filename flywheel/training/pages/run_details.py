@@ -15,10 +15,10 @@ from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
-from flywheel.training.charts import Steps
-from flywheel.training.dataset import open_rows
+from flywheel.training.datasets.dataset_builder import open_rows
+from flywheel.training.launch.fix_recommendation import baseline_of
 from flywheel.training.models import Dataset, Point, TrainingEvent, TrainingRun
-from flywheel.training.recommend import baseline_of
+from flywheel.training.pages.run_charts import Steps
 
 SAMPLED_STEPS = 3
 """Evaluations whose rollouts stand side by side: the first, the middle one, the last."""

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from flywheel.environments.models import Split, Task
-from flywheel.training.dataset import CannotBuild, build, draft, open_rows
+from flywheel.training.datasets.dataset_builder import CannotBuild, build, draft, open_rows
 from flywheel.training.models import Dataset
 from flywheel.trajectories.models import Step
 from tests.training.conftest import WRONG, Room, right

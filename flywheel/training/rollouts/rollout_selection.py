@@ -26,8 +26,8 @@ from flywheel.core.traces import Message
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.void_scores import void_of
-from flywheel.training.choice import Choice, Condition
 from flywheel.training.models import Dropped
+from flywheel.training.rollouts.rollout_choice import Choice, Condition
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from flywheel.accounts.models import User
 from flywheel.core import digests
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
-from flywheel.training.contamination import checked
-from flywheel.training.dataset import CannotBuild, build, open_rows
-from flywheel.training.mix import draft, mix, shares
+from flywheel.training.datasets.contamination_checks import checked
+from flywheel.training.datasets.dataset_builder import CannotBuild, build, open_rows
+from flywheel.training.datasets.dataset_mix import draft, mix, shares
 from flywheel.training.models import Dataset
 from tests.training.conftest import Room
 

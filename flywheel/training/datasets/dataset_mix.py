@@ -19,8 +19,8 @@ from django.db import transaction
 
 from flywheel.accounts.models import User
 from flywheel.core.digests import digest
-from flywheel.training import contamination, dataset
-from flywheel.training.dataset import CannotBuild, Draft
+from flywheel.training.datasets import contamination_checks, dataset_builder
+from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
 from flywheel.training.models import Dataset
 
 MOST_PARTS = 20
@@ -37,11 +37,11 @@ def mix(*, name: str, parts: Sequence[Part], actor: User, through: str = "") -> 
 
     Raises CannotBuild where the parts do not go together, or where one has a held-out task of another.
     """
-    dataset.check_dataset_name(name)
-    kept = dataset.keep(name, draft(parts), actor, through)
-    contamination.check_all(kept)
+    dataset_builder.check_dataset_name(name)
+    kept = dataset_builder.keep(name, draft(parts), actor, through)
+    contamination_checks.check_all(kept)
     for task_set in kept.task_sets:
-        if problem := contamination.refusal(contamination.checked(kept, task_set), task_set):
+        if problem := contamination_checks.refusal(contamination_checks.checked(kept, task_set), task_set):
             raise CannotBuild("parts", problem)
     return kept
 
@@ -55,7 +55,7 @@ def draft(parts: Sequence[Part]) -> Draft:
     for (part, _), count in zip(parts, counts, strict=True):
         environment = part.task_set.environment_version.environment.name
         try:
-            with dataset.open_rows(part) as file:
+            with dataset_builder.open_rows(part) as file:
                 own = [_placed(json.loads(line), environment) for line in file]
         except FileNotFoundError:
             raise CannotBuild("parts", f"the rows of {part} are missing from the storage") from None
