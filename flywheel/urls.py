@@ -3,7 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path
 
 from flywheel.accounts.pages import profile, settings_urls
-from flywheel.promotions import overview
+from flywheel.promotions.pages import overview
 from flywheel.server import health
 from flywheel.server.api import api
 from flywheel.trajectories.ingest import otlp_http

@@ -31,8 +31,8 @@ from flywheel.failures.api.detectors import router as measures
 from flywheel.failures.api.labels import router as failures
 from flywheel.failures.api.queues import router as queues
 from flywheel.failures.api.similar_failures import router as similar
-from flywheel.promotions.api import router as promotions
-from flywheel.promotions.suite_api import router as suites
+from flywheel.promotions.api.promotions import router as promotions
+from flywheel.promotions.api.suites import router as suites
 from flywheel.training.api.contamination import router as contamination
 from flywheel.training.api.datasets import router as datasets
 from flywheel.training.api.mixes import router as mixes

@@ -8,12 +8,12 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Opening
+from flywheel.promotions.candidacy import propose
 from flywheel.promotions.models import Promotion
-from flywheel.promotions.propose import propose
 from tests.browser.browse import NARROW, PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, agent, evaluated  # noqa: F401
-from tests.promotions.test_sealed import conclude
+from tests.promotions.test_sealed_comparison import conclude
 
 pytestmark = [
     pytest.mark.browser,

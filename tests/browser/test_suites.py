@@ -8,7 +8,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Suite
-from flywheel.promotions.propose import propose
+from flywheel.promotions.candidacy import propose
 from tests.browser.browse import PATIENCE_MS, Tab
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, agent, ended, evaluated, golden, pair_of, runs_of  # noqa: F401

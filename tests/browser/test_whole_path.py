@@ -13,7 +13,7 @@ from flywheel.environments.models import Suite, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.suites import standings
+from flywheel.promotions.suite_standings import standings
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Trajectory
 from tests.browser.browse import NARROW, PATIENCE_MS, WIDE, Tab

@@ -10,9 +10,9 @@ from flywheel.environments.models import Split, Suite, TaskSet
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import summary_of
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.promote import make_first
-from flywheel.promotions.propose import propose
 from tests.conftest import Build, Cast
 
 Evaluated = Callable[..., EvalRun]

@@ -25,7 +25,7 @@ from flywheel.environments.versions import environment_versions
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.serving import loaded_adapters
-from flywheel.promotions.promote import make_first
+from flywheel.promotions.live_version import make_first
 from tests.conftest import Build
 from tests.evals.fake import submit, work
 from tests.worker import Worker

@@ -38,7 +38,7 @@ from flywheel.evals.runs import result_rows, run_budget
 from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.evals.runs.submission import attempt_seed
 from flywheel.evals.runs.void_scores import unscore
-from flywheel.promotions.propose import propose_for
+from flywheel.promotions.candidacy import propose_for
 from flywheel.training.datasets import contamination_checks
 from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout

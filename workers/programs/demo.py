@@ -25,8 +25,8 @@ def main() -> None:
 
     django.setup()
     from flywheel.accounts.models import Project
+    from flywheel.promotions.live_version import reject
     from flywheel.promotions.models import Candidate
-    from flywheel.promotions.promote import reject
     from workers.programs import story_playback
 
     started = time.monotonic()

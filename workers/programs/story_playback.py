@@ -34,10 +34,10 @@ from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.runs import submission
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Decision, Failure
+from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate, Policy
-from flywheel.promotions.promote import make_first
-from flywheel.promotions.sealed import Comparison, final_of, open_sealed
-from flywheel.promotions.suites import Standing, standings
+from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
+from flywheel.promotions.suite_standings import Standing, standings
 from flywheel.training.launch.run_control import launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory

@@ -42,7 +42,7 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     django.setup()
     from flywheel.accounts.models import Project
     from flywheel.environments.models import Split
-    from flywheel.promotions.promote import promote
+    from flywheel.promotions.live_version import promote
     from workers.programs import story_playback
 
     def say(text: str) -> None:

@@ -6,7 +6,8 @@
     left(agent, since=…)        those that were present then and are retired now
 
 A suite's tasks are the held-out part of its set: they are never trained on, and whoever opens them stands in the
-ledger, as for every held-out part. Who runs them, and what the gate makes of them: `flywheel/promotions/suites.py`.
+ledger, as for every held-out part. Who runs them, and what the gate makes of them:
+`flywheel/promotions/suite_standings.py`.
 """
 
 from datetime import datetime

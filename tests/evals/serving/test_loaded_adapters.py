@@ -25,9 +25,9 @@ from flywheel.edge.jobs import State
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.serving import loaded_adapters
-from flywheel.promotions import promote as promoting
+from flywheel.promotions import live_version as promoting
+from flywheel.promotions.live_version import CannotPromote, _move, make_first, roll_back
 from flywheel.promotions.models import Promotion
-from flywheel.promotions.promote import CannotPromote, _move, make_first, roll_back
 from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build, Cast
 from tests.evals.fake import submit

@@ -10,7 +10,7 @@ from django.urls import reverse
 from flywheel.accounts.models import User
 from flywheel.agents.models import Artifact
 from flywheel.environments.models import Split, Task
-from flywheel.promotions.propose import propose
+from flywheel.promotions.candidacy import propose
 from flywheel.training.datasets.contamination_checks import check_version
 from flywheel.training.models import ContaminationCheck, TrainingRun
 from tests.conftest import Cast

@@ -4,9 +4,9 @@ import pytest
 
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.environments.task_sets.suite_definitions import put
-from flywheel.promotions.promote import make_first, promote
-from flywheel.promotions.propose import propose
-from flywheel.promotions.suites import standings_of
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import make_first, promote
+from flywheel.promotions.suite_standings import standings_of
 from tests.conftest import Build, Cast
 from tests.evals.fake import say
 from tests.promotions.conftest import Evaluated, evaluated  # noqa: F401 a fixture

@@ -11,7 +11,7 @@ from flywheel.edge.jobs import State
 from flywheel.evals.comparisons.run_comparison import check
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.serving import loaded_adapters
-from flywheel.promotions.promote import make_first
+from flywheel.promotions.live_version import make_first
 from tests.conftest import Build
 from tests.evals.fake import adapted, submit, work
 from tests.workers.engines.test_engine_endpoints import Reply, completion, serving

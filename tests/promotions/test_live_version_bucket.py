@@ -11,9 +11,9 @@ from flywheel.core.digests import digest
 from flywheel.environments.models import Task
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_lifecycle import State
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import promote, roll_back
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.promote import promote, roll_back
-from flywheel.promotions.propose import propose
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated
 

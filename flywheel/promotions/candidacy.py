@@ -17,9 +17,9 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import bucket_of, rows_of
 from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.evals.serving import version_isolation
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
+from flywheel.promotions.gate_policy import current_policy
 from flywheel.promotions.models import Candidate, Policy
-from flywheel.promotions.policy import current_policy
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.launch import reward_lock
 from flywheel.training.models import ContaminationCheck, TrainingRun
@@ -89,7 +89,7 @@ def propose(
                 verdict=candidate.verdict,
             )
     if candidate.state == Candidate.State.WAITING:
-        suites.start_for(candidate=candidate, actor=actor, through=through)
+        suite_standings.start_for(candidate=candidate, actor=actor, through=through)
     return candidate
 
 

@@ -4,9 +4,9 @@ from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun, Result
+from flywheel.promotions.candidacy import CannotPropose, propose, report_of
+from flywheel.promotions.gate_policy import change_policy
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.policy import change_policy
-from flywheel.promotions.propose import CannotPropose, propose, report_of
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, pair_of
 

@@ -14,14 +14,15 @@ from flywheel.edge.paging import keyset
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import lineage as origins
-from flywheel.promotions import sealed, show
-from flywheel.promotions.forms import DecisionForm, PolicyForm, RollBackForm
+from flywheel.promotions import sealed_comparison
+from flywheel.promotions.candidacy import CannotPropose
+from flywheel.promotions.candidacy import propose as propose_candidate
+from flywheel.promotions.gate_policy import change_policy, current_policy
+from flywheel.promotions.live_version import CannotPromote, make_first, promote, reject
+from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.policy import change_policy, current_policy
-from flywheel.promotions.promote import CannotPromote, make_first, promote, reject
-from flywheel.promotions.promote import roll_back as roll_back_to
-from flywheel.promotions.propose import CannotPropose
-from flywheel.promotions.propose import propose as propose_candidate
+from flywheel.promotions.pages import summaries
+from flywheel.promotions.pages.forms import DecisionForm, PolicyForm, RollBackForm
 from flywheel.trajectories.models import Trajectory
 
 LOG_SHOWN = 50
@@ -41,8 +42,8 @@ def index(request: PageRequest) -> HttpResponse:
             limit=20,
             query=request.GET,
         ),
-        "agents": show.live_agents(request.project),
-        "log": show.promotion_log(request.project, LOG_SHOWN),
+        "agents": summaries.live_agents(request.project),
+        "log": summaries.promotion_log(request.project, LOG_SHOWN),
     }
     return render(request, "promotions/index.html", context)
 
@@ -60,7 +61,7 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
 def final(request: PageRequest, pk: int) -> HttpResponse:
     """How it stands at the sealed part, asked for again while that is being attempted."""
     row = _candidate(request, pk)
-    context = {"candidate": row, "final": sealed.final(row)}
+    context = {"candidate": row, "final": sealed_comparison.final(row)}
     return render(request, "promotions/_final.html", context) if context["final"] else HttpResponse()
 
 
@@ -69,8 +70,8 @@ def final(request: PageRequest, pk: int) -> HttpResponse:
 def open_sealed(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
     try:
-        sealed.open_sealed(candidate=row, actor=request.actor)
-    except sealed.CannotOpen as error:
+        sealed_comparison.open_sealed(candidate=row, actor=request.actor)
+    except sealed_comparison.CannotOpen as error:
         messages.error(request, f"Nothing was asked: {error}.")
     return redirect(f"{reverse('promotions:candidate', args=[request.project.slug, pk])}#final")
 
@@ -176,7 +177,7 @@ def policy(request: PageRequest) -> HttpResponse:
     with transaction.atomic():
         present = current_policy(request.project, request.actor) if request.method == "POST" else None
     newest = present or request.project.policies.order_by("-version").first()
-    rules = newest.rules if newest else show.DEFAULT_RULES
+    rules = newest.rules if newest else summaries.DEFAULT_RULES
     form = PolicyForm(request.POST) if request.method == "POST" else PolicyForm.of(rules)
     if request.method == "POST" and form.is_valid():
         try:
@@ -213,7 +214,7 @@ def _candidate(request: PageRequest, pk: int) -> Candidate:
 def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int = 200) -> HttpResponse:
     if form.errors:  # said at the very end of a long page, which the focus brings into view
         form.fields["reason"].widget.attrs["autofocus"] = True
-    context = show.candidate_context(row, request.project)
+    context = summaries.candidate_context(row, request.project)
     for each in (row.version_eval, row.baseline_eval):
         note_look(each, request.actor)
     barred = ""

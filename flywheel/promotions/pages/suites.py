@@ -15,9 +15,9 @@ from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.environments.task_sets.suite_definitions import BadSuite
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import CannotEvaluate
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.suite_forms import RetireForm, SuiteForm
+from flywheel.promotions.pages.suite_forms import RetireForm, SuiteForm
 
 RETIRED_SHOWN = 50
 
@@ -43,7 +43,7 @@ def put(request: PageRequest, agent: str) -> HttpResponse:
         except BadSuite as error:
             form.refuse(error.field, error.problem)
         else:
-            suites.check_waiting(suite)
+            suite_standings.check_waiting(suite)
             said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
             messages.success(request, said)
             return redirect("agents:agent", request.project.slug, found.name)
@@ -76,7 +76,7 @@ def run(request: PageRequest, agent: str, suite: str) -> HttpResponse:
     """Evaluate the live version at the suite."""
     row = _suite(request, agent, suite)
     try:
-        found = suites.run_live(suite=row, actor=request.actor)
+        found = suite_standings.run_live(suite=row, actor=request.actor)
     except (CannotEvaluate, StaleState) as error:
         messages.error(request, f"{row} was not run: {error}.")
         return redirect("promotions:suites", request.project.slug, agent)
@@ -92,9 +92,9 @@ def beside(request: PageRequest, candidate: int, baseline: int) -> HttpResponse:
     if not _is_pair(new, old):
         return HttpResponse()
     row = _candidate_of(new, old)
-    stands = suites.standings_of(row) if row else suites.standings(new, old)
+    stands = suite_standings.standings_of(row) if row else suite_standings.standings(new, old)
     is_open = row is None or row.state == Candidate.State.WAITING
-    context = suites.context(stands, candidate, baseline, is_open=is_open)
+    context = suite_standings.context(stands, candidate, baseline, is_open=is_open)
     context["has_tile"] = context["is_polled"] = "tile" in request.GET
     return render(request, "promotions/_standings.html", context) if stands else HttpResponse()
 
@@ -109,10 +109,10 @@ def run_beside(request: PageRequest, candidate: int, baseline: int) -> HttpRespo
     row = _candidate_of(new, old)
     try:
         if row is None:
-            problems = suites.start(version_eval=new, baseline_eval=old, actor=request.actor)
+            problems = suite_standings.start(version_eval=new, baseline_eval=old, actor=request.actor)
         else:
-            problems = suites.start_for(candidate=row, actor=request.actor)
-    except suites.NotWaiting as error:
+            problems = suite_standings.start_for(candidate=row, actor=request.actor)
+    except suite_standings.NotWaiting as error:
         problems = [str(error)]
     for problem in problems:
         messages.error(request, f"Not started: {problem}.")
@@ -138,7 +138,7 @@ def _candidate_of(new: EvalRun, old: EvalRun) -> Candidate | None:
 def _show(request: PageRequest, agent: Agent, form: SuiteForm, like: Suite | None, status: int = 200) -> HttpResponse:
     context = {
         "agent": agent,
-        "results": suites.live_results([agent])[agent.pk],
+        "results": suite_standings.live_results([agent])[agent.pk],
         "form": form,
         "like": like,
         "can_be_made": definitions.sets_for(request.project).exists(),

@@ -12,11 +12,11 @@ from flywheel.agents.models import Agent
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
+from flywheel.promotions.candidacy import CannotPropose, propose
+from flywheel.promotions.live_version import CannotPromote, make_first, promote
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.promote import CannotPromote, make_first, promote
-from flywheel.promotions.propose import CannotPropose, propose
-from flywheel.promotions.sealed import final_of, open_sealed
+from flywheel.promotions.sealed_comparison import final_of, open_sealed
 from tests.conftest import Build, Cast
 from tests.evals.fake import adapted, on_vllm
 from tests.promotions.conftest import Evaluated, ended
@@ -102,12 +102,14 @@ def test_a_suite_that_both_ran_is_not_passed_without_it(
     suite, _ = put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=task_set)
     shown(pair)
     row = propose(**pair, actor=cast.trainer)
-    assert [stand.state for stand in suites.standings_of(row)] == ["unfinished"]
+    assert [stand.state for stand in suite_standings.standings_of(row)] == ["unfinished"]
     for version in (row.version, row.baseline):
         ended(EvalRun.objects.get(task_set=suite.task_set, version=version))
-    assert [stand.state for stand in suites.standings_of(row)] == ["passed"], "one self-test speaks for all evals"
+    assert [stand.state for stand in suite_standings.standings_of(row)] == ["passed"], (
+        "one self-test speaks for all evals"
+    )
     hide(pair)
-    (stand,) = suites.standings_of(row)
+    (stand,) = suite_standings.standings_of(row)
     assert (stand.state, stand.label, stand.can_start) == ("not_apart", "not shown apart", False)
     assert "no self-test has shown" in stand.words
 

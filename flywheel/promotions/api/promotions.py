@@ -14,12 +14,12 @@ from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
+from flywheel.promotions.api.suites import ToldOut
+from flywheel.promotions.candidacy import CannotPropose, propose
 from flywheel.promotions.lineage import Lineage, lineage_of
+from flywheel.promotions.live_version import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
-from flywheel.promotions.propose import CannotPropose, propose
-from flywheel.promotions.sealed import CannotOpen, final, open_sealed
-from flywheel.promotions.suite_api import ToldOut
+from flywheel.promotions.sealed_comparison import CannotOpen, final, open_sealed
 from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["promotions"])

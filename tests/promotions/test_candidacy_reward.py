@@ -8,7 +8,7 @@ from django.utils import timezone
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.edge.jobs import State
-from flywheel.promotions.propose import propose
+from flywheel.promotions.candidacy import propose
 from flywheel.training.models import Dataset, TrainingRun
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated

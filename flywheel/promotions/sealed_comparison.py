@@ -29,8 +29,8 @@ from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
+from flywheel.promotions.candidacy import evidence_of
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.propose import evidence_of
 
 STATES: Final = {
     "unopened": "not asked",

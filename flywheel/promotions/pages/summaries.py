@@ -10,7 +10,7 @@ from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison import comparison_context
-from flywheel.promotions import sealed, suites
+from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
 
 DEFAULT_RULES: dict[str, Any] = Rules().to_dict()
@@ -68,7 +68,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
         "rewards": row.report.get("rewards", []),
         "openings": openings(row.version_eval.task_set),
         **_standings(row),
-        "final": sealed.final(row),
+        "final": sealed_comparison.final(row),
         "is_stale": row.state == Candidate.State.WAITING and row.agent.live_id != row.baseline_id,
     }
 
@@ -76,10 +76,10 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
 def _standings(row: Candidate) -> dict[str, Any]:
     """How it stands at the agent's regression suites: now while it waits, as it was decided where it was promoted."""
     promotion = Promotion.objects.filter(candidate=row).first()
-    stands = suites.standings_of(row) if promotion is None else []
-    kept = [{**told, "label": suites.STATES[told["state"]]} for told in promotion.suites] if promotion else []
+    stands = suite_standings.standings_of(row) if promotion is None else []
+    kept = [{**told, "label": suite_standings.STATES[told["state"]]} for told in promotion.suites] if promotion else []
     return {
-        **suites.context(
+        **suite_standings.context(
             stands, row.version_eval_id, row.baseline_eval_id, is_open=row.state == Candidate.State.WAITING
         ),
         "kept": kept,

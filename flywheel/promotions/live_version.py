@@ -15,9 +15,9 @@ from flywheel.accounts.models import User, record
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
 from flywheel.evals.serving import loaded_adapters, version_isolation
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.sealed import Comparison, final_of
+from flywheel.promotions.sealed_comparison import Comparison, final_of
 
 PROMOTE_S = 30.0
 """The longest that a server may take to be ready for what goes live."""
@@ -143,7 +143,7 @@ def make_first(*, agent: Agent, version: Version, actor: User, reason: str, thro
 
 def _check(
     row: Candidate, *, actor: User, reason: str, generation: int, override: bool
-) -> tuple[list[suites.Standing], Comparison | None, list[str]]:
+) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
     """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
     CannotPromote where it cannot be approved, by this actor or so."""
     if row.state != Candidate.State.WAITING:
@@ -152,7 +152,7 @@ def _check(
         raise CannotPromote("reason: say why; it is kept with the promotion")
     if actor.pk in {row.proposed_by_id, row.version.created_by_id}:
         raise CannotPromote("you launched what made this candidate; another approver must decide")
-    stands, final = suites.standings_of(row), final_of(row)
+    stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
     if against and not override:
         raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
@@ -167,7 +167,7 @@ def _check(
     return stands, final, against
 
 
-def _against(row: Candidate, stands: Sequence[suites.Standing], final: Comparison | None) -> list[str]:
+def _against(row: Candidate, stands: Sequence[suite_standings.Standing], final: Comparison | None) -> list[str]:
     """Why the gate does not let it through; empty when it does."""
     against = []
     if row.verdict != Candidate.Verdict.ELIGIBLE:

@@ -17,11 +17,11 @@ from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import Sealed, note_look
 from flywheel.evals.runs.submission import CannotEvaluate, submit
+from flywheel.promotions.candidacy import CannotPropose, propose
+from flywheel.promotions.gate_policy import change_policy
+from flywheel.promotions.live_version import CannotPromote, promote
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.policy import change_policy
-from flywheel.promotions.promote import CannotPromote, promote
-from flywheel.promotions.propose import CannotPropose, propose
-from flywheel.promotions.sealed import CannotOpen, Comparison, final_of, open_sealed
+from flywheel.promotions.sealed_comparison import CannotOpen, Comparison, final_of, open_sealed
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, ended
 

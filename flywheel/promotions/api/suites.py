@@ -19,7 +19,7 @@ from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.runs.submission import CannotEvaluate
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate
 
 router = Router(tags=["promotions"])
@@ -138,7 +138,7 @@ class StandingOut(Schema):
     """Trace ids of rollouts that failed, of what the live version passed first; at most 20."""
 
     @staticmethod
-    def of(stand: suites.Standing) -> dict[str, Any]:
+    def of(stand: suite_standings.Standing) -> dict[str, Any]:
         found = stand.finding
         return {
             **stand.told(),
@@ -186,7 +186,7 @@ def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
         raise HttpError(422, f"task_set: {error}") from error
     except BadSuite as error:
         raise HttpError(_status(error), str(error)) from error
-    suites.check_waiting(made)
+    suite_standings.check_waiting(made)
     return Status(201 if is_new else 200, made)
 
 
@@ -210,7 +210,7 @@ def run_suite(request: HttpRequest, name: str, suite: str) -> dict[str, Any]:
     """Evaluate the live version at it, unless that is done or under way."""
     asked = keyed(request)
     try:
-        run = suites.run_live(suite=_suite(request, name, suite), actor=asked.actor, through=asked.through)
+        run = suite_standings.run_live(suite=_suite(request, name, suite), actor=asked.actor, through=asked.through)
     except (CannotEvaluate, StaleState) as error:
         raise HttpError(422, str(error)) from error
     return {"eval_id": run.pk, "state": run.state}
@@ -229,7 +229,7 @@ def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
             "running_eval_id": each.under_way.pk if each.under_way else None,
             **{part: getattr(each, part) if each.run else None for part in ("tasks", "passed", "unscored", "success")},
         }
-        for each in suites.live_results([agent])[agent.pk]
+        for each in suite_standings.live_results([agent])[agent.pk]
     ]
 
 
@@ -249,14 +249,14 @@ def run_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
     """Start what is missing and let what failed go on, of both versions. 409 where the candidate does not wait."""
     asked, row = keyed(request), _candidate(request, pk)
     try:
-        problems = suites.start_for(candidate=row, actor=asked.actor, through=asked.through)
-    except suites.NotWaiting as error:
+        problems = suite_standings.start_for(candidate=row, actor=asked.actor, through=asked.through)
+    except suite_standings.NotWaiting as error:
         raise HttpError(409, str(error)) from error
     return {**_standings(row), "problems": problems}
 
 
 def _standings(row: Candidate) -> dict[str, Any]:
-    return {"items": [StandingOut.of(stand) for stand in suites.standings_of(row)]}
+    return {"items": [StandingOut.of(stand) for stand in suite_standings.standings_of(row)]}
 
 
 def _status(error: BadSuite) -> int:

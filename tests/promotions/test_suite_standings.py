@@ -15,10 +15,10 @@ from flywheel.environments.task_sets.suite_definitions import put, retire
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs import suite_runs as evals
 from flywheel.evals.runs.submission import CannotEvaluate, resume
-from flywheel.promotions import suites
+from flywheel.promotions import suite_standings
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import CannotPromote, promote
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.promote import CannotPromote, promote
-from flywheel.promotions.propose import propose
 from flywheel.training.models import ContaminationCheck, Dataset
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, ended, pair_of, runs_of
@@ -32,7 +32,7 @@ def approved(cast: Cast, row: Candidate, override: bool = False) -> Any:
 
 
 def states(row: Candidate) -> list[str]:
-    return [stand.state for stand in suites.standings_of(row)]
+    return [stand.state for stand in suite_standings.standings_of(row)]
 
 
 def test_a_candidate_runs_every_suite_once_and_waits_for_them(
@@ -52,7 +52,7 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
     ended(new)
     assert states(row) == ["unfinished"]
     ended(old, failing=1)
-    (stand,) = suites.standings(row.version_eval, row.baseline_eval)
+    (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
     assert stand.is_passed
     assert stand.finding is not None
     assert (stand.finding.passed, stand.finding.before, stand.finding.tasks) == (6, 5, 6)
@@ -78,7 +78,7 @@ def test_one_broken_task_stops_it_unless_an_approver_says_why(
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version), failing=1)
     new.results.filter(success=False).update(trajectory=trajectory)
-    (stand,) = suites.standings(row.version_eval, row.baseline_eval)
+    (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
     assert (stand.state, stand.words) == ("below", "1 task newly failed")
     assert [result.trajectory for result in stand.failed] == [trajectory]
     with pytest.raises(CannotPromote, match=r"suite golden@1 is not passed \(1 task newly failed\)"):
@@ -98,14 +98,14 @@ def test_a_failed_run_goes_on_and_a_void_one_is_asked_anew(
     old.state, old.error = State.FAILED, "the server was away"
     old.save()
     assert states(row) == ["failed"]
-    assert suites.start(**arms, actor=cast.trainer) == []
+    assert suite_standings.start(**arms, actor=cast.trainer) == []
     old.refresh_from_db()
     assert (old.state, states(row)) == (State.QUEUED, ["unfinished"])
     old.state, old.judges = State.FAILED, {"kind": {"void": "gave a canary a mark"}}
     old.save()
     assert states(row) == ["void"]
-    suites.start(**arms, actor=cast.trainer)
-    suites.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=cast.trainer)
     again = EvalRun.objects.filter(task_set=golden.task_set, version=agent.live).exclude(pk=old.pk).get()
     ended(again)
     assert states(row) == ["passed"]
@@ -122,12 +122,12 @@ def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ev
     for cause, can_start in (("timeout", False), ("away", True)):
         first = new.results.earliest("pk")
         Result.objects.filter(pk=first.pk).update(score=None, success=None, cause=cause)
-        (stand,) = suites.standings_of(row)
+        (stand,) = suite_standings.standings_of(row)
         assert (stand.state, stand.can_start) == ("not_shown", can_start)
         EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
-        assert not suites.standings_of(row)[0].can_start, "no button where nothing would be asked"
+        assert not suite_standings.standings_of(row)[0].can_start, "no button where nothing would be asked"
         EvalRun.objects.filter(pk=new.pk).update(budget={})
-        assert suites.start(**arms, actor=cast.trainer) == []
+        assert suite_standings.start(**arms, actor=cast.trainer) == []
         new.refresh_from_db()
         assert (new.state == State.QUEUED) == can_start
     assert states(row) == ["unfinished"]
@@ -161,7 +161,7 @@ def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
     assert states(row) == ["below"]
     EvalRun.objects.filter(pk=first.pk).update(state=State.CANCELLED, done=3)
     assert states(row) == ["failed"], "nor looks and stops it for another"
-    suites.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=cast.trainer)
     first.refresh_from_db()
     assert first.state == State.QUEUED
     EvalRun.objects.filter(pk=first.pk).update(state=State.FAILED, done=0)
@@ -181,8 +181,8 @@ def test_whoever_stops_what_looks_bad_gets_no_other(
     for state, shows in ((State.RUNNING, "unfinished"), (State.CANCELLED, "failed")):
         short.update(budget={"minutes": 1.0}, state=state, done=3, error_kind="budget")
         assert states(row) == [shows]
-    suites.start(**arms, actor=cast.trainer)
-    suites.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=cast.trainer)
     assert (short.get().state, short.get().budget) == (State.QUEUED, {})
     ended(runs_of(golden, row.version))
     assert states(row) == ["passed"]
@@ -196,7 +196,7 @@ def test_only_two_runs_that_ended_well_are_judged(
     for run in (new, old):
         for state in State.values:
             EvalRun.objects.filter(pk=run.pk).update(state=state)
-            (stand,) = suites.standings(row.version_eval, row.baseline_eval)
+            (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
             assert stand.is_passed == (state == State.SUCCEEDED), state
         EvalRun.objects.filter(pk=run.pk).update(seed=99)
         assert states(row) == ["missing"]
@@ -243,26 +243,26 @@ def test_a_suite_that_is_taken_away_from_a_candidate_does_not_let_it_through(
     if replaced:
         task_set = build.task_set(1, 2, name="easy")
         put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=task_set, reason="too hard")
-        suites.start_for(candidate=row, actor=cast.trainer)
+        suite_standings.start_for(candidate=row, actor=cast.trainer)
         for run in EvalRun.objects.filter(task_set=task_set):
             ended(run)
     else:
         retire(suite=golden, actor=cast.builder, reason="too hard")
-    *others, gone = suites.standings_of(row)
+    *others, gone = suite_standings.standings_of(row)
     assert [stand.state for stand in others] == ["passed"] * replaced
     assert (str(gone.suite), gone.state) == ("golden@1", "retired")
     followed = "; golden@2 followed it" if replaced else ""
     assert gone.words == f"{cast.builder} retired it after this was put forward: too hard{followed}"
-    assert len(suites.standings(row.version_eval, row.baseline_eval)) == len(others)
+    assert len(suite_standings.standings(row.version_eval, row.baseline_eval)) == len(others)
     with pytest.raises(CannotPromote, match="suite golden@1 is retired since"):
         approved(cast, row)
     promotion = approved(cast, row, override=True)
     assert promotion.against_the_gate
     assert promotion.suites[-1]["state"] == "retired"
     row.refresh_from_db()
-    assert len(suites.standings_of(row)) == len(others), "decided, nothing is taken away from it"
-    with pytest.raises(suites.NotWaiting, match="promoted already"):
-        suites.start_for(candidate=row, actor=cast.trainer)
+    assert len(suite_standings.standings_of(row)) == len(others), "decided, nothing is taken away from it"
+    with pytest.raises(suite_standings.NotWaiting, match="promoted already"):
+        suite_standings.start_for(candidate=row, actor=cast.trainer)
 
 
 def test_nobody_changes_the_suites_while_an_approver_decides(cast: Cast, candidate: Candidate, golden: Suite) -> None:
@@ -286,7 +286,7 @@ def test_a_general_suite_shows_its_interval(cast: Cast, build: Build, agent: Age
     for version, failing in ((row.version, 2), (agent.live, 0)):
         run = EvalRun.objects.get(task_set=task_set, version=version)
         ended(run, failing=failing)
-    (stand,) = suites.standings(row.version_eval, row.baseline_eval)
+    (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
     assert stand.difference is not None
     assert stand.difference["mean"] == pytest.approx(-2 / 12)
     assert (stand.state, stand.words) == ("below", "success fell by 16.7 points")
@@ -324,16 +324,16 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     made: dict[str, Any] = {"project": cast.project, "version": 1, "kind": "tasks", "task_set": build.task_set()}
     made |= {"digest": "d" * 64, "rows": 2, "file": "gone", "created_by": cast.trainer}
     learnt = [Dataset.objects.create(name="clean", **made)]
-    monkeypatch.setattr("flywheel.promotions.suites.contamination_checks.datasets_of", lambda _: learnt)
+    monkeypatch.setattr("flywheel.promotions.suite_standings.contamination_checks.datasets_of", lambda _: learnt)
     assert states(row) == ["unchecked"]
     with pytest.raises(CannotPromote, match="golden@1 is not checked yet"):
         approved(cast, row)
     assert not ContaminationCheck.objects.exists(), "who only looks makes nothing"
-    suites.start_for(candidate=row, actor=cast.trainer)
+    suite_standings.start_for(candidate=row, actor=cast.trainer)
     assert states(row) == ["passed"]
     task_set = build.task_set(1, 2)
     late, _ = put(agent=agent, actor=cast.builder, name="late", kind="safety", task_set=task_set)
-    suites.check_waiting(late)
+    suite_standings.check_waiting(late)
     assert states(row) == ["passed", "missing"]
     learnt.append(Dataset.objects.create(name="leaky", **made))
     for suite, blocked in ((golden, ["golden/t-1"]), (late, [])):
@@ -348,18 +348,18 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
 
 
 def test_the_live_version_runs_a_suite_by_itself(cast: Cast, build: Build, agent: Agent, golden: Suite) -> None:
-    (shown,) = suites.live_results([agent])[agent.pk]
+    (shown,) = suite_standings.live_results([agent])[agent.pk]
     assert (shown.run, shown.tasks) == (None, 0)
-    run = suites.run_live(suite=golden, actor=cast.builder)
-    assert suites.run_live(suite=golden, actor=cast.builder) == run
-    (shown,) = suites.live_results([agent])[agent.pk]
+    run = suite_standings.run_live(suite=golden, actor=cast.builder)
+    assert suite_standings.run_live(suite=golden, actor=cast.builder) == run
+    (shown,) = suite_standings.live_results([agent])[agent.pk]
     assert (shown.run, shown.under_way) == (None, run)
     ended(run, failing=2)
     EvalRun.objects.update(summary={"metrics": {"success": {"mean": 4 / 6}}})
-    (shown,) = suites.live_results([agent])[agent.pk]
+    (shown,) = suite_standings.live_results([agent])[agent.pk]
     assert (shown.run, shown.under_way, shown.passed, shown.tasks) == (run, None, 4, 6)
     assert shown.success == {"mean": 4 / 6}
     nobody = build.agent("nobody")
     other, _ = put(agent=nobody, actor=cast.builder, name="golden", kind="safety", task_set=golden.task_set)
     with pytest.raises(CannotEvaluate, match="no live version"):
-        suites.run_live(suite=other, actor=cast.builder)
+        suite_standings.run_live(suite=other, actor=cast.builder)

@@ -15,9 +15,9 @@ from flywheel.agents.models import Agent
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun
+from flywheel.promotions.candidacy import propose
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.propose import propose
-from flywheel.promotions.suites import run_live
+from flywheel.promotions.suite_standings import run_live
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, ended, pair_of, runs_of
 

@@ -21,7 +21,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.suites import LiveResult, live_results
+from flywheel.promotions.suite_standings import LiveResult, live_results
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.annotations.project_buckets import every

@@ -7,9 +7,9 @@ from django.db import IntegrityError, InternalError, connection, transaction
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.serving import loaded_adapters
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.promote import CannotPromote, MovedMeanwhile, promote, reject, roll_back
-from flywheel.promotions.propose import propose
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated
 
