@@ -69,7 +69,7 @@ class Turn:
         return self.kind in ("call", "observation") and bool(value_tree.held_by(self.content))
 
     @cached_property
-    def tree(self) -> tree.Tree | None:
+    def tree(self) -> value_tree.Tree | None:
         """What a call or a result holds, where that is JSON."""
         if self.as_text or not self.has_tree:
             return None

@@ -109,7 +109,8 @@ def _trace_id(root: Row, run: dict[str, Any], value: Any) -> str:
 
 def _session(root: Row, run: dict[str, Any]) -> str:
     """Attempts at one input, over epochs and runs of the task."""
-    return f"{message_shapes.as_text(run.get('task')).rpartition('/')[2] or 'sample'}-{message_shapes.as_text(root.value.get('id'))}"
+    task = message_shapes.as_text(run.get("task")).rpartition("/")[2]
+    return f"{task or 'sample'}-{message_shapes.as_text(root.value.get('id'))}"
 
 
 def _outcome(scores: dict[str, Any], root: Row) -> Outcome | None:
