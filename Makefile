@@ -42,8 +42,8 @@ serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the referenc
 test: $(DEV_STAMP) browser  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-again: $(DEV_STAMP)  ## The tests that failed last time, one after the other
-	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
+test-again: $(DEV_STAMP)  ## The tests that failed last time, one after the other; names those that pass now
+	$(BIN)/python -m pytest -p tests.again -n 0 --last-failed --last-failed-no-failures none
 
 test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; skipped where vLLM cannot be installed
 	@$(MAKE) --no-print-directory $(SERVE_STAMP) || echo "vLLM cannot be installed here" >&2
@@ -51,7 +51,7 @@ test-serve: $(DEV_STAMP)  ## Evals on vLLM for real, with the reference policy; 
 
 test-interop: $(DEV_STAMP)  ## Exports, and servers attached, under other people's own code; skipped where that cannot be installed
 	@for name in $(THEIRS); do $(MAKE) --no-print-directory $(INTEROP)/$$name/.installed || echo "$$name cannot be installed here" >&2; done
-	FLYWHEEL_INTEROP_PYTHONS=$$(ls -d $(CURDIR)/$(INTEROP)/*/bin/python 2>/dev/null | paste -sd:) \
+	FLYWHEEL_INTEROP_PYTHONS=$$(ls -d $(THEIRS:%=$(CURDIR)/$(INTEROP)/%/.installed) 2>/dev/null | sed s,.installed,bin/python, | paste -sd:) \
 		$(BIN)/python -m pytest tests/interop/test_others.py tests/interop/test_attached.py -n 0 -rs
 
 check: $(DEV_STAMP)  ## Lint, format, types, import contracts, migrations, deployment checks, templates

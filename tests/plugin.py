@@ -2,15 +2,19 @@
 
 pytest loads this plugin before Django reads its settings. The first process starts the server and stops it at the end;
 xdist's workers inherit its URL. With DATABASE_URL set, that server is used instead.
+
+Where FLYWHEEL_TEST_COUNTS names a file, the run's counts are appended to it, for `.ci/run`.
 """
 
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
+_BEGUN = time.monotonic()
 _OWNER = "FLYWHEEL_TEST_HOME" not in os.environ
 if _OWNER:
     os.environ["FLYWHEEL_TEST_HOME"] = tempfile.mkdtemp(prefix="flywheel-tests-")
@@ -37,7 +41,12 @@ if _OWNER and "DATABASE_URL" not in os.environ:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _OWNER and "FLYWHEEL_TEST_COUNTS" in os.environ:
+        counts, _ = config.pluginmanager.getplugin("terminalreporter").build_summary_stats_line()
+        with open(os.environ["FLYWHEEL_TEST_COUNTS"], "a") as file:
+            words = ", ".join(text for text, _ in counts)
+            file.write(f"==== {words} in {time.monotonic() - _BEGUN:.2f}s ====\n")
     if _started:
         from flywheel.system import postgres
 

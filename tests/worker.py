@@ -30,9 +30,9 @@ from psycopg.conninfo import conninfo_to_dict
 from flywheel.accounts.models import Pulse
 from flywheel.edge import jobs
 from flywheel.system import broker
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 60.0
 
 
 class Worker:
@@ -41,6 +41,7 @@ class Worker:
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
         self.is_starting = True
+        self.beat: Worker | None = None
         self.path = settings.HOME / f"celery-{time.monotonic_ns()}.log"
         environment = {
             **os.environ,
@@ -77,40 +78,42 @@ class Worker:
         self.signal_all(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, within: float = 15.0) -> None:
+    def stop(self) -> None:
         """As a supervisor stops it: SIGTERM, and time to give back what it holds."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(within)
+                self.process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.kill9()
-                raise AssertionError(f"did not stop within {within} s:\n{self.log}") from None
+                raise AssertionError(f"did not stop:\n{self.log}") from None
         self.kill9()
 
-    def wait_until(self, happened: Callable[[], bool], what: str, within: float = PATIENCE_S) -> float:
-        """Wait for something; returns the seconds it took. Fails with the log."""
-        begun = time.monotonic()
-        while not happened():
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait for something. Fails with the log."""
+
+        def happened_or_ended() -> bool:
             if self.process.poll() is not None and self.is_starting:
                 pytest.fail(f"ended with {self.process.returncode}:\n{self.log[-6000:]}")
-            if time.monotonic() - begun > within:
-                pytest.fail(f"not within {within} s: {what}\n{self.log[-6000:]}")
-            time.sleep(0.02)
-        return time.monotonic() - begun
+            return happened()
+
+        wait_for(happened_or_ended, what, lambda: self.log[-6000:])
 
     def wait_until_started(self) -> None:
         self.wait_until(lambda: Pulse.objects.filter(name=self.name).exists(), f"{self.name} reports")
         self.is_starting = False
 
-    def finish(self, job: jobs.Job, within: float = PATIENCE_S) -> float:
-        """Wait until the job is over, and refresh it; returns the seconds it took."""
+    def finish(self, job: jobs.Job) -> None:
+        """Wait until the job is over, and refresh it. However long it takes: what must not happen is that it stands."""
+        seen: tuple[object, ...] = ()
 
-        def over() -> bool:
+        def over_or_moved() -> bool:
             job.refresh_from_db()
-            return job.is_finished
+            return job.is_finished or (job.state, job.attempt, job.done, job.message) != seen
 
-        return self.wait_until(over, f"{job.label} {job.pk} is over (now {job.state}, {job.message!r})", within)
+        while not job.is_finished:
+            seen = (job.state, job.attempt, job.done, job.message)
+            self.wait_until(over_or_moved, f"{job.label} {job.pk} goes on (now {job.state}, {job.message!r})")
 
 
 @pytest.fixture
@@ -132,7 +135,9 @@ def start_worker(broker_installed: None) -> Iterator[Callable[..., Worker]]:
     def start(*options: str) -> Worker:
         Pulse.objects.filter(name="worker").delete()
         one = Worker("worker", "--pool", "prefork", *(options or ("-c", "2")), "-n", f"test{len(started)}@%h")
-        fresh = [one] if started else [one, Worker("beat")]
+        if not started:
+            one.beat = Worker("beat")
+        fresh = [one, one.beat] if one.beat else [one]
         started.extend(fresh)
         for each in fresh:
             each.wait_until_started()

@@ -22,6 +22,7 @@ from typing import Any
 from celery.beat import ScheduleEntry, Scheduler
 from celery.exceptions import WorkerTerminate
 from celery.signals import worker_init, worker_ready
+from celery.worker import consumer
 from django.db import connection
 
 from flywheel.system.broker import app as broker_app
@@ -44,6 +45,15 @@ NICENESS = 5
 
 app = broker_app()
 app.autodiscover_tasks(["workers"])
+
+
+class Consumer(consumer.Consumer):  # type: ignore[misc]
+    """Announces nothing to other workers or monitors. Nobody listens, and pgmq (1.1.4) lacks the function that would
+    carry it: each announcement, every 2 s, would be an error in the database's log."""
+
+    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **more: Any) -> None:
+        quiet = dict.fromkeys(("without_gossip", "without_mingle", "without_heartbeat"), True)
+        super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **more)
 
 
 class Housekeeper(Scheduler):  # type: ignore[misc]

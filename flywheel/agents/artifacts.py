@@ -1,7 +1,8 @@
 """Weights and tokenizers, content-addressed, in Django's storage.
 
 Files lie as `blobs/ab/abcdef…` named by their SHA-256; an artifact is a manifest of names and hashes, named by the
-manifest's digest. Only safetensors, JSON and text cross this border: no pickle is ever stored or read.
+manifest's digest. Only safetensors, JSON and text cross this border: no pickle is ever stored or read, and a chat
+template, which is a program, is tried first.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import default_storage
 
+from flywheel.agents import chat_template
 from flywheel.agents.models import Artifact
 from flywheel.core.digests import digest
 
@@ -35,7 +37,8 @@ class ArtifactError(ValueError):
 def store(directory: Path, kind: str) -> Artifact:
     """Store the files of a directory (documentation is left out) and return their artifact; equal content is one.
 
-    Raises ArtifactError for a file that is not allowed, is not what its name says, or cannot be stored.
+    Raises ArtifactError for a file that is not allowed, is not what its name says, has a chat template that cannot be
+    used, or cannot be stored.
     """
     files = _files(directory)
     for path in files:
@@ -141,10 +144,25 @@ def _check(path: Path) -> None:
     try:
         if path.suffix == ".safetensors":
             _check_safetensors(path)
-        elif path.suffix == ".json":
-            json.loads(path.read_bytes())
+        templates = _templates(path)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path.name}: not a {path.suffix[1:]} file: {error}") from error
+    for template in templates:
+        if problem := chat_template.problem(template):
+            raise ArtifactError(f"{path.name}: the chat template {problem}")
+
+
+def _templates(path: Path) -> list[str]:
+    """The chat templates in a file: all of it, or what a tokenizer's settings hold, one or several with names.
+
+    Raises ValueError and RecursionError for a file that is not what its name says.
+    """
+    if path.suffix == ".jinja":
+        return [path.read_text(encoding="utf-8")]
+    settings = json.loads(path.read_bytes()) if path.suffix == ".json" else None
+    found = settings.get("chat_template") if isinstance(settings, dict) else None
+    named = [row.get("template") for row in found if isinstance(row, dict)] if isinstance(found, list) else [found]
+    return [template for template in named if isinstance(template, str)]
 
 
 def _check_safetensors(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flywheel.core.errors import FieldError
+from flywheel.core.network import key_hosts
 from flywheel.core.traces import tools as tooling
 
 TRANSFORMERS, OPENAI = "transformers", "openai"
@@ -48,7 +49,8 @@ def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     """How the version is asked, as `Version.endpoint` keeps it. Raises BadContent.
 
     A key is named, never written down: the worker reads the variable. Its name must end in `_API_KEY`, so that nobody
-    can have a database URL or another secret of the worker sent to a server of their choice.
+    can have a database URL or another secret of the worker sent to a server of their choice, and the operator must have
+    bound it to the server.
     """
     kind = value.get("kind")
     if kind not in KINDS:
@@ -73,6 +75,8 @@ def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name!r} is not the name of a variable that may hold a key, such as OPENAI_API_KEY; "
                 "it must end in _API_KEY",
             )
+        if problem := key_hosts.refusal(name, endpoint["base_url"]):
+            raise BadContent("endpoint.api_key_env", problem)
         endpoint["api_key_env"] = name
     return endpoint
 

@@ -117,7 +117,7 @@ def children() -> list[Child]:
             "web",
             [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"],
         ),
-        Child("worker", [*celery, "worker", "--concurrency", "3", *calm, "--without-mingle", "--without-gossip"]),
+        Child("worker", [*celery, "worker", "--concurrency", "3", *calm]),
         Child("beat", [*celery, "beat", *calm]),
     ]  # fmt: skip
     if env.grpc_port() is not None:

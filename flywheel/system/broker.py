@@ -43,6 +43,7 @@ def celery_settings() -> dict[str, Any]:
         "worker_lost_wait": 0.5,
         # A revoke by process id may hit another task; cancelling is a column of the job.
         "worker_enable_remote_control": False,
+        "worker_consumer": "workers.celery:Consumer",
         "broker_connection_retry_on_startup": True,
         # Each of them is three connections to the database; the web's threads take turns.
         "broker_pool_limit": 2,

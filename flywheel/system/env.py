@@ -62,6 +62,11 @@ VARIABLES = {
             "",
             "http://host:port of the vLLM server that `make serve` started, which evals can be run on; empty for none",
         ),
+        Variable(
+            "FLYWHEEL_MODEL_MEMORY",
+            "80%",
+            "memory for one process with a model: a share of this machine's such as 80%, or gigabytes such as 24G",
+        ),
         Variable("DATABASE_URL", "", "postgresql://user:password@host:port/name; empty starts the embedded PostgreSQL"),
         Variable("CELERY_BROKER_URL", "", "redis://…, amqp://…; empty uses the database itself (pgmq)"),
     ]
@@ -155,6 +160,18 @@ def sandbox_without() -> frozenset[str]:
         return frozenset({value} - {""})
 
     return _read("FLYWHEEL_SANDBOX_WITHOUT", convert)
+
+
+def model_memory(machine: int) -> int:
+    """Bytes that one process with a model may take on a machine that has so many."""
+
+    def convert(value: str) -> int:
+        match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)(%|G)", value)
+        if match is None or not float(match[1]):
+            raise ValueError
+        return int(float(match[1]) * (machine / 100 if match[2] == "%" else 2**30))
+
+    return _read("FLYWHEEL_MODEL_MEMORY", convert)
 
 
 def vllm_url() -> str:

@@ -116,7 +116,8 @@ def stop(data_dir: Path) -> None:
         if waited > FAST_STOP_S + IMMEDIATE_STOP_S:
             raise PostgresError(f"PostgreSQL in {home.root} did not stop:\n{home.log_tail()}")
         how = signal.SIGINT if waited < FAST_STOP_S else signal.SIGQUIT
-        if (pid := home.postmaster()) and (pid, how) not in sent:
+        # In a container root may not look into another account's process, but its socket says who listens.
+        if (pid := home.postmaster() or home.listener()) and (pid, how) not in sent:
             sent.add((pid, how))
             _kill(pid, how)
         time.sleep(0.02)
@@ -128,15 +129,8 @@ def stop(data_dir: Path) -> None:
 def running(data_dir: Path) -> Server | None:
     """Return the server of `data_dir` if it answers. No process id is consulted."""
     home = _Home(data_dir.resolve())
-    socket_dir = home.socket_dir()
-    if socket_dir is None:
-        return None
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(5)
-            probe.connect(str(socket_dir / SOCKET))
-            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    except OSError:
+    socket_dir, pid = home.socket_dir(), home.listener()
+    if socket_dir is None or pid is None:
         return None
     from psycopg import pq  # only here: the commands that find nothing running should not pay for it
 
@@ -144,7 +138,6 @@ def running(data_dir: Path) -> Server | None:
     # A ping, not a session: a server that has no connection to spare is running all the same.
     if pq.PGconn.ping(f"{url}?connect_timeout=5".encode()) != pq.Ping.OK:
         return None
-    pid, _, _ = struct.unpack("3i", credentials)
     return Server(url, socket_dir, home.root, pid)
 
 
@@ -207,6 +200,20 @@ class _Home:
             return path if safe and found.st_uid == self.root.stat().st_uid else None
         except OSError:
             return None
+
+    def listener(self) -> int | None:
+        """Return the process that listens on the socket: a postmaster, for nobody else can write there."""
+        if (socket_dir := self.socket_dir()) is None:
+            return None
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(5)
+                probe.connect(str(socket_dir / SOCKET))
+                credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return None
+        pid, _, _ = struct.unpack("3i", credentials)
+        return int(pid) or None  # 0 is a process of another namespace
 
     def forget_socket_dir(self) -> None:
         """Leave nothing in /tmp. With the lock held."""
@@ -447,9 +454,9 @@ class _Identity:
 
 def _choose_identity(binaries: Path, home: _Home) -> _Identity:
     """Return the first identity that can run the binaries and reach the data; changes nothing."""
-    catalogue = binaries.parent / "share" / "postgresql" / "postgres.bki"
-    script = '"$0" --version >/dev/null && test -r "$1" && test -x "$2"'
-    probe = ["/bin/sh", "-c", script, str(binaries / "postgres"), str(catalogue), str(home.root.parent)]
+    # initdb looks for the files of the server before it shows its settings, and asks as PostgreSQL does: by access(2).
+    script = '"$0" --show --no-locale -D "$1" && test -x "$1"'
+    probe = ["/bin/sh", "-c", script, str(binaries / "initdb"), str(home.root.parent)]
     refused = []
     for identity in _identities():
         try:
@@ -459,7 +466,7 @@ def _choose_identity(binaries: Path, home: _Home) -> _Identity:
             continue
         if done.returncode == 0:
             return identity
-        refused.append(f"  as {identity.what}: it cannot run {probe[3]} or reach {probe[5]} {done.stderr}".rstrip())
+        refused.append(f"  as {identity.what}: it cannot run {probe[3]} or reach {probe[4]} {done.stderr}".rstrip())
     raise PostgresError(
         "PostgreSQL runs neither as root nor as a user without a name, and no other way is open here:\n"
         + "\n".join(refused or ["  no account but root's is known"])
@@ -520,7 +527,9 @@ def _account(name: str, required: bool) -> Iterator[_Identity]:
         os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
 
     def become_and_pass() -> None:
-        _check(libc.prctl(8, 1, 0, 0, 0))  # PR_SET_KEEPCAPS
+        # PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP: the change of uid keeps capabilities, and access(2), by which
+        # PostgreSQL looks for its own programs, counts them.
+        _check(libc.prctl(28, 1 << 2, 0, 0, 0))
         become()
         only = 1 << 1  # CAP_DAC_OVERRIDE
         header, sets = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", only, only, only, 0, 0, 0)

@@ -61,6 +61,14 @@ def test_equal_content_is_one_artifact_and_documentation_is_no_part_of_it(tmp_pa
         ("extra.safetensors", safetensors()[:-1], "promises 4 bytes of tensors, it has 3"),
         ("tokenizer.json", b"{", "tokenizer.json: not a json file"),
         ("tokenizer.json", b"[" * 100_000, "tokenizer.json: not a json file"),
+        ("chat_template.jinja", b"{% if", "chat_template.jinja: the chat template does not compile: line 1"),
+        ("chat_template.jinja", b"\xff", "chat_template.jinja: not a jinja file"),
+        ("tokenizer_config.json", b'{"chat_template": "{% if"}', "tokenizer_config.json: the chat template does not"),
+        (
+            "tokenizer_config.json",
+            b'{"chat_template": [{"name": "default", "template": "ok"}, {"name": "tools", "template": "{% if"}]}',
+            "tokenizer_config.json: the chat template does not compile",
+        ),
     ],
 )
 def test_what_is_not_what_it_says_is_refused_with_the_file(

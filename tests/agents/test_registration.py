@@ -89,6 +89,7 @@ def test_a_builder_makes_a_version_and_equal_content_is_one(build: Build, cast: 
         ("base_url", "http://gpu-1/v1?x=1", "must end with its path"),
         ("model", "", "is missing: the name under which the server knows the model"),
         ("api_key_env", "DATABASE_URL", "must end in _API_KEY"),
+        ("api_key_env", "GPU_API_KEY", "Set GPU_API_KEY_HOSTS=gpu-1:8000 for web and worker."),
         ("tools", '{"name": "x"}', "must be a list of definitions"),
         ("tools", '[{"description": "x"}]', "needs a &quot;name&quot;"),
         ("tools", '[{"name": "x", "parameters": {"type": 3}}]', "tools[0].parameters"),
@@ -177,6 +178,14 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
     assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
     with pytest.raises(BadContent, match="at most 256"):
         check_tools([{"name": f"t{index}"} for index in range(257)])
+
+
+def test_a_version_names_a_key_that_the_operator_bound_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = {**SERVER, "api_key_env": "GPU_API_KEY"}
+    monkeypatch.setenv("GPU_API_KEY_HOSTS", "gpu-1:8000")
+    assert check_endpoint(endpoint) == endpoint
+    with pytest.raises(BadContent, match=r"endpoint\.api_key_env: GPU_API_KEY may be sent to gpu-1:8000 only"):
+        check_endpoint({**endpoint, "base_url": "http://gpu-2:8000/v1"})
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,7 +9,9 @@ from typing import Literal
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, Response, sync_playwright
 
-PATIENCE_MS = 20_000
+from tests.waiting import PATIENCE_S
+
+PATIENCE_MS = 1000 * PATIENCE_S
 """How long a page may take before the test fails: a laptop that trains a model beside it is slow."""
 WIDE, NARROW = 1440, 390
 ARGUMENTS = [

@@ -10,6 +10,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from tests.browser.browse import NARROW, WIDE, Tab
+from tests.waiting import PATIENCE_S
 
 PASSWORD = "correct horse battery"
 
@@ -76,4 +77,4 @@ def run(script: str, folder: Path) -> None:
     """The example as it was copied from the page."""
     path = folder / "agent.py"
     path.write_text(script)
-    subprocess.run([sys.executable, str(path)], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, str(path)], check=True, capture_output=True, timeout=PATIENCE_S)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,11 +16,11 @@ from typing import Any
 
 from tests.chaos import check
 from tests.chaos.installation import ROOT, Installation
+from tests.waiting import PATIENCE_S, wait_for
 
 HERE = Path(__file__).parent
 MARK = "proxied"
 """In the name of every span or service, so that the proxy sees that a request passes."""
-WITHIN_S = 60.0
 PYTHON = ("http", "grpc", "openinference", "openllmetry")
 EXPECTED = {"http": 3, "grpc": 3, "openinference": 1, "openllmetry": 1, "javascript": 3}
 MODULES = "FLYWHEEL_TEST_NODE_MODULES"
@@ -76,9 +75,7 @@ class Proxy:
             _end(client, server)
 
     def _cut(self, client: socket.socket, server: socket.socket) -> None:
-        deadline = time.monotonic() + WITHIN_S
-        while not self._has_committed(self.cut) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: self._has_committed(self.cut), "it is stored")
         self.cut += 1
         _end(client, server)
 
@@ -158,7 +155,7 @@ def trial(installation: Installation, name: str) -> dict[str, Any]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=WITHIN_S * 2,
+            timeout=PATIENCE_S,
         )
     proxy.close()
     found = [f"the client ended with {done.returncode}: {done.stderr[-2000:]}"] if done.returncode else []

@@ -13,10 +13,10 @@ from typing import Any
 from tests.chaos import check, traffic
 from tests.chaos.installation import Installation
 from tests.chaos.sending import Sender, Tally
+from tests.waiting import PATIENCE_S, wait_for
 
 SIZE_MB = 320
 LEFT_MB = 6
-RECOVERY_S = 90.0
 REQUESTS_BESIDE = 12
 """Requests that are sent while nothing can be written."""
 
@@ -38,7 +38,7 @@ def read_only(installation: Installation, *, seed: int = 1) -> dict[str, Any]:
     def switch(to: str) -> None:
         installation.as_superuser(f"ALTER SYSTEM SET default_transaction_read_only = {to}")
         installation.as_superuser("SELECT pg_reload_conf()")
-        time.sleep(0.5)
+        wait_for(lambda: installation.sql("SHOW default_transaction_read_only") == [(to,)], f"read-only is {to}")
 
     return _trial(installation, f"read-only-{seed}", lambda: switch("on"), lambda: switch("off"))
 
@@ -84,7 +84,7 @@ def _trial(installation: Installation, slug: str, hurt: Any, heal: Any) -> dict[
             found.append("refused while all was well")
     hurt()
     refused = 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while refused < REQUESTS_BESIDE and time.monotonic() < deadline:
         for request in traffic.requests(chance, episodes=20):
             if not send(request):
@@ -96,14 +96,14 @@ def _trial(installation: Installation, slug: str, hurt: Any, heal: Any) -> dict[
         found.append(f"it took everything but {refused} requests")
     heal()
     begun = time.monotonic()
-    while waiting and time.monotonic() < begun + RECOVERY_S:
+    while waiting and time.monotonic() < begun + PATIENCE_S:
         if send(waiting[-1]):
             waiting.pop()
         else:
             time.sleep(0.5)
     took = time.monotonic() - begun
     if waiting:
-        found.append(f"{len(waiting)} requests were not taken within {RECOVERY_S} s of the recovery")
+        found.append(f"{len(waiting)} requests were not taken within {PATIENCE_S} s of the recovery")
     found += check.missing_steps(installation, slug, spans) + check.missing_events(installation, slug, events)
     found += check.violations(installation)
     sender.close()

@@ -23,9 +23,9 @@ import psycopg
 
 from flywheel.system import postgres
 from tests.benching.processes import free_port, rss_mb, tree
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_S = 120.0
 KINDS = ("web process", "web master", "worker", "postmaster")
 _MAKE = """
 import json, sys
@@ -70,7 +70,7 @@ class Installation:
             "web": [python, "-m", "gunicorn", "flywheel.wsgi", "--config", "python:flywheel.server.gunicorn_settings"]
         }
         if with_worker:
-            self.commands["worker"] = [*celery, "worker", "--concurrency", "2", "--without-mingle", "--without-gossip"]
+            self.commands["worker"] = [*celery, "worker", "--concurrency", "2"]
             self.commands["beat"] = [*celery, "beat"]
         if self.grpc_port:
             self.commands["grpc"] = [python, "manage.py", "otlp_grpc", "--port", str(self.grpc_port)]
@@ -105,14 +105,14 @@ class Installation:
         pids = [pid for process in self.processes.values() for pid in tree(process.pid) if process.poll() is None]
         for process in self.processes.values():
             process.terminate()
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENCE_S
         for process in self.processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
         for pid in pids:
             self._kill(pid)
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(PATIENCE_S)
         postgres.stop(self.home / "postgres")
         self._log.close()
 
@@ -140,18 +140,13 @@ class Installation:
                     self.restarts[name] = self.restarts.get(name, 0) + 1
                     self._start(name)
 
-    def wait_until_ready(self, within: float = PATIENCE_S) -> float:
-        begun = time.monotonic()
+    def wait_until_ready(self) -> None:
         ready = "/readyz" if "worker" in self.commands else "/healthz"  # the first also wants workers
-        while self.status(ready) != 200:
-            if time.monotonic() - begun > within:
-                raise AssertionError(f"not ready within {within} s:\n{self.log()[-4000:]}")
-            time.sleep(0.2)
-        return time.monotonic() - begun
+        wait_for(lambda: self.status(ready) == 200, "it is ready", lambda: self.log()[-4000:])
 
     # Asking
 
-    def status(self, path: str, timeout: float = 10) -> int:
+    def status(self, path: str, timeout: float = PATIENCE_S) -> int:
         try:
             with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
                 return int(answer.status)
@@ -181,7 +176,7 @@ class Installation:
         self.run("shell", "--no-imports", "-c", _REREAD % slug)
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.database, autocommit=True, connect_timeout=10) as connection:
+        with psycopg.connect(self.database, autocommit=True, connect_timeout=int(PATIENCE_S)) as connection:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 

@@ -10,9 +10,9 @@ from typing import Any
 from tests.chaos import check, traffic
 from tests.chaos.installation import KINDS, Installation
 from tests.chaos.sending import Sender, Tally
+from tests.waiting import PATIENCE_S
 
 CLIENTS = 8
-SETTLE_S = 90.0
 WEIGHTS = {"web process": 5, "postmaster": 4, "web master": 2, "worker": 2}
 
 
@@ -47,13 +47,13 @@ def trial(installation: Installation, *, kills: int, seed: int, every_s: float =
             killed[kind] += 1
     stop.set()
     for client in clients:
-        client.join(SETTLE_S)
+        client.join(PATIENCE_S)
     took = time.monotonic() - began
     found = ["a client never got a final answer"] if any(client.is_alive() for client in clients) else []
     installation.wait_until_ready()
     if "worker" in installation.commands:
         installation.submit_reread(slug)
-        found += check.unfinished(installation, SETTLE_S)
+        found += check.unfinished(installation, PATIENCE_S)
     found += acknowledged.refused[:5]
     found += check.missing_steps(installation, slug, acknowledged.spans)
     found += check.missing_events(installation, slug, acknowledged.events)

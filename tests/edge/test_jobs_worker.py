@@ -2,25 +2,23 @@
 
 import os
 import signal
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
+from django.db import connection
 
-from flywheel.edge.jobs import MAX_ATTEMPTS, RENUDGE_AFTER, Job, State
+from flywheel.edge.jobs import MAX_ATTEMPTS, Job, State
 from flywheel.evals.models import EvalRun
 from tests.conftest import Build
 from tests.edge.test_jobs import training_run
-from tests.worker import PATIENCE_S, Worker, empty_broker
+from tests.waiting import PATIENCE_S
+from tests.worker import Worker, empty_broker
 from workers.celery import GIVE_BACK_S
 
 pytestmark = [pytest.mark.worker, pytest.mark.django_db(transaction=True)]
-
-LEASE_S = settings.JOB_LEASE_SECONDS
 
 
 def submit(build: Build, **play: Any) -> EvalRun:
@@ -44,31 +42,55 @@ def wait_for_progress(worker: Worker, job: Job, done: int = 1) -> None:
     worker.wait_until(moves, f"{job.label} {job.pk} has done {done}")
 
 
-def wait_for_attempt(worker: Worker, job: Job, attempt: int, within: float) -> float:
+def wait_for_attempt(worker: Worker, job: Job, attempt: int) -> None:
     def taken() -> bool:
         job.refresh_from_db()
         return job.attempt >= attempt
 
-    return worker.wait_until(taken, f"attempt {attempt}", within)
+    worker.wait_until(taken, f"attempt {attempt}")
 
 
-def test_a_submitted_job_runs_at_once(worker: Worker, build: Build) -> None:
-    worker.finish(submit(build, play="count", steps=1, pause=0))  # the pool is warm after this one
-    seconds = []
+def test_a_submitted_job_needs_no_sweep_to_run(worker: Worker, build: Build) -> None:
+    assert worker.beat is not None
+    worker.beat.kill9()
     for _ in range(5):
         run = submit(build, play="count", steps=1, pause=0)
         worker.finish(run)
         assert (run.state, run.done, run.attempt) == (State.SUCCEEDED, 1, 1)
-        assert run.started_at is not None
-        seconds.append((run.started_at - run.created_at).total_seconds())
-    print("submit to start:", sorted(seconds))
-    assert sorted(seconds)[2] < 1.0
 
 
 def test_a_failing_job_tells_why(worker: Worker, build: Build) -> None:
     run = submit(build, play="raise", text="the model 'tiny-2' is not there")
     worker.finish(run)
     assert (run.state, run.error, run.error_kind) == (State.FAILED, "the model 'tiny-2' is not there", "ValueError")
+
+
+@pytest.fixture
+def announcements(broker_installed: None) -> Iterator[Callable[[], int]]:
+    """How often a worker has told others something: to all at once, for which pgmq lacks this function."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SEQUENCE pgmq.announcements MINVALUE 0")
+        cursor.execute(
+            "CREATE FUNCTION pgmq.send_topic(routing_key text, msg jsonb, headers jsonb)"
+            " RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('pgmq.announcements') $$"
+        )
+
+    def count() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nextval('pgmq.announcements')")
+            return int(cursor.fetchone()[0])
+
+    yield count
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION pgmq.send_topic(text, jsonb, jsonb); DROP SEQUENCE pgmq.announcements")
+
+
+def test_a_worker_sends_nothing_that_the_broker_has_no_way_for(
+    announcements: Callable[[], int], start_worker: Callable[..., Worker], build: Build
+) -> None:
+    worker = start_worker()
+    worker.finish(submit(build, play="count", steps=1, pause=0))
+    assert announcements() == 0
 
 
 def owner_and_other(job: Job, workers: list[Worker]) -> tuple[Worker, Worker]:
@@ -79,7 +101,7 @@ def owner_and_other(job: Job, workers: list[Worker]) -> tuple[Worker, Worker]:
     return owner, other
 
 
-def test_a_worker_killed_in_the_middle_is_replaced_within_two_leases(
+def test_a_worker_killed_in_the_middle_is_replaced(
     worker: Worker, start_worker: Callable[..., Worker], build: Build
 ) -> None:
     workers = [worker, start_worker()]
@@ -89,8 +111,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_within_two_leases(
     owner.kill9()
     run.refresh_from_db()
     before = run.done
-    seconds = wait_for_attempt(other, run, 2, within=2 * LEASE_S)
-    print("killed to taken over:", seconds)
+    wait_for_attempt(other, run, 2)
     other.finish(run)
     assert (run.state, run.done, run.attempt) == (State.SUCCEEDED, 60, 2)
     assert f"attempt 2 starts at {before}" in "\n".join(run.events.values_list("text", flat=True))
@@ -118,8 +139,7 @@ def test_a_job_runs_though_the_broker_lost_its_message(
     monkeypatch.setattr(Job, "nudge", lambda _: None)
     run = submit(build, play="count", steps=2)
     empty_broker()
-    seconds = worker.finish(run, within=20)
-    print("no message, submitted to finished:", seconds)
+    worker.finish(run)
     assert run.state == State.SUCCEEDED
 
 
@@ -132,7 +152,7 @@ def test_a_stopped_and_continued_owner_cannot_write(
     owner, other = owner_and_other(run, workers)
     owner.signal_all(signal.SIGSTOP)
     try:
-        wait_for_attempt(other, run, 2, within=4 * LEASE_S)
+        wait_for_attempt(other, run, 2)
         fence = run.fence
     finally:
         owner.signal_all(signal.SIGCONT)
@@ -147,25 +167,23 @@ def test_a_worker_that_is_told_to_stop_gives_its_job_to_the_next(
 ) -> None:
     run = submit(build, play="count", steps=60, pause=0.1)
     wait_for_progress(worker, run, done=3)
-    begun = time.monotonic()
     worker.stop()
-    print("told to stop to gone:", time.monotonic() - begun)
     run.refresh_from_db()
     assert (run.state, run.attempt) == (State.QUEUED, 0)
     assert run.done >= 3
     other = start_worker()
-    wait_for_attempt(other, run, 1, within=15)
+    wait_for_attempt(other, run, 1)
     run.cancel()
     other.finish(run)
 
 
-def test_a_running_job_ends_soon_after_it_is_cancelled(worker: Worker, build: Build) -> None:
+def test_a_running_job_ends_in_the_middle_when_it_is_cancelled(worker: Worker, build: Build) -> None:
     run = submit(build, play="count", steps=1000, pause=0.05)
     wait_for_progress(worker, run)
     run.cancel()
-    seconds = worker.finish(run)
-    assert run.state == State.CANCELLED
-    assert seconds < LEASE_S
+    worker.finish(run)
+    assert (run.state, run.attempt) == (State.CANCELLED, 1)
+    assert run.done < 1000
 
 
 def test_the_second_trainer_waits_for_the_slot_and_then_runs(worker: Worker, build: Build) -> None:
@@ -207,9 +225,9 @@ def test_a_worker_ends_when_one_of_its_pool_is_killed_and_gives_back_what_the_ot
     assert (other.state, other.attempt) == (State.QUEUED, 0)
 
     anew = start_worker()
-    wait_for_attempt(anew, killed, 2, within=3 * LEASE_S)
+    wait_for_attempt(anew, killed, 2)
     # The worker that died may have held its message.
-    wait_for_attempt(anew, other, 1, within=RENUDGE_AFTER.total_seconds() + 3 * LEASE_S)
+    wait_for_attempt(anew, other, 1)
 
 
 def pool_of(worker: Worker) -> list[int]:

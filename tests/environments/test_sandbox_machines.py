@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
@@ -21,6 +20,7 @@ from django.utils import timezone
 from flywheel.environments import sandbox_machines
 from flywheel.environments.models import SandboxReport
 from tests.conftest import Cast
+from tests.waiting import wait_for
 from workers.sandbox.outcome import Status
 
 SignIn = Callable[..., Client]
@@ -189,8 +189,6 @@ def test_the_api_lists_the_machines(cast: Cast, client: Client, key: Callable[..
 @pytest.mark.worker
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_reports_when_it_starts(worker: object) -> None:
-    give_up = time.monotonic() + 60
-    while not SandboxReport.objects.exists() and time.monotonic() < give_up:
-        time.sleep(0.2)
+    wait_for(SandboxReport.objects.exists, "it reports")
     found = SandboxReport.objects.get()
     assert {layer["name"] for layer in found.report["layers"]} >= {"namespaces", "limits", "landlock", "seccomp"}

@@ -5,7 +5,6 @@ import inspect
 import os
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_django import DjangoDbBlocker
 
 from flywheel.edge import jobs
 from flywheel.system import broker
+from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def in_fresh_process(code: str, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -101,6 +101,14 @@ def test_no_room_has_a_drawer_for_everything() -> None:
     assert [path for path in found if path.name in drawers] == []
 
 
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_web_process_stays_small(django_db_blocker: DjangoDbBlocker) -> None:
     """gunicorn's worker after it has served pages, a login form among them."""
@@ -113,15 +121,7 @@ def test_the_web_process_stays_small(django_db_blocker: DjangoDbBlocker) -> None
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/account/login/", timeout=30) as answer:
-                    assert answer.status == 200
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "gunicorn does not answer"
-                time.sleep(0.2)
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/account/login/"), "gunicorn answers")
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         assert children
         sizes = [_rss_mb(int(pid)) for pid in children]
@@ -129,7 +129,7 @@ def test_the_web_process_stays_small(django_db_blocker: DjangoDbBlocker) -> None
         assert max(sizes) < WEB_RSS_MAX_MB
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(PATIENCE_S)
 
 
 def test_every_app_is_a_room_of_the_design() -> None:

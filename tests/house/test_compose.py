@@ -30,6 +30,11 @@ def test_every_variable_is_one_that_flywheel_reads(name: str) -> None:
     assert set(OURS[name]["environment"]) <= set(env.VARIABLES)
 
 
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_keys_and_the_hosts_that_may_have_them_are_passed_on_together(name: str) -> None:
+    assert OURS[name]["env_file"] == [{"path": "keys.env", "required": False}]
+
+
 @pytest.mark.parametrize("name", ["web", "worker", "beat"])
 def test_commands_are_those_of_the_supervisor(name: str) -> None:
     ours = next(child.command for child in supervisor.children() if child.name == name)

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,9 +15,9 @@ import pytest
 
 from flywheel.server import supervisor
 from flywheel.system import env, postgres
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
 
 
 class Running:
@@ -55,7 +54,7 @@ class Running:
 
     def status(self, path: str) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -73,10 +72,7 @@ class Running:
         return found
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"waited until {what}; it said:\n{self.said()}"
-            time.sleep(0.2)
+        wait_for(condition, what, self.said)
 
 
 @pytest.fixture
@@ -87,7 +83,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
         yield supervisor
     finally:
         supervisor.process.terminate()
-        supervisor.process.wait(60)
+        supervisor.process.wait(PATIENCE_S)
         postgres.stop(tmp_path / "postgres")
         supervisor.output.close()
 
@@ -120,7 +116,7 @@ def test_it_starts_heals_and_stops_everything_that_it_started(running: Running) 
 
     started = running.children()
     running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(60) == 0
+    assert running.process.wait(PATIENCE_S) == 0
     assert postgres.running(running.home / "postgres") is None
     for pid in started.values():
         assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
@@ -172,7 +168,7 @@ def test_a_database_that_cannot_start_is_tried_again_and_ends_nothing(
         assert "no space left" in capsys.readouterr().err
         database.check([child])
         assert os.environ["DATABASE_URL"] == "postgresql://elsewhere"
-        assert child.process.wait(10) == -signal.SIGTERM, "it knows the old address only"
+        assert child.process.wait(PATIENCE_S) == -signal.SIGTERM, "it knows the old address only"
     finally:
         child.process.kill()
         child.process.wait()

@@ -107,13 +107,13 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
         run.refresh_from_db()
         return run.done >= eval_runs.CHUNK
 
-    worker.wait_until(has_some, "a first chunk is stored", within=180)
+    worker.wait_until(has_some, "a first chunk is stored")
     worker.kill9()
     run.refresh_from_db()
     assert run.state == State.RUNNING
     kept = dict(run.results.values_list("pk", "trajectory"))
     assert 0 < len(kept) < 200
-    start_worker().finish(run, within=180)
+    start_worker().finish(run)
     assert run.state == State.SUCCEEDED, run.error
     assert run.attempt >= 2
     assert set(Counter(run.results.values_list("task_id", "sample")).values()) == {1}

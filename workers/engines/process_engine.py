@@ -3,12 +3,13 @@
 Whoever asks judges and stores what was answered meanwhile, and Python lets one thread of a process compute at a time.
 The model's memory goes back when it is closed, and all that a library keeps of a GPU's when the process ends, which it
 does when nobody has asked for a while; and a model that is too large for the machine takes that process down and not
-the worker. The process is told no database and no keys.
+the worker. The process is told no database and no keys, and has a limit of memory (`workers.processes.model_process`).
 
 What is said over the socket, pickled: `("open", spec)`, answered with None, and `("chat", requests)`, answered with
 responses, or either with the EngineError that it raised; `("close", None)`, which is not answered and ends what is
-being generated. The process ends when the socket closes, however whoever asked has ended, and after an error that
-nobody has foreseen: what such a one leaves of a GPU's state is good for no other model.
+being generated. Before the responses comes a number for each request that has become tokens: how many are left to.
+The process ends when the socket closes, however whoever asked has ended, and after an error that nobody has foreseen:
+what such a one leaves of a GPU's state is good for no other model.
 """
 
 import atexit
@@ -20,10 +21,10 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
 from workers.engines.engine_endpoints import open_engine
@@ -34,6 +35,9 @@ IDLE_S = 60.0
 """How long a process without a model waits for the next one; to start it takes some seconds."""
 GRACE_S = 5.0
 """For a process to end when its socket has closed."""
+RENDER_S = 30.0
+"""For one request to become tokens: a chat template is a program that somebody uploaded, and may have no end. How long
+an answer takes is limited by its tokens."""
 
 
 class Gone(EngineError):
@@ -106,6 +110,7 @@ class Process:
         threading.Thread(target=self._process.wait, name="engine-ending", daemon=True).start()
         self._line = Connection(ours.detach())
         self._one_by_one, self._sending = threading.Lock(), threading.Lock()
+        self._problem = ""
 
     @property
     def is_alive(self) -> bool:
@@ -116,12 +121,26 @@ class Process:
         try:
             with self._one_by_one:
                 self.tell(what, about)
-                answer = self._line.recv()
+                answer = self._answer(RENDER_S if what == "chat" else None)
         except (OSError, EOFError) as error:
-            raise Gone(f"the process of the model ended {model_process.ending(self._ended())}") from error
+            how = model_process.ending(self._ended())
+            raise Gone(self._problem or f"the process of the model ended {how}") from error
         if isinstance(answer, EngineError):
             raise answer
         return answer
+
+    def _answer(self, patience: float | None) -> Any:
+        """What it says at the end. It is ended where it renders one request for longer than our patience."""
+        while self._line.poll(patience):
+            answer = self._line.recv()
+            if not isinstance(answer, int):
+                return answer
+            patience = RENDER_S if answer else None
+        self._problem = (
+            f"the model's chat template and tokenizer took more than {RENDER_S:g} s for one request, so it was ended"
+        )
+        self._process.kill()
+        return self._line.recv()  # nothing: it raises what tells of the end
 
     def tell(self, what: str, about: Any = None) -> None:
         """Raises OSError."""
@@ -187,12 +206,20 @@ def _end_all() -> None:
 # The process itself -------------------------------------------------------------------------------------------------
 
 
+class Model(Engine, Protocol):
+    """An engine that says while it renders how many requests are left to be."""
+
+    def chat(
+        self, requests: Sequence[ChatRequest], rendered: Callable[[int], None] | None = None
+    ) -> list[ChatResponse]: ...
+
+
 class Holder:
     """What runs in the process: one thread reads, so that a model can be closed while the other computes."""
 
     def __init__(self, line: Connection, idle_s: float) -> None:
         self._line, self._idle_s = line, idle_s
-        self._engine: Engine | None = None
+        self._engine: Model | None = None
         self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -204,12 +231,11 @@ class Holder:
                 continue
             try:
                 self._line.send(self._answer(what, about))
-            except EngineError as error:
-                self._line.send(error)
             except Exception as error:
-                traceback.print_exc()
-                self._line.send(EngineError(f"the model broke: {type(error).__name__}: {error}"))
-                return
+                is_foreseen = isinstance(error, EngineError) and not model_process.is_shortage(error)
+                self._line.send(error if is_foreseen else _broken(error))
+                if not is_foreseen:
+                    return
 
     def _next(self) -> tuple[str, Any] | None:
         with contextlib.suppress(queue.Empty):
@@ -218,9 +244,9 @@ class Holder:
 
     def _answer(self, what: str, about: Any) -> list[ChatResponse] | None:
         if what == "open":
-            self._engine = open_engine(about)
+            self._engine = cast(Model, open_engine(about))
             return None
-        return self._engine.chat(about) if self._engine else [ChatResponse(error=UNASKED)] * len(about)
+        return self._engine.chat(about, self._line.send) if self._engine else [ChatResponse(error=UNASKED)] * len(about)
 
     def _read(self) -> None:
         try:
@@ -237,7 +263,17 @@ class Holder:
             os._exit(0)  # without this thread nobody would be heard any more
 
 
+def _broken(error: Exception) -> EngineError:
+    """What ends this process, for whoever asked."""
+    if model_process.is_shortage(error):
+        traceback.clear_frames(error.__traceback__)  # which hold on to what filled the memory
+        return EngineError(f"the process of the model broke: {model_process.shortage()}")
+    traceback.print_exception(error)
+    return EngineError(f"the model broke: {type(error).__name__}: {error}")
+
+
 def main(arguments: Sequence[str]) -> None:
+    model_process.limit_memory()
     handle, idle_s = arguments
     Holder(Connection(int(handle)), float(idle_s)).run()
 

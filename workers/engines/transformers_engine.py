@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from transformers.utils import logging as transformers_logging
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
 from workers.engines.tool_calls import read_tool_calls, templated
+from workers.processes import model_process
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -56,7 +57,8 @@ class TransformersEngine:
         """`device`: auto, cpu, cuda, cuda:1, …; `dtype`: auto (what the model's configuration says), float32, bfloat16,
         float16."""
         self.batch_size = batch_size
-        self._model = _load_model(model_dir, _dtype(dtype))
+        with model_process.mapping(model_dir):
+            self._model = _load_model(model_dir, _dtype(dtype))
         if adapter_dir is not None:
             _add_adapter(self._model, adapter_dir)
         self._tokenizer = _load_tokenizer(model_dir)
@@ -80,8 +82,13 @@ class TransformersEngine:
         pad = self._tokenizer.pad_token_id
         return cast(int, pad if pad is not None else min(self._stop_ids))
 
-    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        """A response's latency is its share of its batch: the batch's wall time divided by its requests."""
+    def chat(
+        self, requests: Sequence[ChatRequest], rendered: Callable[[int], None] | None = None
+    ) -> list[ChatResponse]:
+        """A response's latency is its share of its batch: the batch's wall time divided by its requests.
+
+        `rendered` is called after each request that has become tokens, with how many are left.
+        """
         responses: list[ChatResponse | None] = [None] * len(requests)
         prompts: dict[int, list[int]] = {}
         for index, request in enumerate(requests):
@@ -89,6 +96,8 @@ class TransformersEngine:
                 prompts[index] = self._encode(request)
             except ValueError as error:
                 responses[index] = ChatResponse(error=str(error), is_too_long=isinstance(error, TooLong))
+            if rendered is not None:
+                rendered(len(requests) - index - 1)
         # Neighbours in length share a batch, so that little is padded.
         order = sorted(prompts, key=lambda index: len(prompts[index]))
         for start in range(0, len(order), self.batch_size):
@@ -111,6 +120,8 @@ class TransformersEngine:
                 add_generation_prompt=True,
                 tokenize=False,
             )
+        except MemoryError:
+            raise
         except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
             raise ValueError(f"the model's chat template refuses the conversation: {error}") from error
         ids = cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))

@@ -6,10 +6,11 @@ from typing import Any
 
 from django.db import connections
 
-from flywheel.accounts.project_settings.gateway_upstream import VLLM_KEY, key_of
+from flywheel.accounts.project_settings.gateway_upstream import key_of
 from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
+from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.edge.jobs import Lease
 from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters, version_isolation

@@ -42,7 +42,7 @@ from flywheel.training.launch.run_control import launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
-from workers.engines.engine_endpoints import open_engine
+from workers.engines.engine_endpoints import open_beside
 from workers.reference import story, traffic
 
 log = logging.getLogger("workers.programs.story_playback")
@@ -140,7 +140,7 @@ def send_traffic(
     spec: dict[str, Any] = {**agent.live.endpoint, "path": str(artifacts.local(agent.live.weights))}
     if agent.live.adapter:
         spec["adapter"] = str(artifacts.local(agent.live.adapter))
-    engine = open_engine(spec)
+    engine = open_beside(spec)
     try:
         rollouts = traffic.answer(engine, requests)
     finally:

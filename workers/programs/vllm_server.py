@@ -211,6 +211,7 @@ def _started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subpr
         start_new_session=True,
         preexec_fn=die_with_parent,
     )
+    model_process.go_first(server.pid)
     try:
         yield server
     finally:

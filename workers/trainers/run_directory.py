@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from workers.processes import model_process
 from workers.trainers import checkpoints
 from workers.trainers import run_spec as specs
 from workers.trainers.run_failures import TrainingError, classify
@@ -145,6 +146,7 @@ def _touch(path: Path) -> None:
 
 def main(name: str, train: Callable[[Run], None], argv: Sequence[str] | None = None) -> int:
     """Run a trainer on a run directory; the exit code says how it went, `result.json` what came of it."""
+    model_process.limit_memory()
     parser = argparse.ArgumentParser(prog=f"python -m workers.trainers.{name}", description=__doc__)
     parser.add_argument("rundir", type=Path)
     parser.add_argument(

@@ -3,6 +3,8 @@
 import errno
 from collections.abc import Iterator
 
+from workers.processes import model_process
+
 KINDS = (
     "bad_spec",
     "data",
@@ -19,7 +21,6 @@ KINDS = (
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DISK_WORDS = ("No space left on device", "File too large", "Disk quota exceeded", "inline_container.cc")
 """The last is where torch writes its archives; it does not say why it could not."""
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
 class TrainingError(Exception):
@@ -43,10 +44,12 @@ def classify(error: BaseException) -> TrainingError:
                 "disk_full",
                 f"the disk is full ({text.strip()[:300]}); the last checkpoint is kept: make room and resume",
             )
-        if isinstance(cause, MemoryError) or any(word in text for word in _MEMORY_WORDS):
+        is_shortage = model_process.is_shortage(cause)
+        if is_shortage or "out of memory" in text:
+            why = f"the trainer broke: {model_process.shortage()}" if is_shortage else "the GPU's memory ran out"
             return TrainingError(
                 "out_of_memory",
-                f"memory ran out; lower micro_batch_size or max_completion_length ({text.strip()[:300]})",
+                f"{why}; lower micro_batch_size or max_completion_length ({text.strip()[:300]})",
             )
     return TrainingError("internal", f"{type(error).__name__}: {error}")
 

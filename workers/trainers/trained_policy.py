@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
 from workers.engines.tool_calls import read_tool_calls, templated
+from workers.processes import model_process
 from workers.trainers import checkpoints
 from workers.trainers.run_directory import FINAL, Run
 from workers.trainers.run_failures import TrainingError
@@ -43,7 +44,8 @@ def load(run: Run) -> Policy:
     spec = run.spec
     _check_digest(spec.base, "base", "model")
     set_seed(spec.seed)
-    model, tokenizer = _base(spec)
+    with model_process.mapping(spec.base.path):
+        model, tokenizer = _base(spec)
     if model.num_parameters() < SMALL and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     if spec.adapter is not None:
@@ -104,6 +106,8 @@ class LiveEngine:
         try:
             messages = [message.to_openai() for message in request.messages]
             (ids,) = encode(self.tokenizer, [messages], request.tools)
+        except MemoryError:
+            raise
         except Exception as error:  # Jinja raises what it likes, and templates raise on purpose
             return ChatResponse(error=f"the model's chat template refuses the conversation: {error}")
         if problem := context_length.overflow(len(ids), request.sampling.max_tokens, self._room):

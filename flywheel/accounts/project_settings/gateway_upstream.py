@@ -2,7 +2,8 @@
 cost.
 
 The key itself is never stored: it is named by the environment variable of the web process that holds it, and the
-variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice.
+variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice,
+and the operator must have bound it to that server (`core.key_hosts`).
 """
 
 import ipaddress
@@ -17,10 +18,9 @@ from urllib.parse import urlsplit
 from django.db import transaction
 
 from flywheel.accounts.models import Project, User, record
+from flywheel.core.network import key_hosts
 
 KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
-VLLM_KEY = "VLLM_API_KEY"
-"""The variable of the key that this installation's vLLM wants, if it does; vLLM itself reads it so."""
 METADATA = ipaddress.ip_address("fd00:ec2::254")
 """Where a cloud answers its machines with their credentials over IPv6; over IPv4 it is a link-local address."""
 PRICED: Final = 200
@@ -84,6 +84,8 @@ def check(base_url: str, api_key_env: str) -> dict[str, Any]:
             "api_key_env",
             "name the environment variable, not the key: capitals, digits and _, ending in _API_KEY",
         )
+    if variable and (problem := key_hosts.refusal(variable, address)):
+        raise BadUpstream("api_key_env", problem)
     return {"base_url": address, "api_key_env": variable}
 
 

@@ -25,7 +25,7 @@ class Move:
 
 
 class Play(models.Model):
-    """One episode of a task. Written by `play` alone; its row is locked for each move."""
+    """One episode of a task. Written by `episode_moves` alone; its row is locked for each move."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="plays")
     task = models.ForeignKey("environments.Task", on_delete=models.CASCADE, related_name="plays")

@@ -14,7 +14,7 @@ class Suite(models.Model):
     """What every candidate of an agent runs before it may go live: the held-out part of a task set, and a rule.
 
     Numbers rest on it, so a trigger refuses every change; another content is the next version, and the one before is
-    retired. Written by `suites.py` alone.
+    retired. Written by `suite_definitions.py` alone.
     """
 
     class Kind(models.TextChoices):

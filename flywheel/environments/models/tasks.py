@@ -1,6 +1,7 @@
 """Tasks, their splits, and the jobs that generate them.
 
-A task's split is drawn once, from its source cluster, when the task is made (`split.py`); siblings never straddle.
+A task's split is drawn once, from its source cluster, when the task is made (`task_splits.py`); siblings never
+straddle.
 """
 
 from typing import ClassVar
@@ -30,7 +31,8 @@ MEASURED = (Split.HELD_OUT, Split.SEALED)
 
 
 class Generation(Job):
-    """Tasks that are made out of a seed, for an environment whose kind can (`generate.py`). Its `done` are tasks."""
+    """Tasks that are made out of a seed, for an environment whose kind can (`seeded_tasks.py`). Its `done` are
+    tasks."""
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="generations")
     count = models.PositiveIntegerField()

@@ -27,7 +27,7 @@ SPOILED = ("refused", "timeout", "memory", "crashed", "judge", "environment")
 _BEGUN = JSONObject(
     recorded=F("proof__recorded"), is_failure=F("proof__is_failure"), checks=Value([], models.JSONField())
 )
-"""What `prove.begun` makes, out of what a proof recorded."""
+"""What `red_green_proof.begun` makes, out of what a proof recorded."""
 
 
 def is_for_a_worker(version: EnvironmentVersion, tasks: int = 1) -> bool:

@@ -9,7 +9,7 @@ that check is then missing, and such a task is only ever measured on. What was n
 A rubric that passes the most common wrong answer may do so on purpose, because it does not look at what is wrong with
 it, or look at too little. Only its maker knows which, so that the proof stays green and warns, with the answer.
 
-A verifier that needs more than pure code is proved where its runners are: with a worker (`proving`). Until then the
+A verifier that needs more than pure code is proved where its runners are: with a worker (`proof_jobs`). Until then the
 task waits, unproved.
 """
 

@@ -2,8 +2,8 @@
 
 A variant stands in its origin's cluster, and therefore in its split: what is varied of a held-out task is held out. It
 asks what no other task of the environment asks, names nobody whom the other split names, and is proved as every task
-is; that its origin's answer fails on it is one more check (`prove`). What made it never changes, so it is synthetic for
-ever.
+is; that its origin's answer fails on it is one more check (`red_green_proof`). What made it never changes, so it is
+synthetic for ever.
 """
 
 import re

@@ -9,7 +9,7 @@ from flywheel.evals.models.runs import EvalRun
 
 
 class Comparison(models.Model):
-    """What `compare.py` found between two finished runs, kept because it takes a second to compute."""
+    """What `run_comparison.py` found between two finished runs, kept because it takes a second to compute."""
 
     candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
     baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")

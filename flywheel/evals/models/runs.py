@@ -35,9 +35,10 @@ class EvalRun(Job):
     """What the self-test of the vLLM server found before the attempts, as `workers.engines.isolation` made it; of one
     that is not over its `arms` alone. Empty for any other engine."""
     judges = models.JSONField(default=dict, blank=True)
-    """By part: what its judge was asked, who answered, and whether a canary made its scores void (`judges.py`)."""
+    """By part: what its judge was asked, who answered, and whether a canary made its scores void
+    (`judge_endpoints.py`)."""
     budget = models.JSONField(default=dict, blank=True)
-    """What it may take at most, `budget.check`; empty for as much as it needs."""
+    """What it may take at most, `run_budget.check`; empty for as much as it needs."""
     summary = models.JSONField(default=dict, blank=True)
     """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
 

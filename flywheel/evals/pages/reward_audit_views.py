@@ -14,6 +14,7 @@ from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
+from flywheel.edge.htmx import answer
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -103,7 +104,7 @@ def audit(request: PageRequest, audit: int) -> HttpResponse:
     if found.finished_at is not None:
         return render(request, "evals/reward_audit_result.html", show.result(found))
     context = show.desk(found, request.actor, place=_number(request.GET.get("item", "")))
-    return render(request, "evals/_audit_desk.html" if request.htmx else "evals/reward_audit.html", context)
+    return answer(request, "evals/reward_audit.html", "evals/_audit_desk.html", context)
 
 
 @require_POST

@@ -16,8 +16,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
-from flywheel.evals.pages import comparison as show
-from flywheel.evals.pages import run_facts
+from flywheel.evals.pages import comparison_context, run_facts
 from flywheel.evals.pages import run_table as matrices
 from flywheel.evals.pages.run_forms import BudgetForm, EvalForm
 from flywheel.evals.runs import rollout_looks, run_budget, submission, unanswered_attempts
@@ -218,7 +217,7 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
     new_run, old_run = _run(request, candidate), _run(request, baseline)
     context: dict[str, Any] = {"candidate_run": new_run, "baseline_run": old_run}
     try:
-        context |= show.comparison_context(new_run, old_run, comparison(new_run, old_run))
+        context |= comparison_context.comparison_context(new_run, old_run, comparison(new_run, old_run))
         for each in (new_run, old_run):
             rollout_looks.note_look(each, request.actor)
         learnt = trained_on(new_run, old_run)
@@ -243,7 +242,7 @@ def changed(request: PageRequest, candidate: int, baseline: int, number: int) ->
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number
     )
-    return render(request, "evals/_pair.html", show.changed_task(new_run, old_run, task))
+    return render(request, "evals/_pair.html", comparison_context.changed_task(new_run, old_run, task))
 
 
 def _run(request: PageRequest, pk: int) -> EvalRun:

@@ -5,7 +5,7 @@
     finish(audit=…)         opens the verdicts and decides, for ever, whether the audit is green
     override(judged=…)      leave to train all the same, by somebody who may approve, with a reason
 
-What holds now for a version and a verifier: `standing.py`.
+What holds now for a version and a verifier: `reward_standing.py`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -49,8 +49,8 @@ def submit(
     """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
 
     `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
-    take at most (`budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises
-    CannotEvaluate.
+    take at most (`run_budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`.
+    Raises CannotEvaluate.
     """
     if version.agent.project_id != task_set.project_id:
         raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
@@ -130,10 +130,10 @@ def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
 def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
     """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
 
-    Those for which the server was away are asked again, also of a run that ended well (`unanswered.py`). With `budget`,
-    under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent already raises
-    CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as it is: another
-    go might hide it.
+    Those for which the server was away are asked again, also of a run that ended well (`unanswered_attempts.py`). With
+    `budget`, under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent
+    already raises CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as
+    it is: another go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")

@@ -1,7 +1,7 @@
 """Scores that a canary made void: a judge that is talked round once may have been talked round at any attempt.
 
 The run ends as failed, so that nothing is compared, trained or promoted on it; what its judge had said becomes
-unscored. The rollouts stay, and another verifier may judge them (`rescore.py`).
+unscored. The rollouts stay, and another verifier may judge them (`run_rescores.py`).
 """
 
 from collections.abc import Mapping

@@ -20,12 +20,13 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
-from flywheel.accounts.project_settings.gateway_upstream import VLLM_KEY, key_of
+from flywheel.accounts.project_settings.gateway_upstream import key_of
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.core.network.http_replies import Reply
+from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.edge.jobs import State
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.system import env

@@ -1,8 +1,8 @@
 """What a decision means for the items of queues, wherever it was made or undone.
 
 Where one reviewer is enough, the decision that counts is the one that was waited for, if it was made since the item was
-queued (or asked for again). Where several are wanted, only their reviews close an item (`give.py`); when what they
-agreed on is undone, it needs another.
+queued (or asked for again). Where several are wanted, only their reviews close an item (`queues/reviews.py`); when what
+they agreed on is undone, it needs another.
 """
 
 from django.db.models import Q

@@ -1,6 +1,7 @@
 """Buckets that a project defines, and what people decided about buckets: whose one is, how urgent, whether closed.
 
-What became of a bucket (tasks, runs, versions) is not stored here: `life.py` reads it from what was made.
+What became of a bucket (tasks, runs, versions) is not stored here: `buckets/bucket_lifecycle.py` reads it from what was
+made.
 """
 
 from typing import ClassVar
@@ -15,7 +16,8 @@ from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 
 
 class ProjectBucket(models.Model):
-    """A kind of failure that this project tells apart; a kind of one of the built-in buckets. `buckets.py` makes it."""
+    """A kind of failure that this project tells apart; a kind of one of the built-in buckets. `bucket_definitions.py`
+    makes it."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="buckets")
     key = models.CharField(max_length=64)

@@ -1,6 +1,6 @@
 """What detectors propose; and what a project says of a detector, whether it proposes there and into which bucket.
 
-`detectors.py` changes the settings.
+`detectors/detector_settings.py` changes the settings.
 """
 
 from typing import ClassVar

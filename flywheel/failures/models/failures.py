@@ -36,7 +36,8 @@ class Failure(models.Model):
     labelled_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)
     labelled_at = models.DateTimeField(default=timezone.now)
     current = models.BooleanField(default=True)
-    """Not superseded by a later decision: `label.py` turns the old one off and writes the new one together."""
+    """Not superseded by a later decision: `labels/decisions.py` turns the old one off and writes the new one
+    together."""
     taken_back_at = models.DateTimeField(null=True, blank=True)
     """When its maker undid it; it stays for the record."""
 

@@ -26,7 +26,8 @@ class Rule(models.TextChoices):
 
 
 class Queue(models.Model):
-    """Trajectories that are handed out for review, one at a time to one person. `make_queue.py` makes and edits it."""
+    """Trajectories that are handed out for review, one at a time to one person. `queue_definitions.py` makes and edits
+    it."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="queues")
     name = models.CharField(max_length=100)
@@ -87,8 +88,8 @@ class QueueItem(models.Model):
     added_at = models.DateTimeField(default=timezone.now)
     said_by = ArrayField(models.BigIntegerField(), default=list, editable=False)
     """Keys of the people whose reviews of it count, in order: whom it is not handed out to. A trigger on the reviews
-    writes it (migration 0010), so that `take.py` finds what is free for somebody without reading what is not. Save an
-    item with `update_fields`: a whole one that was read before the review would write what it was then."""
+    writes it (migration 0010), so that `reservations.py` finds what is free for somebody without reading what is not.
+    Save an item with `update_fields`: a whole one that was read before the review would write what it was then."""
     reserved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", null=True, blank=True)
     reserved_until = models.DateTimeField(null=True, blank=True)
     outcome = models.ForeignKey(Failure, on_delete=models.SET_NULL, related_name="items", null=True, blank=True)
@@ -139,7 +140,7 @@ class QueueTally(models.Model):
     """How many items of a queue came into a state, or left it: their sum is how many are in it.
 
     Triggers on the items append to it (migration 0008), so that nobody waits for a counter and nobody counts items;
-    `progress.py` reads the sums and folds them.
+    `queue_progress.py` reads the sums and folds them.
     """
 
     queue = models.ForeignKey(Queue, on_delete=models.CASCADE, related_name="tallies", db_constraint=False)
@@ -155,7 +156,7 @@ OPEN = (QueueItem.State.TO_REVIEW, QueueItem.State.NEEDS_ANOTHER)
 
 
 class Review(models.Model):
-    """What one person says of one item. `give.py` writes it and works out what it means for the item."""
+    """What one person says of one item. `reviews.py` writes it and works out what it means for the item."""
 
     item = models.ForeignKey(QueueItem, on_delete=models.CASCADE, related_name="reviews")
     reviewer = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)

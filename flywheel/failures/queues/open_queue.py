@@ -1,6 +1,7 @@
 """The open queue: everything proposed that waits for a decision, in which order, and what comes after which.
 
-Nothing in it is reserved: whoever comes second learns of the first. `take.py` hands out the items of made queues.
+Nothing in it is reserved: whoever comes second learns of the first. `reservations.py` hands out the items of made
+queues.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Clustering failures: asking for it, what a worker does, and what is written down of a cluster.
 
-What people change in the clusters is in `similar_change.py`, labelling them in `similar_label.py`.
+What people change in the clusters is in `cluster_edits.py`, labelling them in `cluster_labels.py`.
 """
 
 import uuid

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
+from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.task_sets import suite_definitions as definitions
@@ -143,11 +144,9 @@ def _show(request: PageRequest, agent: Agent, form: SuiteForm, like: Suite | Non
         "like": like,
         "can_be_made": definitions.sets_for(request.project).exists(),
     }
-    if request.htmx:
-        return render(request, "promotions/_suites.html", context, status=status)
     retired = agent.suites.exclude(retired_at=None).select_related("retired_by", "created_by", "task_set")
     context["retired"] = retired.order_by("-retired_at")[:RETIRED_SHOWN]
-    return render(request, "promotions/suites.html", context, status=status)
+    return answer(request, "promotions/suites.html", "promotions/_suites.html", context, status)
 
 
 def _sets(request: PageRequest) -> QuerySet[TaskSet]:

@@ -9,7 +9,7 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.environments.ledger import openings
-from flywheel.evals.pages.comparison import comparison_context
+from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
 

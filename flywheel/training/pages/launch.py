@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_http_methods
@@ -13,6 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
@@ -54,10 +55,8 @@ def launch_page(request: PageRequest) -> HttpResponse:
         return _to_run(request, run)
     context = _launch_context(request, form, recommendation)
     status = 422 if request.method == "POST" else 200
-    if not request.htmx:
-        return render(request, "training/launch.html", context, status=status)
-    response = render(request, "training/_launch.html", context, status=status)
-    if request.method == "GET":
+    response = answer(request, "training/launch.html", "training/_launch.html", context, status)
+    if request.method == "GET" and wants_fragment(request):
         response["HX-Replace-Url"] = f"{request.path}?{_chosen(form)}"
     return response
 

@@ -12,15 +12,13 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.polling import progress, unchanged
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
 from flywheel.training.pages.listing import page_of
-
-DONE = 286
-"""htmx stops to poll on this status."""
 
 
 @require_GET
@@ -78,12 +76,12 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def live(request: PageRequest, pk: int) -> HttpResponse:
-    """Fragment: everything that moves. Nothing new answers 204; 286 ends the asking once the gate has spoken."""
+    """Fragment: everything that moves. The last one comes once the gate has spoken."""
     found = run_of(request, pk)
     if request.GET.get("seen") == run_details.fingerprint(found):
-        return HttpResponse(status=DONE if run_details.is_settled(found) else 204)
+        return unchanged(is_over=run_details.is_settled(found))
     context = _live(found)
-    response = render(request, "training/_live.html", context, status=DONE if context["is_settled"] else 200)
+    response = progress(request, "training/_live.html", context, is_over=context["is_settled"])
     if found.is_finished:  # what only a finished run has stands outside of the fragment
         response["HX-Refresh"] = "true"
     return response

@@ -14,9 +14,11 @@ from flywheel.accounts.models import Scope
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.trajectories.api.schemas import FeedbackOut, ListQuery
 from flywheel.trajectories.detail import transcript
+from flywheel.trajectories.formats.files.file_values import TooMuch
 from flywheel.trajectories.formats.values.hostile_json import FormatError
-from flywheel.trajectories.import_export import trajectory_export
-from flywheel.trajectories.import_export.trajectory_import import TooLarge, import_file, kept_aside
+from flywheel.trajectories.import_export import trajectory_export, trajectory_import
+from flywheel.trajectories.import_export.trajectory_import import TooLarge, bounds_of_waiting, import_file, kept_aside
+from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search import query
@@ -234,13 +236,27 @@ def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> 
 @router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")
 def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str = "") -> dict[str, Any]:
     """A file as the body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Good parts are kept; the answer names
-    the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`."""
+    the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`.
+
+    A request reads 50,000 lines, rows or samples and works for 30 s; a file with more is answered with 413, which says
+    what was kept. 503 when too many import at once: send it again."""
     asked = keyed(request)
     try:
-        with kept_aside(request) as file:
-            report = import_file(asked.project, file, format=format, mapping=mapping or None, key=asked.key)
+        with kept_aside(request) as file, trajectory_import.door.admit():
+            report = import_file(
+                asked.project,
+                file,
+                format=format,
+                mapping=mapping or None,
+                key=asked.key,
+                bounds=bounds_of_waiting(),
+            )
     except TooLarge as error:
         raise HttpError(413, str(error)) from None
+    except TooMuch as error:
+        raise HttpError(413, f"{error}. {_ELSEWHERE}") from None
+    except Busy:
+        raise HttpError(503, "too many files are being imported; send it again") from None
     except FormatError as error:
         raise HttpError(400, str(error)) from None
     return {
@@ -250,6 +266,12 @@ def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str
         **report.steps,
         "problems": [{"at": item.at, "reason": item.reason} for item in report.problems],
     }
+
+
+_ELSEWHERE = (
+    "Send the rest in parts; or the whole file on the page Import a file, where a worker reads it, or with "
+    "manage.py import_trajectories: what is in is not stored twice."
+)
 
 
 @router.get("/batches", response=BatchPage, auth=Key(Scope.READ), operation_id="list_batches")

@@ -11,8 +11,10 @@ from typing import Any, BinaryIO, Protocol
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.trajectories.annotations.feedback import Told, tell
 from flywheel.trajectories.formats.files.file_formats import FORMATS, Parsed, parse_file
+from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
 from flywheel.trajectories.formats.observability import tensorzero
 from flywheel.trajectories.formats.semantics.trace_notes import Note
+from flywheel.trajectories.ingest.admission import Door
 from flywheel.trajectories.models import Batch, Source, Step
 from flywheel.trajectories.store.batch_ledger import Problem
 from flywheel.trajectories.store.merge import Part, patiently, store
@@ -25,6 +27,11 @@ NOTES_AT_ONCE = 2_000
 """Scores and comments of a transaction."""
 MAX_BYTES = 512 * 1024 * 1024
 """Of a file that comes by page or API; `manage.py import_trajectories` takes any size."""
+VALUES_WAITED_FOR = 50_000
+"""Lines, rows or samples of a file that is imported while its sender waits."""
+SECONDS_WAITED_FOR = 30.0
+door = Door(at_work=2, waiting=2)
+"""For imports whose sender waits: however many files come at once, most threads of a process stay free."""
 PROBLEMS_TOLD = 1000
 CHUNK = 1024 * 1024
 
@@ -57,6 +64,12 @@ class Report:
         return len(self.trace_ids)
 
     @property
+    def kept(self) -> str:
+        """In words, for a file that was not read to its end."""
+        count = self.trajectories
+        return f"{count:,} trajectories before that are kept" if count else "nothing of it is kept"
+
+    @property
     def steps(self) -> dict[str, int]:
         """The ledger's columns, over all batches."""
         columns = ("received", "inserted", "updated", "duplicate", "rejected")
@@ -70,6 +83,11 @@ class Report:
 
 Keep = Callable[[Callable[[], Batch], int], Batch]
 """Carries out one transaction of an import; after it, so many parts of the file are in."""
+
+
+def bounds_of_waiting() -> Bounds:
+    """What a file may cost while its sender waits, from now on."""
+    return Bounds(VALUES_WAITED_FOR, SECONDS_WAITED_FOR)
 
 
 def label_of(name: str) -> str:
@@ -104,9 +122,10 @@ def import_file(
     key: ApiKey | None = None,
     after: int = 0,
     keep: Keep = lambda work, _: work(),
+    bounds: Bounds | None = None,
 ) -> Report:
     """Store what the file holds. Raises FormatError, before anything is stored, for a format or a mapping that cannot
-    be and for a file that cannot be read at all.
+    be and for a file that cannot be read at all; and TooMuch when what came before is stored.
 
     An import that was broken off goes on `after` the parts that are in: they are read again, for the report, and not
     stored again; the report's batches are those of this call.
@@ -116,10 +135,16 @@ def import_file(
         digest.update(chunk)
     source.seek(0)
     run = _Run(project, format, digest.hexdigest(), key, after, keep)
-    for parsed in parse_file(source, format, mapping):
-        run.add(parsed)
+    too_much: TooMuch | None = None
+    try:
+        for parsed in parse_file(source, format, mapping, bounds):
+            run.add(parsed)
+    except TooMuch as error:
+        too_much = error
     run.store()
     run.tell_notes()
+    if too_much is not None:
+        raise TooMuch(f"{too_much}; {run.report.kept}")
     return run.report
 
 

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.polling import progress
 from flywheel.templatetags.flywheel import count as counted
 from flywheel.trajectories.models import Quarantined, Reread
 from flywheel.trajectories.operations import quarantine
@@ -161,8 +162,7 @@ def reread(request: PageRequest) -> HttpResponse:
     """Fragment: how far the latest reading is."""
     row = _reread(request)
     context = {"reread": row, "reread_key": uuid.uuid4()}
-    is_over = row is None or row.is_finished
-    return render(request, "trajectories/_reread.html", context, status=286 if is_over and request.htmx else 200)
+    return progress(request, "trajectories/_reread.html", context, is_over=row is None or row.is_finished)
 
 
 def _reread(request: PageRequest) -> Reread | None:

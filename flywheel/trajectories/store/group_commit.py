@@ -76,8 +76,9 @@ class Together(Generic[T, R]):
         try:
             for each, done in zip(turn, self._work([each.what for each in turn]), strict=True):
                 each.done = done
-        except Exception:
-            log.info("%s requests could not be stored together", len(turn), exc_info=True)
+        except Exception as error:
+            # Part of normal work: two processes meet at a trajectory. What fails alone too is logged where it is tried.
+            log.debug("%s requests are stored one by one: %s", len(turn), type(error).__name__)
         finally:
             self._hand_on()
             for each in turn[1:]:

@@ -23,6 +23,12 @@ PAGE = "/p/acme/settings/gateway/"
 UPSTREAM = {"base_url": "https://api.example.com/v1", "api_key_env": "EXAMPLE_API_KEY"}
 
 
+@pytest.fixture(autouse=True)
+def bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's word on where the key goes."""
+    monkeypatch.setenv("EXAMPLE_API_KEY_HOSTS", "api.example.com")
+
+
 @pytest.fixture
 def admin(cast: Cast, sign_in: Callable[[User], Client]) -> Client:
     return sign_in(cast.admin)
@@ -63,6 +69,8 @@ def test_an_admin_chooses_the_upstream(admin: Client, cast: Cast, monkeypatch: p
         ({"api_key_env": "sk-very-secret"}, "name the environment variable"),
         ({"api_key_env": "DATABASE_URL"}, "name the environment variable"),
         ({"api_key_env": "example_API_KEY"}, "name the environment variable"),
+        ({"api_key_env": "OTHER_API_KEY"}, "Set OTHER_API_KEY_HOSTS=api.example.com for web and worker."),
+        ({"base_url": "https://evil.example/v1"}, "may be sent to api.example.com only"),
     ],
 )
 def test_what_cannot_be_an_upstream_is_told(changes: dict[str, str], told: str, admin: Client) -> None:

@@ -1,4 +1,4 @@
-"""A key that its operator has bound to hosts goes to no other, by whichever way a server is asked."""
+"""A key goes to the hosts that its operator has bound it to and to no other, by whichever way a server is asked."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from workers.engines.engine_endpoints import open_engine
 @pytest.mark.parametrize(
     ("hosts", "url", "is_refused"),
     [
-        (None, "https://evil.example/v1", False),
+        (None, "https://api.openai.com/v1", True),
         ("api.openai.com", "https://api.openai.com/v1", False),
         ("api.openai.com", "https://API.OpenAI.com:443/v1", False),
         ("api.openai.com:443", "https://api.openai.com/v1", False),
@@ -24,6 +24,12 @@ from workers.engines.engine_endpoints import open_engine
         ("api.openai.com", "https://api.openai.com.evil.example/v1", True),
         ("api.openai.com", "https://evil.example/api.openai.com/v1", True),
         ("api.openai.com", "https://api.openai.com@evil.example/v1", True),
+        ("api.openai.com", "https://evil.example\\@api.openai.com/v1", True),
+        ("localhost, [::1]", "http://localhost:8000/v1", False),
+        ("localhost, [::1]", "http://[::1]:8000/v1", False),
+        ("127.0.0.1", "http://127.0.0.1:8000/v1", False),
+        ("[fd12::1]:8000", "http://[fd12::1]:8000/v1", False),
+        ("gpu-1", "http://gpu-1:8000/v1", True),
         ("", "https://api.openai.com/v1", True),
         (" , ", "https:///v1", True),
     ],
@@ -34,7 +40,31 @@ def test_a_bound_key_goes_to_its_hosts_alone(
     if hosts is not None:
         monkeypatch.setenv("OPENAI_API_KEY_HOSTS", hosts)
     assert bool(refusal("OPENAI_API_KEY", url)) is is_refused
-    assert not refusal("OTHER_API_KEY", url)
+    assert refusal("OTHER_API_KEY", url), "bound to nothing"
+
+
+def test_the_refusal_of_an_unbound_key_says_what_to_set() -> None:
+    assert refusal("OPENAI_API_KEY", "https://api.openai.com/v1") == (
+        "OPENAI_API_KEY is bound to no host. Set OPENAI_API_KEY_HOSTS=api.openai.com for web and worker."
+    )
+    assert "OPENAI_API_KEY_HOSTS=gpu-1:8000 for" in refusal("OPENAI_API_KEY", "http://gpu-1:8000/v1")
+    assert "OPENAI_API_KEY_HOSTS=[fd12::1]:80 for" in refusal("OPENAI_API_KEY", "http://[fd12::1]/v1")
+
+
+def test_the_address_of_vllm_binds_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_VLLM_URL", "http://gpu-1:8100")
+    assert not refusal("VLLM_API_KEY", "http://gpu-1:8100/v1")
+    assert "may be sent to gpu-1:8100 only" in refusal("VLLM_API_KEY", "http://gpu-2:8100/v1")
+    assert refusal("OTHER_API_KEY", "http://gpu-1:8100/v1")
+
+
+def test_an_unbound_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", "canary")
+    spec = {"kind": "openai", "model": "m", "api_key_env": "CANARY_API_KEY", "base_url": "http://127.0.0.1:9/v1"}
+    with pytest.raises(EngineError, match="CANARY_API_KEY is bound to no host"):
+        open_engine(spec)
+    with pytest.raises(NoRoute, match="CANARY_API_KEY is bound to no host"):
+        Route(1, 1, "https://api.openai.com/v1", "CANARY_API_KEY").key()
 
 
 def test_engines_and_the_gateway_hold_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

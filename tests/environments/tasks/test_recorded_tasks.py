@@ -285,6 +285,21 @@ def test_a_decision_that_does_not_fit_makes_no_task(
     assert not Task.objects.exists()
 
 
+def test_a_pass_that_stands_becomes_a_task_that_guards_it(
+    cast: Cast, sign_in: SignIn, build: Build, environment: Environment
+) -> None:
+    """As the desk sends it after *Nothing wrong*: the decision form, in which no bucket is chosen."""
+    row = build.trajectory(answer=tools.call_text("calendar.create_event", RIGHT["arguments"]), metadata=PEOPLE)
+    passed = decide(trajectory=row, actor=cast.reviewer)
+    client, sent = sign_in(cast.builder), {"environment": "mail", "seen": str(passed.pk), "bucket": ""}
+    for unseen in ({"seen": "0"}, {"correct": "1"}):
+        refused = client.post(of(passed), sent | unseen, headers={"HX-Request": "true"})
+        assert (refused.status_code, Task.objects.count()) == (422, 0), "somebody has more to say than the pass"
+    page = client.post(of(passed), sent, headers={"HX-Request": "true"}).content.decode()
+    assert "made, proved" in page
+    assert Task.objects.get().failure == passed == Failure.objects.get()
+
+
 def test_without_a_correction_the_page_says_what_is_missing(
     cast: Cast, sign_in: SignIn, environment: Environment, build: Build
 ) -> None:

@@ -14,7 +14,7 @@ from flywheel.environments.models import Opening, Task, TaskSet, TaskSetMember
 from flywheel.evals.comparisons import run_comparison
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, doubts
 from flywheel.evals.models import Comparison, EvalRun
-from flywheel.evals.pages.comparison import comparison_context
+from flywheel.evals.pages.comparison_context import comparison_context
 from tests.conftest import Build, Cast
 from tests.evals.fake import finished, right, say, submit, wrong
 

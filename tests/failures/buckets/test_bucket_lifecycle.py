@@ -18,6 +18,7 @@ from flywheel.failures.labels.decisions import decide, undo
 from flywheel.failures.models import BucketLife
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -137,7 +138,7 @@ def test_two_labels_at_the_same_moment_reopen_it_once(cast: Cast, build: Build) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert AuditEntry.objects.filter(action="failures.reopen_bucket").count() == 1
     row = BucketLife.objects.get()
     assert row.reopened_for is not None

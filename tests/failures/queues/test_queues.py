@@ -18,6 +18,7 @@ from flywheel.failures.queues.reservations import Held, NotYours, hold, release,
 from flywheel.failures.queues.reviews import Closed, give, reopen, speaking, take_back
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
+from tests.waiting import PATIENCE_S
 from workers.jobs.detection import detect_waiting
 
 pytestmark = pytest.mark.django_db
@@ -184,7 +185,7 @@ def at_once(calls: list[Callable[[], None]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 

@@ -1,6 +1,5 @@
 """What is odd about how a trajectory arrived is kept and said; what is too large is shown by its beginning."""
 
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -112,14 +111,11 @@ def test_a_message_of_five_megabytes_is_shown_by_its_beginning_and_kept_whole(
     step = Step.objects.get()
     client = sign_in(cast.viewer)
     address = reverse("trajectories:detail", args=[cast.project.slug, TRACE])
-    started = time.perf_counter()
     answer = client.get(f"{address}?step={step.span_id}&side=raw")
-    took = time.perf_counter() - started
     body = answer.content.decode()
     assert "Where is order 17? xxx" in body
     assert "gen_ai.input.messages" in body
     assert len(body) < 200_000
-    assert took < 3, "it took about 0.3 s where this was written"
     files = reverse("trajectories:download", args=[cast.project.slug, TRACE])
     values = {blob.sha256: blob.content for blob in Blob.objects.all()}
     assert len(values) == 2

@@ -1,5 +1,6 @@
 """Large files are imported by a worker: once, however often it is killed, and for as long as nobody stops it."""
 
+import gzip
 import io
 import os
 import time
@@ -13,6 +14,7 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
+from flywheel.trajectories.formats.files import file_formats
 from flywheel.trajectories.import_export import import_jobs, trajectory_import, uploads
 from flywheel.trajectories.models import Batch, Import, Step, Trajectory
 from flywheel.trajectories.operations import retention
@@ -85,6 +87,35 @@ def test_a_small_file_is_imported_at_once(cast: Cast, sign_in: SignIn, monkeypat
     monkeypatch.setattr(import_jobs, "SMALL", len(FILE))
     assert "batch=" in upload(sign_in(cast.builder))["Location"]
     assert not Import.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_small_file_that_holds_more_than_anybody_waits_for_is_left_to_a_worker(
+    cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_jobs, "SMALL", len(FILE))
+    monkeypatch.setattr(trajectory_import, "VALUES_WAITED_FOR", 3)
+    upload(sign_in(cast.builder))
+    job = work(Import.objects.get())
+    assert (job.state, job.report["trajectories"]) == (State.SUCCEEDED, LINES)
+    assert Trajectory.objects.count() == LINES
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_says_what_it_kept_of_a_file_that_is_too_large(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_formats.files, "UNPACKED_MAX", 100_000)
+    monkeypatch.setattr(file_formats.files, "CHUNK", 1_000)
+    monkeypatch.setattr(trajectory_import, "STEPS_AT_ONCE", 100)
+    job = submitted(cast, gzip.compress(b"\n".join(chat(f"{number:01000}") for number in range(150))))
+    lease = Import.claim(job.pk)
+    assert lease is not None
+    with lease:
+        worker_side.import_file(lease)
+    job.refresh_from_db()
+    assert (job.state, "gzip: unpacks to more than" in job.error) == (State.FAILED, True)
+    kept = Trajectory.objects.count()
+    assert 50 < kept < 100
+    assert f"; {kept} trajectories before that are kept" in job.error
 
 
 @pytest.mark.parametrize("head", [b"\x1f\x8b", b"PK\x03\x04", b"PAR1"])

@@ -1,5 +1,6 @@
 """Files: good lines are kept, bad ones are named by number."""
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.trajectories.import_export import trajectory_import
+from flywheel.trajectories.ingest.admission import Door
 from flywheel.trajectories.models import Batch, Trajectory
 from tests.conftest import Cast
 
@@ -104,6 +106,12 @@ def test_the_api_imports(cast: Cast, client: Client, key: Keys) -> None:
     assert Batch.objects.get().key is not None
 
 
+def test_the_api_imports_a_compressed_file(cast: Cast, client: Client, key: Keys) -> None:
+    answer = client.post(API, gzip.compress(FILE), content_type="application/gzip", headers=key("ingest"))
+    assert answer.status_code == 200, answer.json()
+    assert answer.json()["trajectories"] == 2
+
+
 def test_the_api_refuses_an_unknown_format(cast: Cast, client: Client, key: Keys) -> None:
     response = client.post(f"{API}?format=xml", FILE, content_type="application/jsonl", headers=key("ingest"))
     assert response.status_code == 400
@@ -118,6 +126,26 @@ def test_the_api_wants_the_scope(cast: Cast, client: Client, key: Keys) -> None:
 def test_a_body_too_large_is_refused(cast: Cast, client: Client, key: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trajectory_import, "MAX_BYTES", 100)
     assert client.post(API, FILE, content_type="application/jsonl", headers=key("ingest")).status_code == 413
+
+
+def test_the_api_keeps_what_it_reads_in_its_bounds_and_says_where_the_rest_belongs(
+    cast: Cast, client: Client, key: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trajectory_import, "VALUES_WAITED_FOR", 2)
+    file = b"\n".join(chat(str(number)) for number in range(5))
+    answer = client.post(API, file, content_type="application/jsonl", headers=key("ingest"))
+    assert answer.status_code == 413
+    for words in ("at most 2 lines", "2 trajectories before that are kept", "on the page Import a file"):
+        assert words in answer.json()["detail"]
+    assert (Trajectory.objects.count(), Batch.objects.get().received) == (2, 4)
+
+
+def test_few_files_are_imported_at_once(cast: Cast, client: Client, key: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory_import, "door", Door(at_work=1, waiting=0))
+    with trajectory_import.door.admit():
+        answer = client.post(API, FILE, content_type="application/jsonl", headers=key("ingest"))
+    assert (answer.status_code, Trajectory.objects.count()) == (503, 0)
+    assert client.post(API, FILE, content_type="application/jsonl", headers=key("ingest")).status_code == 200
 
 
 def test_the_command_imports(cast: Cast, tmp_path: Path) -> None:

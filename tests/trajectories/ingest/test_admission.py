@@ -17,6 +17,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from flywheel.trajectories.ingest import admission
 from flywheel.trajectories.ingest.admission import Busy, Door, Watch
 from flywheel.trajectories.ingest.otlp_http import GROWTH, read_body
+from tests.waiting import PATIENCE_S
 
 
 def test_who_finds_no_place_in_time_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +30,7 @@ def test_who_finds_no_place_in_time_is_sent_away(monkeypatch: pytest.MonkeyPatch
 
 
 def test_more_than_may_wait_are_sent_away_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "PATIENCE_S", 60)
+    monkeypatch.setattr(admission, "PATIENCE_S", 600)
     door = Door(at_work=1, waiting=0)
     with door.admit(), pytest.raises(Busy), door.admit():
         pytest.fail("nobody may wait")
@@ -46,7 +47,7 @@ def test_one_who_waits_gets_the_place_that_gets_free() -> None:
     with door.admit():
         waiting = threading.Thread(target=wait)
         waiting.start()
-    waiting.join(5)
+    waiting.join(PATIENCE_S)
     assert got.is_set()
 
 
@@ -80,7 +81,7 @@ def test_thirty_two_senders_of_large_bodies_do_not_fill_the_memory() -> None:
                 "wsgi.input": io.BytesIO(bomb),
             }
         )
-        together.wait(30)
+        together.wait(PATIENCE_S)
         try:
             with door.room() as room:
                 _, body = read_body(request, room)
@@ -95,7 +96,7 @@ def test_thirty_two_senders_of_large_bodies_do_not_fill_the_memory() -> None:
         for sender in senders:
             sender.start()
         for sender in senders:
-            sender.join(60)
+            sender.join(PATIENCE_S)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -113,10 +114,9 @@ def test_an_error_inside_gives_the_place_back() -> None:
 
 def test_a_sender_that_takes_too_long_is_cut_off() -> None:
     ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
     with ours, theirs, Watch().over(ours, seconds=0.1):
-        begun = time.monotonic()
         assert ours.recv(10) == b""
-        assert time.monotonic() - begun < 30
 
 
 def test_a_sender_in_time_is_left_alone() -> None:

@@ -31,6 +31,7 @@ from flywheel.trajectories.ingest.otlp_http import Receive
 from flywheel.trajectories.models import Attempt, Batch, Body, Trajectory
 from tests.conftest import Cast
 from tests.trajectories.talking import TRACE, body_of, episode, span
+from tests.waiting import PATIENCE_S
 from tests.worker import database_url
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,7 +50,7 @@ class Receiver:
     def send(self, path: str, body: bytes, key: dict[str, str], **more: Any) -> bytes:
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
             call = channel.unary_unary(path, _registered_method=False)
-            answer: bytes = call(body, metadata=tuple(key.items()), timeout=20, **more)
+            answer: bytes = call(body, metadata=tuple(key.items()), timeout=PATIENCE_S, **more)
             return answer
 
 
@@ -68,7 +69,7 @@ def receiver(transactional_db: None) -> Iterator[Receiver]:
         yield Receiver(process, int(said.rpartition(":")[2]))
     finally:
         process.terminate()
-        assert process.wait(20) == 0, "it ends by SIGTERM"
+        assert process.wait(PATIENCE_S) == 0, "it ends by SIGTERM"
         process.stdout.close()
 
 

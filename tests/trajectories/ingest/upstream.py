@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -145,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for number, piece in enumerate(pieces):
             time.sleep(answer.wait_s)
-            if answer.hold is not None and number == len(pieces) - 1 and not answer.hold.wait(20):
+            if answer.hold is not None and number == len(pieces) - 1 and not answer.hold.wait(PATIENCE_S):
                 raise TimeoutError("nobody let the last piece go")
             self.wfile.write(piece if is_whole else b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.flush()

@@ -29,6 +29,7 @@ from flywheel.trajectories.store.rows import trajectory_rows
 from tests.conftest import Build, Cast
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import TRACE, body_of, episode, request_of, span, text
+from tests.waiting import PATIENCE_S
 
 CANARY = "canary7Qx9"
 OTHER = "11" * 16
@@ -278,7 +279,7 @@ def test_a_value_that_comes_again_at_the_same_moment_is_kept(cast: Cast) -> None
     begun, done = threading.Event(), threading.Event()
 
     def remove() -> None:
-        begun.wait(20)
+        begun.wait(PATIENCE_S)
         try:
             delete(trajectory=row, actor=cast.admin)
         finally:
@@ -291,7 +292,7 @@ def test_a_value_that_comes_again_at_the_same_moment_is_kept(cast: Cast) -> None
         store(cast.project, [Span(OTHER, f"{2:016x}", attributes=big)], source=Source.PRODUCTION, format="otlp")
         begun.set()
         assert not done.wait(0.5), "deletion waits for whoever stores the same value"
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert [blob.content for blob in Blob.objects.all()] == [big["notes"]]
     assert [each.trace_id for each in Trajectory.objects.all()] == [OTHER]
 
@@ -318,7 +319,7 @@ def test_steps_that_arrive_during_a_deletion_leave_no_orphan(cast: Cast, is_new:
     begun, done = threading.Event(), threading.Event()
 
     def remove() -> None:
-        begun.wait(20)
+        begun.wait(PATIENCE_S)
         try:
             with connection.cursor() as cursor:
                 cursor.execute("DELETE FROM trajectories_trajectory")
@@ -331,8 +332,10 @@ def test_steps_that_arrive_during_a_deletion_leave_no_orphan(cast: Cast, is_new:
     with transaction.atomic():
         store(cast.project, spans, source=Source.PRODUCTION, format="otlp")
         begun.set()
-        assert done.wait(0.5) == is_new, "one that is not committed yet is not there for a deletion"
-    thread.join(20)
+        assert done.wait(PATIENCE_S if is_new else 0.5) == is_new, (
+            "one that is not committed yet is not there for a deletion"
+        )
+    thread.join(PATIENCE_S)
     assert orphans() == 0
     assert Trajectory.objects.count() == is_new
 
@@ -356,7 +359,7 @@ def test_steps_that_arrive_after_a_deletion_make_a_new_trajectory(cast: Cast) ->
         cursor.execute("DELETE FROM trajectories_trajectory")
         thread.start()
         assert not done.wait(0.5), "a writer waits for whoever deletes"
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert orphans() == 0
     assert Trajectory.objects.get().steps.count() == len(spans)
 

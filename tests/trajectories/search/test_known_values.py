@@ -9,6 +9,7 @@ from flywheel.trajectories.models import Item, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search import known_values
 from tests.conftest import Build, Cast
+from tests.waiting import PATIENCE_S
 
 
 def known(project: int, field: str = "tool_names") -> list[str]:
@@ -55,13 +56,13 @@ def test_a_name_that_somebody_is_storing_is_not_forgotten(cast: Cast, build: Bui
             with transaction.atomic():
                 build.trajectory(tool_names=["mail.send"])  # which is known, so it is not appended
                 begun.set()
-                done.wait(30)
+                done.wait(PATIENCE_S)
         finally:
             connection.close()
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     Trajectory.objects.filter(pk=row.pk).delete()
     assert known_values.forget() == 0
     done.set()

@@ -1,6 +1,5 @@
 """Requests that come at the same time share a transaction, and nobody's answer depends on whose company he had."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from flywheel.trajectories.store.batch_ledger import Sent
 from flywheel.trajectories.store.group_commit import Together
 from tests.trajectories import talking
 from tests.trajectories.talking import episode, span
+from tests.waiting import PATIENCE_S, wait_for
 
 A, B = "a" * 32, "b" * 32
 
@@ -33,20 +33,13 @@ def gathered(turns: Together[str, str], what: Sequence[str]) -> Iterator[list["F
             asked = []
             for number, each in enumerate(what, 1):
                 asked.append(pool.submit(turns.do, each))
-                wait_for(lambda number=number: len(turns._queue) == number)  # type: ignore[misc]
+                wait_for(lambda number=number: len(turns._queue) == number, f"{number} wait")  # type: ignore[misc]
         yield asked
-
-
-def wait_for(fulfilled: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not fulfilled():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "COMPANY_S", 20)
+    monkeypatch.setattr(group_commit, "COMPANY_S", PATIENCE_S)
 
 
 def test_those_who_fit_share_a_turn_and_the_others_have_the_next() -> None:
@@ -58,12 +51,14 @@ def test_those_who_fit_share_a_turn_and_the_others_have_the_next() -> None:
 
     turns = Together[str, str](work, lambda turn, other: other[0] not in {each[0] for each in turn})
     with gathered(turns, ["a1", "b", "a2", "c"]) as asked:
-        assert [each.result(20) for each in asked] == ["A1", "B", "A2", "C"]
+        assert [each.result(PATIENCE_S) for each in asked] == ["A1", "B", "A2", "C"]
     assert done == [["a1", "b", "c"], ["a2"]]
     assert turns.do("alone") == "ALONE"  # and whoever comes later begins at once
 
 
-def test_when_a_turn_fails_each_is_told_and_the_next_goes_on() -> None:
+def test_when_a_turn_fails_each_is_told_and_the_next_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger=group_commit.__name__)
+
     def work(turn: Sequence[str]) -> list[str]:
         if "bad" in turn:
             raise ValueError
@@ -71,7 +66,10 @@ def test_when_a_turn_fails_each_is_told_and_the_next_goes_on() -> None:
 
     turns = Together[str, str](work, lambda _, other: other != "later")
     with gathered(turns, ["good", "bad", "later"]) as asked:
-        assert [each.result(20) for each in asked] == [None, None, "later"]
+        assert [each.result(PATIENCE_S) for each in asked] == [None, None, "later"]
+    assert [(row.levelname, row.getMessage(), row.exc_info) for row in caplog.records] == [
+        ("DEBUG", "2 requests are stored one by one: ValueError", None)
+    ]
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def sent_at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Batch]]:
                 asked = []
                 for number, spans in enumerate(requests, 1):
                     asked.append(pool.submit(one, spans))
-                    wait_for(lambda number=number: len(storing.turns._queue) == number)  # type: ignore[misc]
+                    wait_for(lambda number=number: len(storing.turns._queue) == number, f"{number} wait")  # type: ignore[misc]
             return [each.result(60) for each in asked]
 
     return send

@@ -1,12 +1,13 @@
 """A model in a process of its own: it answers as the engine in this process does, and neither outlives nor ends us."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, EngineError, Sampling
 from flywheel.core.traces import Message
+from tests.waiting import PATIENCE_S, wait_for
 from workers.engines import process_engine
 from workers.engines.engine_endpoints import open_engine
 from workers.engines.process_engine import ProcessEngine, open_beside
@@ -49,13 +51,6 @@ def is_running(number: int) -> bool:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_it_answers_as_the_engine_here_does(engine: ProcessEngine) -> None:
@@ -101,11 +96,11 @@ def test_closing_ends_what_another_thread_waits_for(engine: ProcessEngine) -> No
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.extend(answer.error for answer in engine.chat(LONG)))
     thread.start()
-    wait_until(lambda: engine._asking == 1)
+    wait_for(lambda: engine._asking == 1, "it is asked")
     time.sleep(0.5)
     first = pid(engine)
     engine.close()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert len(found) == len(LONG)
     assert found[-1] == UNASKED
     assert {*found} <= {"", UNASKED}, "what was answered by then is given out"
@@ -125,7 +120,7 @@ def test_several_threads_ask_one_after_the_other(engine: ProcessEngine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert [found[seed] for seed in range(4)] == wanted
 
 
@@ -139,12 +134,35 @@ def test_a_model_that_takes_its_process_down_does_not_take_us_down(engine: Proce
     following.close()
 
 
+def templated(place: Path, template: str) -> dict[str, str]:
+    """The policy with another chat template."""
+    shutil.copytree(POLICY, place)
+    (place / "chat_template.jinja").write_text(template)
+    return {**SPEC, "path": str(place)}
+
+
+def test_a_template_that_wants_all_memory_ends_its_own_process_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_engine._end_all()
+    monkeypatch.setenv("FLYWHEEL_MODEL_MEMORY", "1.5G")
+    engine = ProcessEngine(templated(tmp_path / "hungry", "{{ 'x' * 2000000000 }}"))
+    assert Path(f"/proc/{pid(engine)}/oom_score_adj").read_text().strip() == "1000"
+    with pytest.raises(EngineError, match=r"more than the 1\.5 GB of memory that FLYWHEEL_MODEL_MEMORY allows"):
+        engine.chat([ask()])
+    engine.close()
+    following = ProcessEngine(SPEC)
+    assert following.chat([ask()])[0].text
+    following.close()
+    process_engine._end_all()
+
+
 BROKEN = """
 import sys
 from workers.engines import process_engine
 
 class Broken:
-    def chat(self, requests):
+    def chat(self, requests, rendered):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     def close(self):
@@ -155,16 +173,98 @@ process_engine.main(sys.argv[1:])
 """
 
 
+def start_as(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Have the next process be this program."""
+    process_engine._end_all()
+    begin = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **more: begin([command[0], "-c", program, *command[3:]], **more)
+    )
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_takes_without_end_is_ended_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ProcessEngine(templated(tmp_path / "endless", ENDLESS))
+    monkeypatch.setattr(process_engine, "RENDER_S", 1.0)
+    found: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(EngineError) as refused:
+            engine.chat([ask()])
+        found.append(str(refused.value))
+
+    waiting = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join(30)
+    assert found == ["the model's chat template and tokenizer took more than 1 s for one request, so it was ended"] * 2
+    assert not is_running(pid(engine))
+    engine.close()
+
+
+SLOW = """
+import sys, time
+from flywheel.core.envs.policy_rollouts import ChatResponse
+from workers.engines import process_engine
+
+class Slow:
+    def chat(self, requests, rendered):
+        for left in reversed(range(len(requests))):
+            time.sleep(0.7)
+            rendered(left)
+        time.sleep(3.5)
+        return [ChatResponse(text="done")] * len(requests)
+
+    def close(self):
+        pass
+
+process_engine.open_engine = lambda spec: Slow()
+process_engine.main(sys.argv[1:])
+"""
+
+
+def test_the_limit_in_time_is_for_one_request_and_not_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_as(monkeypatch, SLOW)
+    monkeypatch.setattr(process_engine, "RENDER_S", 3.0)
+    engine = ProcessEngine(SPEC)
+    assert [answer.text for answer in engine.chat([ask()] * 5)] == ["done"] * 5
+    engine.close()
+    process_engine._end_all()
+
+
+TOO_LARGE = """
+import sys
+from flywheel.core.envs.policy_rollouts import EngineError
+from workers.engines import process_engine
+
+def load(spec):
+    try:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+    except RuntimeError as error:
+        raise EngineError("the model in /models does not load") from error
+
+process_engine.open_engine = load
+process_engine.main(sys.argv[1:])
+"""
+
+
+def test_a_model_that_is_larger_than_the_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_as(monkeypatch, TOO_LARGE)
+    with pytest.raises(EngineError, match=r"more than the .* GB of memory that FLYWHEEL_MODEL_MEMORY allows"):
+        ProcessEngine(SPEC)
+
+
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_a_model_that_breaks_as_nobody_has_foreseen_ends_its_process(
     monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
-    process_engine._end_all()
-    begin = subprocess.Popen
     with monkeypatch.context() as patched:
-        patched.setattr(
-            subprocess, "Popen", lambda command, **more: begin([command[0], "-c", BROKEN, *command[3:]], **more)
-        )
+        start_as(patched, BROKEN)
         engine = ProcessEngine(SPEC)
     if is_asked:
         with pytest.raises(EngineError, match="the model broke: RuntimeError: CUDA error: device-side assert"):
@@ -173,7 +273,7 @@ def test_a_model_that_breaks_as_nobody_has_foreseen_ends_its_process(
     following = ProcessEngine(SPEC)
     assert not following.chat([ask()])[0].error
     following.close()
-    wait_until(lambda: not is_running(pid(engine)))
+    wait_for(lambda: not is_running(pid(engine)), "its process has ended")
 
 
 def test_a_process_that_nobody_asks_ends_and_the_next_model_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +283,7 @@ def test_a_process_that_nobody_asks_ends_and_the_next_model_gets_another(monkeyp
     time.sleep(0.5)
     assert is_running(pid(engine)), "one that holds a model is not idle"
     engine.close()
-    wait_until(lambda: not Path(f"/proc/{pid(engine)}").exists())
+    wait_for(lambda: not Path(f"/proc/{pid(engine)}").exists(), "its process is gone")
     following = ProcessEngine(SPEC)
     assert pid(following) != pid(engine)
     following.close()
@@ -229,7 +329,7 @@ def test_it_ends_with_whoever_asks_even_in_the_middle() -> None:
         time.sleep(0.5)
         owner.kill()
     try:
-        wait_until(lambda: not is_running(number))
+        wait_for(lambda: not is_running(number), "its process has ended")
     finally:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)

@@ -49,7 +49,7 @@ def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
     )
     (stand,) = standings_of(row)
     assert stand.state == "unfinished"
-    worker.wait_until(lambda: standings_of(row)[0].state != "unfinished", "both versions ran the suite", within=120)
+    worker.wait_until(lambda: standings_of(row)[0].state != "unfinished", "both versions ran the suite")
     (stand,) = standings_of(row)
     assert (stand.state, stand.words) == ("passed", "all 5 that passed before pass still")
     assert stand.finding is not None

@@ -31,6 +31,7 @@ from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
 from flywheel.environments.versions import environment_versions
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.interop.test_gym import Caller
+from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
 from tests.workers.judge_server import JudgeServer, credulous, judge_server
 from workers.judging import llm_judge as asking
@@ -186,10 +187,14 @@ def test_a_canary_that_gets_a_mark_ends_all_scoring(
 
 def _told(capsys: pytest.CaptureFixture[str], word: str) -> list[str]:
     """The lines on stderr, once the word is among them."""
-    told, until = "", time.monotonic() + 10
-    while word not in told and time.monotonic() < until:
-        time.sleep(0.02)
+    told = ""
+
+    def is_there() -> bool:
+        nonlocal told
         told += capsys.readouterr().err
+        return word in told
+
+    wait_for(is_there, f"{word!r} is told", lambda: told)
     return told.splitlines()
 
 
@@ -223,6 +228,7 @@ def test_a_judge_that_cannot_be_asked_or_believed_serves_nobody(
     with pytest.raises(JudgeError, match="its canaries could not be judged: the judge did not answer"):
         serve(task_set, port=port)
     cast = build.cast
+    monkeypatch.setenv("NOT_THERE_API_KEY_HOSTS", "127.0.0.1")
     set_upstream(project=cast.project, actor=cast.admin, base_url=judge.url, api_key_env="NOT_THERE_API_KEY")
     with pytest.raises(JudgeError, match="NOT_THERE_API_KEY, which should hold the API key, is not set"):
         serve(TaskSet.objects.get(pk=task_set.pk), port=port)
@@ -253,14 +259,14 @@ def test_a_slow_judge_holds_nobody_else_up(build: Build, judge: JudgeServer, ser
 
     def slowly(data: dict[str, Any], body: dict[str, Any]) -> int:
         come.release()
-        assert go.wait(30)
+        assert go.wait(PATIENCE_S)
         return books(data, body)
 
     judge.mark = slowly
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(verified, served, f"Attempt {number}") for number in range(8)]
         for _ in waiting:
-            assert come.acquire(timeout=10), "all of them are judged at once"
+            assert come.acquire(timeout=PATIENCE_S), "all of them are judged at once"
         caller, row = Caller(served.url), row_of(served)
         assert caller.post("seed_session", row)[0] == 200
         assert caller.post("calendar_create_event", booking(row))[0] == 200
@@ -272,13 +278,12 @@ def test_a_caller_that_did_not_wait_is_not_reported(
     build: Build, judge: JudgeServer, serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served, go = serve(judged(build)), threading.Event()
-    judge.mark = lambda *_: int(go.wait(30) and False)
+    judge.mark = lambda *_: int(go.wait(PATIENCE_S) and False)
     content = json.dumps(row_of(served) | {"response": {"output": items([Message("assistant", "Hm.")])}})
     with socket.create_connection(served.server_address[:2]) as caller:  # type: ignore[arg-type]
         head = f"POST /verify HTTP/1.1\r\nContent-Length: {len(content)}\r\n\r\n"
         caller.sendall(head.encode() + content.encode())
-        while len(judge.seen) < 11:
-            time.sleep(0.01)
+        wait_for(lambda: len(judge.seen) == 11, "the judge is asked")
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
     go.set()
     assert verified(served, "Another.")[0] == 200
@@ -391,7 +396,7 @@ def test_the_command_serves_and_ends_at_once_when_asked(build: Build, judge: Jud
     process = subprocess.Popen(
         command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    timer = threading.Timer(120, process.kill)
+    timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()
     try:
         assert process.stdout
@@ -405,18 +410,17 @@ def test_the_command_serves_and_ends_at_once_when_asked(build: Build, judge: Jud
         assert caller.post("seed_session", row) == (200, {})
         said = items([Message("assistant", call_text("calendar.create_event", booking(row)))])
         assert caller.post("verify", row | {"response": {"output": said}})[1]["reward"] == 1.0
-        judge.mark = lambda *_: 60.0  # seconds to an answer
+        judge.mark = lambda *_: 2 * PATIENCE_S  # seconds to an answer
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(caller.post, "verify", row | {"response": {"output": items([Message("user", "?")])}})
-            while len(judge.seen) < 12:
-                time.sleep(0.02)
+            wait_for(lambda: len(judge.seen) == 12, "the judge is asked")
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=PATIENCE_S)
             with pytest.raises((http.client.HTTPException, ConnectionError)):
                 waiting.result()
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(PATIENCE_S)
         timer.cancel()
     assert (process.returncode, out) == (0, "stopped\n"), err
     assert err == "flywheel: the judge right: 1 judged, 0 remembered, 10 canaries; 11 requests, 1,210 tokens, $0.0012\n"

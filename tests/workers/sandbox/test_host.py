@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S, wait_for
 from workers.sandbox import host
 from workers.sandbox.host import run
 from workers.sandbox.outcome import MIB, Limits, Outcome, Status
@@ -94,7 +95,6 @@ def test_a_loop_ends_by_processor_time() -> None:
 def test_a_sleep_ends_by_wall_time() -> None:
     outcome = ran("import time\ntime.sleep(60)", limits=Limits(wall_seconds=0.3))
     assert (outcome.status, outcome.reason) == (Status.TIMEOUT, "it ran longer than 0.3 s")
-    assert outcome.seconds < 10
 
 
 def test_memory_ends() -> None:
@@ -157,10 +157,11 @@ def test_the_same_call_gives_the_same_answer() -> None:
 
 def test_calls_run_beside_each_other() -> None:
     with ThreadPoolExecutor(8) as pool:
-        began = time.monotonic()
-        outcomes = list(pool.map(lambda n: ran("import time\ntime.sleep(.5)\nreturn given[0]", n), range(8)))
-        assert time.monotonic() - began < 3.5  # one after the other would be 4
-    assert [outcome.value for outcome in outcomes] == list(range(8))
+        code = "import time\nbegun = time.monotonic()\ntime.sleep(.5)\nreturn [given[0], begun, time.monotonic()]"
+        outcomes = list(pool.map(lambda number: ran(code, number), range(8)))
+    numbers, begun, ended = zip(*(outcome.value for outcome in outcomes), strict=True)
+    assert numbers == tuple(range(8))
+    assert sorted(begun)[1] < min(ended), "the second begins before the first ends"
 
 
 def test_the_keeper_is_started_again_when_it_is_gone() -> None:
@@ -180,7 +181,7 @@ def test_a_keeper_that_dies_in_a_call_is_a_crash_not_a_score() -> None:
     thread.start()
     time.sleep(0.5)
     kept.process.kill()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert found[0].status is Status.CRASHED
     assert found[0].reason == "the process that watches the code was ended"
     assert not _living(kept.process.pid)
@@ -208,19 +209,15 @@ from workers.sandbox import host
 for _ in range(3):
     threading.Thread(target=lambda: host.run({code!r}), daemon=True).start()
 while host._kept is None: time.sleep(.01)
-time.sleep(1)
 print(host._kept.process.pid, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         keeper = int(started.stdout.readline())
-        assert len(_living(keeper)) >= 1 + 3 * 3
+        wait_for(lambda: len(_living(keeper)) >= 1 + 3 * 3, "three guests are at work")
         started.send_signal(signal.SIGKILL)
-    give_up = time.monotonic() + 10
-    while _living(keeper) and time.monotonic() < give_up:
-        time.sleep(0.05)
-    assert not _living(keeper)
+    wait_for(lambda: not _living(keeper), "nothing is left")
 
 
 def _living(keeper: int) -> set[int]:

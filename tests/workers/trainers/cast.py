@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.core.traces.tools import call_text
+from tests.waiting import PATIENCE_S, wait_for
 from workers.trainers import checkpoints
 
 TOOLS: list[dict[str, Any]] = [
@@ -152,11 +153,8 @@ class Directory:
         path = self.path / "stderr"
         return path.read_text()[-4000:] if path.exists() else ""
 
-    def until(self, found: Callable[["Directory"], bool], timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not found(self):
-            assert time.monotonic() < deadline, self.errors()
-            time.sleep(0.02)
+    def until(self, found: Callable[["Directory"], bool]) -> None:
+        wait_for(lambda: found(self), "the run comes to it", self.errors)
 
 
 class Trainer:
@@ -165,9 +163,9 @@ class Trainer:
     def __init__(self, process: Any) -> None:
         self.process = process
 
-    def wait(self, timeout_s: float = 120) -> int:
-        """Its exit code, negative when a signal ended it."""
-        self.process.join(timeout_s)
+    def wait(self) -> int:
+        """Its exit code, negative when a signal ended it. Patient for its whole work."""
+        self.process.join(5 * PATIENCE_S)
         assert self.process.exitcode is not None, "still running"
         return int(self.process.exitcode)
 
@@ -213,6 +211,19 @@ def slow(seconds: float) -> None:
 def small_files(limit: int) -> None:
     """A hook: no file may grow beyond so many bytes, as on a disk with no room left."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def hungry(gigabytes: int) -> None:
+    """A hook: a step wants twice as much memory as the process may have."""
+    os.environ["FLYWHEEL_MODEL_MEMORY"] = f"{gigabytes}G"
+    import torch
+
+    from workers.trainers import training_loop
+
+    def hungrier(self: Any, *args: Any, **kwargs: Any) -> None:
+        torch.empty(gigabytes * 2**31, dtype=torch.uint8)
+
+    training_loop.Recorder.on_step_begin = hungrier  # type: ignore[method-assign]
 
 
 def supervised_by(fifo: str) -> None:

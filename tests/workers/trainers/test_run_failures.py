@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.trainers.cast import NAMES, Directory, Make, Start, pair_row, sft_row, small_files, task
+from tests.workers.trainers.cast import NAMES, Directory, Make, Start, hungry, pair_row, sft_row, small_files, task
 from workers.trainers import run_failures
 
 
@@ -27,6 +27,13 @@ def test_a_full_disk_keeps_the_last_checkpoint(make: Make, start: Start) -> None
     assert start(run).wait() == 0, run.errors()
     assert run.events("training_start")[-1]["resumed_from"] == 2
     assert run.result["status"] == "completed"
+
+
+def test_a_run_that_wants_more_memory_than_it_may_have_names_the_setting(make: Make, start: Start) -> None:
+    run = make(held_out=False)
+    assert start(run, hook=hungry, given=4).wait() == 1
+    assert run.result["kind"] == "out_of_memory"
+    assert "more than the 4.0 GB of memory that FLYWHEEL_MODEL_MEMORY allows" in run.result["message"]
 
 
 def test_weights_that_are_no_numbers(make: Make, start: Start, base: Path, tmp_path: Path) -> None:

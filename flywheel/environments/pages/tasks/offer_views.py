@@ -30,9 +30,9 @@ def offer(request: PageRequest, trace_id: str) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
-    """Make a task of the trajectory's decision. Sent with the decision form, the decision is saved first."""
+    """Make a task of the trajectory's decision. Sent with the decision form, what that decides is saved first."""
     trajectory = _trajectory(request, trace_id)
-    if "seen" in request.POST:
+    if "seen" in request.POST and not decisions.is_settled(trajectory, request.POST.dict()):
         failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
         if failure is None:
             return refused(request, open_queue.Filters.read(request.project, request.GET.dict()), trajectory, written)

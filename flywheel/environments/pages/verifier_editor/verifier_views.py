@@ -13,6 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
@@ -85,8 +86,7 @@ def _page(
         "is_saved": draft.is_of(Draft.of(version, []).spec),
         "key": uuid.uuid4(),
     }
-    template = "environments/_verifier.html" if request.htmx else "environments/verifier.html"
-    return render(request, template, context, status=status)
+    return answer(request, "environments/verifier.html", "environments/_verifier.html", context, status)
 
 
 @require_GET

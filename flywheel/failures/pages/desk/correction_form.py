@@ -15,6 +15,8 @@ TEXT = "(answer in words)"
 """The choice among the tools that stands for no call but a text; no tool can have this name."""
 FIELD = "arg."
 """Prefix of the arguments' form fields."""
+EMPTY = "empty."
+"""Prefix of the ticks that a required text is empty on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,17 @@ class Argument:
     choices: list[str] = field(default_factory=list)
     help: str = ""
     error: str = ""
+    is_emptied: bool = False
+    """Whether it is there, as a text of no letters."""
 
     @property
     def id(self) -> str:
         return f"{FIELD}{self.name}"
+
+    @property
+    def empty_id(self) -> str:
+        """The tick's, where the field has one: a text that is required and not written."""
+        return f"{EMPTY}{self.name}" if self.is_required and self.kind == "text" and not self.value else ""
 
 
 @dataclass(slots=True)
@@ -95,7 +104,8 @@ class Correction:
         hint = schema.get("description", "")
         if kind == "choice" and value and value not in choices:
             choices = [value, *choices]  # what the agent wrote stays visible, with its error
-        return Argument(name, kind, value, is_required, choices, hint if isinstance(hint, str) else "", error)
+        hint = hint if isinstance(hint, str) else ""
+        return Argument(name, kind, value, is_required, choices, hint, error, is_emptied=given == "")
 
 
 def of_action(tools: list[dict[str, Any]], action: Mapping[str, Any] | None) -> Correction:
@@ -146,7 +156,7 @@ def _read_json(made: Correction, written: str) -> None:
 
 
 def _read_fields(made: Correction, data: Mapping[str, str]) -> None:
-    """A field left empty is an argument left out, unless the schema requires it and takes text."""
+    """A field left empty is an argument left out, unless it is a required text that is ticked as empty on purpose."""
     schemas = tooling.properties(made.definition or {})
     is_new_tool = data.get("was_tool", made.tool) != made.tool
     for key, text in data.items():
@@ -154,7 +164,8 @@ def _read_fields(made: Correction, data: Mapping[str, str]) -> None:
         if name == key or (is_new_tool and name not in schemas):
             continue
         kind = _kind(schemas.get(name, {}), None)[0]
-        if text == "" and not (name in _required(made.definition) and kind == "text"):
+        may_be_empty = kind == "text" and name in _required(made.definition)
+        if text == "" and not (may_be_empty and data.get(f"{EMPTY}{name}")):
             continue
         made.arguments[name] = text if kind in ("text", "choice") else _value(text)
 

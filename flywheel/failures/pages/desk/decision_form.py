@@ -75,6 +75,13 @@ def seen_of(data: Mapping[str, str]) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
+def is_settled(trajectory: Trajectory, data: Mapping[str, str]) -> bool:
+    """Whether a pass stands that the sender saw, and the form says nothing else."""
+    current = current_of(trajectory)
+    is_pass = current is not None and not current.is_failure and current.pk == seen_of(data)
+    return is_pass and not (data.get("bucket") or data.get("correct"))
+
+
 def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | Review | None, Written]:
     """Decide as the form says, on the item of a queue where it names one.
 

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.labels.decisions import Superseded, describe, tools_of, undo
 from flywheel.failures.models import Queue
@@ -103,17 +104,19 @@ def panel(request: PageRequest, trace_id: str) -> HttpResponse:
 
 def _page(request: PageRequest, filters: queue.Filters, item: Trajectory | None) -> HttpResponse:
     shown = _desk(request, filters, item)
-    return render(request, "failures/_desk.html", shown) if request.htmx else _whole(request, shown)
+    if not wants_fragment(request):
+        shown |= _choices(request, shown)
+    return answer(request, "failures/queue.html", "failures/_desk.html", shown)
 
 
-def _whole(request: PageRequest, shown: dict[str, Any], status: int = 200) -> HttpResponse:
-    choices = {
+def _choices(request: PageRequest, shown: dict[str, Any]) -> dict[str, Any]:
+    """What the filters above the panes offer."""
+    return {
         "orders": queue.ORDERS,
         "proposed": offered(request.project, shown["filters"].bucket),
         "detectors": DETECTORS,
         "versions": queue.versions(request.project),
     }
-    return render(request, "failures/queue.html", {**shown, **choices}, status=status)
 
 
 def _go(request: PageRequest, filters: queue.Filters, item: Trajectory | None, notice: str = "") -> HttpResponse:
@@ -135,7 +138,9 @@ def refused(
     if entry is not None:
         return queue_item_views.refused(request, entry, written)
     shown = _desk(request, filters, trajectory, written)
-    return panes.pane_again(request, shown) if request.htmx else _whole(request, shown, status=422)
+    if request.htmx:
+        return panes.pane_again(request, shown)
+    return render(request, "failures/queue.html", shown | _choices(request, shown), status=422)
 
 
 def _desk(

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
+from flywheel.edge.htmx import answer
 from flywheel.failures.buckets.bucket_definitions import name_of
 from flywheel.failures.labels.decisions import BadLabel, Superseded
 from flywheel.failures.models import Queue, QueueItem, Review
@@ -184,8 +185,7 @@ def _go(request: PageRequest, queue: Queue, item: QueueItem | None, notice: str 
 
 
 def _page(request: PageRequest, queue: Queue, item: QueueItem | None) -> HttpResponse:
-    template = "failures/_queue_desk.html" if request.htmx else "failures/queue_desk.html"
-    return render(request, template, _desk(request, queue, item))
+    return answer(request, "failures/queue_desk.html", "failures/_queue_desk.html", _desk(request, queue, item))
 
 
 def _desk(

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats.files import file_values, table_rows
+from flywheel.trajectories.formats.files.file_values import Bounds
 from flywheel.trajectories.formats.files.table_rows import Mapped
 from flywheel.trajectories.formats.harnesses import atif, inspect_log, nemo_gym_rollouts, verifiers_rollouts
 from flywheel.trajectories.formats.observability import langfuse_export, otlp_documents, phoenix, tensorzero
@@ -192,11 +193,14 @@ def check(format: str) -> None:
         raise FormatError(f"format: {format!r} is not one of auto, {', '.join(FORMATS)}, {TABLE}")
 
 
-def parse_file(source: BinaryIO, format: str = "auto", mapping: Any = None) -> Iterator[Parsed]:
+def parse_file(
+    source: BinaryIO, format: str = "auto", mapping: Any = None, bounds: Bounds | None = None
+) -> Iterator[Parsed]:
     """Read a seekable file of any kind. Raises FormatError at once for a format or a mapping that cannot be, and for a
-    file that cannot be read at all; `auto` looks at each value. `mapping` is for tables."""
+    file that cannot be read at all, and TooMuch in the middle too; `auto` looks at each value. `mapping` is for
+    tables."""
     check(format)
-    content = file_values.read(source)
+    content = file_values.read(source, bounds)
     if not content.is_table:
         if mapping or format == TABLE:
             raise FormatError(f"mapping: the file is no table but {content.kind}")
@@ -218,7 +222,7 @@ def chosen(mapping: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -
     found = table_rows.guess(columns, rows)
     if not found.is_usable:
         raise FormatError(
-            f"none of the columns {', '.join(columns)} is known to hold messages, an input or an output; "
+            f"none of the columns {', '.join(columns)[:1000]} is known to hold messages, an input or an output; "
             'give a mapping, such as {"input": "…", "output": "…"}'
         )
     return found

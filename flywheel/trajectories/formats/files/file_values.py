@@ -2,8 +2,8 @@
 `.eval` archives, Parquet and CSV, each also compressed with gzip.
 
 `read` looks at the first bytes, never at the name, and never holds more than one value. A value is at most `VALUE_MAX`
-bytes, what a compressed file unpacks to at most `UNPACKED_MAX`. Nothing in an archive is ever written to disk, so the
-names in it are only names.
+bytes, what a file unpacks to at most `UNPACKED_MAX`, and whoever reads for somebody who waits sets closer `Bounds`.
+Nothing in an archive is ever written to disk, so the names in it are only names.
 """
 
 import csv
@@ -13,10 +13,12 @@ import io
 import json
 import re
 import struct
+import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Protocol
 
 from flywheel.trajectories.formats.values.hostile_json import FormatError, load, quote
@@ -30,6 +32,10 @@ ROWS_AT_ONCE = 64
 MEMBERS_MAX = 200_000
 """Files in an archive."""
 CELL_MAX = VALUE_MAX
+COLUMNS_MAX = 2_000
+"""Of a table; in Parquet each field of a struct is one."""
+NAMES_MAX = 1024 * 1024
+"""Characters of the line that names a table's columns."""
 
 _NEEDS_FILES = "needs pyarrow; install it with `pip install flywheel[files]`"
 _ZSTD = 93
@@ -66,14 +72,51 @@ class Source(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
-def read(source: BinaryIO) -> Content:
-    """What the file holds. Raises FormatError for one that cannot be read at all."""
+class TooMuch(FormatError):
+    """The file is larger than may be read; what came before is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What reading one file may cost. Time counts from when this was made, and includes what the caller does."""
+
+    values: int = 10_000_000
+    """Lines, rows, samples or items."""
+    seconds: float | None = None
+    begun: float = field(default_factory=time.monotonic)
+
+    def check_time(self) -> None:
+        if self.seconds is not None and time.monotonic() - self.begun > self.seconds:
+            raise TooMuch(f"the file takes longer than {self.seconds:g} s to read")
+
+    def check_count(self, count: int, what: str = "more than that") -> None:
+        if count > self.values:
+            raise TooMuch(f"the file holds {what}; at most {self.values:,} lines, rows or samples are read")
+
+
+def read(source: BinaryIO, bounds: Bounds | None = None) -> Content:
+    """What the file holds. Raises FormatError for one that cannot be read at all, and TooMuch in the middle too."""
+    bounds = bounds or Bounds()
+    content = _content(source, bounds)
+    return replace(content, items=_within(content.items, bounds))
+
+
+def _within(items: Iterator[Item], bounds: Bounds) -> Iterator[Item]:
+    for number, item in enumerate(items, 1):
+        bounds.check_count(number)
+        bounds.check_time()
+        yield item
+
+
+def _content(source: BinaryIO, bounds: Bounds) -> Content:
     source = _unzipped(source)
     head = _peek(source, 64 * 1024)
     if head[:4] == b"PK\x03\x04":
         return Content("Inspect archive", _archive(source))
     if head[:4] == b"PAR1":
-        return _parquet(source)
+        return _parquet(source, bounds)
+    # Empty lines are no items, so these look at the time where they read.
+    source = _Borrowed(source, bounds)  # type: ignore[assignment]
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"[":
         return Content("JSON", _values(source))
@@ -249,14 +292,14 @@ class _Bounded(io.RawIOBase):
         except (OSError, EOFError, zlib.error) as error:
             raise FormatError(f"gzip: {error}") from None
         if self.inner.tell() > UNPACKED_MAX:
-            raise FormatError(f"gzip: unpacks to more than {UNPACKED_MAX // 1024**3} GiB")
+            raise TooMuch(f"gzip: unpacks to more than {UNPACKED_MAX // 1024**3} GiB")
         return found
 
 
 def _unzipped(source: BinaryIO) -> BinaryIO:
     if _peek(source, 2) != b"\x1f\x8b":
         return source
-    return _Bounded(gzip.GzipFile(fileobj=source))  # type: ignore[return-value]
+    return _Bounded(gzip.GzipFile(fileobj=source, mode="rb"))  # type: ignore[return-value]
 
 
 def _peek(source: BinaryIO, size: int) -> bytes:
@@ -345,10 +388,11 @@ def _zstd(source: BinaryIO, entry: zipfile.ZipInfo) -> Any:
 
 
 class _Borrowed(io.RawIOBase):
-    """The caller's file for a reader that closes what it was given."""
+    """The caller's file for a reader that closes what it was given, and only for as long as the bounds allow."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO, bounds: Bounds) -> None:
         self.source = source
+        self.bounds = bounds
 
     def readable(self) -> bool:
         return True
@@ -363,43 +407,75 @@ class _Borrowed(io.RawIOBase):
         return self.source.seek(place, whence)
 
     def readinto(self, target: Any) -> int:
+        self.bounds.check_time()
         found = self.source.read(len(target))
         target[: len(found)] = found
         return len(found)
 
 
+class _RowTooLong(FormatError):
+    """Nobody knows where the next one begins."""
+
+
+class _Lines:
+    """The lines of a CSV file for its reader, which would hold one of any length, or a row of any number of them."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self.text = text
+        self.most = NAMES_MAX
+        self.size = 0
+        """Characters of the row that is being read."""
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.text.readline(self.most - self.size + 1):
+            self.size += len(line)
+            if self.size > self.most:
+                raise _RowTooLong(f"CSV: the row is longer than {self.most // 1024**2} MiB")
+            yield line
+
+
 def _csv(source: BinaryIO) -> Content:
-    text = io.TextIOWrapper(io.BufferedReader(_Borrowed(source)), encoding="utf-8-sig", newline="")
+    text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8-sig", newline="")  # type: ignore[type-var]
     try:
         head = text.read(64 * 1024)
     except UnicodeDecodeError as error:
         raise FormatError(f"CSV: not UTF-8: byte 0x{error.object[error.start]:02x}") from None
     text.seek(0)
-    try:
-        dialect: Any = csv.Sniffer().sniff(head.partition("\n")[0], delimiters=",;\t")
-        dialect.doublequote = True
-    except csv.Error:
-        dialect = csv.excel
     csv.field_size_limit(CELL_MAX)
-    rows = csv.reader(text, delimiter=dialect.delimiter)
+    lines = _Lines(text)
+    rows = csv.reader(lines, delimiter=_delimiter(head.partition("\n")[0]))
     try:
         columns = next(rows)
     except (StopIteration, UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"CSV: {error}") from None
-    twice = sorted({name for name in columns if columns.count(name) > 1})
+    _check_columns("CSV", len(columns))
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
     if twice or not any(columns):
         raise FormatError(
             f"CSV: the first line names columns; {quote(twice)} stands there twice"
             if twice
             else "CSV: the first line names no columns"
         )
-    return Content("CSV", _csv_rows(rows, columns), tuple(columns))
+    return Content("CSV", _csv_rows(rows, columns, lines), tuple(columns))
 
 
-def _csv_rows(rows: Iterator[list[str]], columns: list[str]) -> Iterator[Item]:
+def _delimiter(line: str) -> str:
+    """The likeliest mark between the names of columns. csv.Sniffer's time grows with the square of the line."""
+    bare = re.sub(r'"[^"]*"?', "", line)
+    return max(",;\t", key=bare.count)
+
+
+def _check_columns(kind: str, count: int) -> None:
+    if count > COLUMNS_MAX:
+        raise TooMuch(f"{kind}: {count:,} columns; at most {COLUMNS_MAX:,} are read")
+
+
+def _csv_rows(rows: Iterator[list[str]], columns: list[str], lines: _Lines) -> Iterator[Item]:
     number = 1
+    lines.most = VALUE_MAX
     while True:
         number += 1
+        lines.size = 0
         try:
             row = next(rows)
         except StopIteration:
@@ -407,6 +483,9 @@ def _csv_rows(rows: Iterator[list[str]], columns: list[str]) -> Iterator[Item]:
         except csv.Error as error:
             yield Item(f"row {number}", error=f"CSV: {error}")
             continue
+        except _RowTooLong as error:
+            yield Item(f"row {number}", error=f"{error}; nothing after it was read")
+            return
         except UnicodeDecodeError as error:
             yield Item(
                 f"row {number}", error=f"not UTF-8: byte 0x{error.object[error.start]:02x}; nothing after it was read"
@@ -420,7 +499,7 @@ def _csv_rows(rows: Iterator[list[str]], columns: list[str]) -> Iterator[Item]:
         yield Item(f"row {number}", dict(zip(columns, row, strict=True)))
 
 
-def _parquet(source: BinaryIO) -> Content:
+def _parquet(source: BinaryIO, bounds: Bounds) -> Content:
     parquet = _arrow("pyarrow.parquet", "Parquet")
     try:
         file = parquet.ParquetFile(source)
@@ -429,18 +508,40 @@ def _parquet(source: BinaryIO) -> Content:
         raise FormatError(f"Parquet: {str(error)[:200]}") from None
     if not columns:
         raise FormatError("Parquet: no columns")
-    return Content("Parquet", _parquet_rows(file), columns)
+    _check_columns("Parquet", file.metadata.num_columns)
+    bounds.check_count(file.metadata.num_rows, f"{file.metadata.num_rows:,} rows")
+    return Content("Parquet", _parquet_rows(file, bounds), columns)
 
 
-def _parquet_rows(file: Any) -> Iterator[Item]:
-    number = 0
+def _parquet_rows(file: Any, bounds: Bounds) -> Iterator[Item]:
+    """A few kilobytes may unpack to any number of rows, so what counts is what they unpack to."""
+    number = unpacked = 0
     try:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-            for row in batch.to_pylist():
+            bounds.check_time()
+            unpacked += batch.nbytes
+            if unpacked > UNPACKED_MAX:
+                raise TooMuch(f"Parquet: unpacks to more than {UNPACKED_MAX // 1024**3} GiB")
+            for row in _rows_of(batch):
                 number += 1
+                if row is None:
+                    yield Item(f"row {number}", error=f"longer than {VALUE_MAX // 1024**2} MiB")
+                    continue
                 yield Item(f"row {number}", {str(key): _plain(item) for key, item in row.items()})
+    except TooMuch:
+        raise
     except Exception as error:
         yield Item(f"row {number + 1}", error=f"Parquet: {str(error)[:200]}; nothing after it was read")
+
+
+def _rows_of(batch: Any) -> Iterator[dict[str, Any] | None]:
+    """None for a row that is too large to be taken out."""
+    if batch.nbytes <= VALUE_MAX:
+        yield from batch.to_pylist()
+        return
+    for place in range(batch.num_rows):
+        row = batch.slice(place, 1)
+        yield row.to_pylist()[0] if row.nbytes <= VALUE_MAX else None
 
 
 def _plain(value: Any) -> Any:

@@ -24,9 +24,10 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import KeyRefused, KeyRequest, admit
 from flywheel.accounts.models import Project, Scope
-from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, VLLM_KEY, host_of, key_of, prices_of
+from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, host_of, key_of, prices_of
 from flywheel.agents.models import Agent, Version
 from flywheel.core.network import key_hosts
+from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.system import env
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Route:
         return host_of(self.base_url)
 
     def key(self) -> str:
-        """The key for the server. Raises NoRoute when its variable is not set here, or bound to other hosts."""
+        """The key for the server. Raises NoRoute when its variable is not set here, or not bound to its host."""
         if not self.api_key_env:
             return ""
         if problem := key_hosts.refusal(self.api_key_env, self.base_url):

@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 from django.contrib import messages
@@ -19,11 +20,22 @@ from flywheel.core.traces import Trace
 from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_formats import FORMATS, TABLE
+from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
 from flywheel.trajectories.formats.files.table_rows import FIELDS, Mapped
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.import_export import import_jobs, uploads
-from flywheel.trajectories.import_export.trajectory_import import MAX_BYTES, Report, TooLarge, import_file, label_of
+from flywheel.trajectories.import_export.trajectory_import import (
+    MAX_BYTES,
+    SECONDS_WAITED_FOR,
+    Report,
+    TooLarge,
+    bounds_of_waiting,
+    door,
+    import_file,
+    label_of,
+)
 from flywheel.trajectories.import_export.uploads import Upload
+from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Import
 from flywheel.trajectories.pages.imports.import_form import ImportForm
 
@@ -75,7 +87,7 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
     if size > MAX_BYTES:
         raise TooLarge(MAX_BYTES)
     source: Any = file.file
-    content = file_values.read(source)
+    content = file_values.read(source, Bounds(seconds=SECONDS_WAITED_FOR))
     if content.is_table:
         rows = [item.value for item in islice(content.items, ROWS_SHOWN) if not item.error]
         is_known = format == "auto" and rows and _detected(rows[0])
@@ -84,11 +96,19 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
             return redirect("trajectories:map", request.project.slug, upload.token)
     if not import_jobs.is_small(source, size):
         next(content.items, None)  # a file that cannot be read at all says so here
-        upload = uploads.keep(request.project, request.user, file.name or "file", source)
-        return _left_to_a_worker(request, upload, _key(request.POST) or uuid.uuid4(), format=format)
+    elif report := _imported(request, source, format=format):
+        return _told(request, file.name or "", report)
+    upload = uploads.keep(request.project, request.user, file.name or "file", source)
+    return _left_to_a_worker(request, upload, _key(request.POST) or uuid.uuid4(), format=format)
+
+
+def _imported(request: PageRequest, source: BinaryIO, **more: Any) -> Report | None:
+    """None when it takes longer than a person should wait: a few kilobytes may unpack to any number of rows. A worker
+    then begins again, and what is in is not stored twice."""
     source.seek(0)
-    report = import_file(request.project, source, format=format)
-    return _told(request, file.name or "", report)
+    with suppress(TooMuch, Busy), door.admit():
+        return import_file(request.project, source, bounds=bounds_of_waiting(), **more)
+    return None
 
 
 def _left_to_a_worker(request: PageRequest, upload: Upload, key: uuid.UUID, **more: Any) -> HttpResponse:
@@ -157,10 +177,11 @@ def map_page(request: PageRequest, token: str) -> HttpResponse:
         if not preview.problem:
             try:
                 with upload.open() as file:
-                    if not import_jobs.is_small(file, upload.size):
-                        chosen = {"format": TABLE, "mapping": preview.mapping.to_json()}
-                        return _left_to_a_worker(request, upload, uuid.UUID(upload.token), **chosen)
-                    report = import_file(request.project, file, format=TABLE, mapping=preview.mapping)
+                    is_small = import_jobs.is_small(file, upload.size)
+                    report = _imported(request, file, format=TABLE, mapping=preview.mapping) if is_small else None
+                if report is None:
+                    chosen = {"format": TABLE, "mapping": preview.mapping.to_json()}
+                    return _left_to_a_worker(request, upload, uuid.UUID(upload.token), **chosen)
                 answer = _told(request, upload.name, report)
                 upload.discard()
                 return answer
@@ -225,7 +246,7 @@ class Previewed:
 def _preview(upload: Upload, given: QueryDict) -> Preview:
     with upload.open() as file:
         try:
-            content = file_values.read(file)
+            content = file_values.read(file, Bounds(seconds=SECONDS_WAITED_FOR))
             items = list(islice(content.items, ROWS_TRIED))
         except FormatError as error:
             return Preview(Mapped(), problem=str(error))

@@ -60,9 +60,25 @@ def test_what_the_fields_say_becomes_the_action_with_the_schemas_types() -> None
     assert made.action == {"tool": "book", "arguments": arguments}
 
 
-def test_an_empty_field_is_an_argument_left_out_unless_it_is_required_text() -> None:
-    made = read(TOOLS, {**FILLED, "arg.minutes": "", "arg.online": "", "arg.guests": "", "arg.who": ""})
-    assert made.action == {"tool": "book", "arguments": {"who": "", "day": "friday"}}
+def test_an_empty_field_is_an_argument_left_out() -> None:
+    made = read(TOOLS, {**FILLED, "arg.minutes": "", "arg.online": "", "arg.guests": ""})
+    assert made.action == {"tool": "book", "arguments": {"who": "Bako", "day": "friday"}}
+    assert made.problems == []
+
+
+def test_a_required_text_that_is_left_empty_is_missing() -> None:
+    made = read(TOOLS, {**FILLED, "arg.who": ""})
+    assert made.problems == ["arguments: 'who' is a required property"]
+    assert "who" not in made.arguments
+
+
+def test_a_text_is_empty_where_somebody_says_so() -> None:
+    made = read(TOOLS, {**FILLED, "arg.who": "", "empty.who": "1"})
+    assert (made.problems, made.arguments["who"]) == ([], "")
+    again = of_action(TOOLS, made.action)
+    assert [field.name for field in again.fields if field.is_emptied] == ["who"]
+    assert read(TOOLS, {**FILLED, "empty.who": "1"}).arguments["who"] == "Bako"
+    assert "minutes" not in read(TOOLS, {**FILLED, "arg.minutes": "", "empty.minutes": "1"}).arguments
 
 
 def test_a_switch_to_json_and_back_keeps_everything() -> None:

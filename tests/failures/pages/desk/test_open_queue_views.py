@@ -199,6 +199,18 @@ def test_the_preview_checks_while_one_types(cast: Cast, sign_in: SignIn, row: Tr
     assert not Failure.objects.exists()
 
 
+def test_a_required_text_that_is_left_empty_does_not_fit(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
+    sent = {"tool": "email.send", "was": "form", "editor": "form", "arg.to": "Bako", "arg.subject": ""}
+    client = sign_in(cast.reviewer)
+    page = client.post(url("correction", row), sent, headers=HTMX).content.decode()
+    assert "fits the schema" not in page
+    assert "&#x27;subject&#x27; is a required property" in page
+    assert 'name="empty.subject" value="1"> Empty text on purpose' in page
+    page = client.post(url("correction", row), {**sent, "empty.subject": "1"}, headers=HTMX).content.decode()
+    assert "fits the schema" in page
+    assert 'name="empty.subject" value="1" checked' in page
+
+
 def test_what_an_agent_wrote_stays_text(cast: Cast, sign_in: SignIn, build: Build) -> None:
     hostile = "<script>alert(1)</script>\u202e"
     row = build.trajectory(prompt=hostile, answer=f'{{"tool": "{hostile}", "arguments": {{}}}}')

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import time
 import zipfile
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from flywheel.trajectories.formats.files import file_values
 from flywheel.trajectories.formats.files.file_formats import Parsed, parse_file
+from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
 from flywheel.trajectories.formats.files.table_rows import guess, read_mapping
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 
@@ -107,6 +109,20 @@ def test_a_gzip_bomb_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(file_values, "UNPACKED_MAX", 10_000_000)
     with pytest.raises(FormatError, match="unpacks to more than"):
         load(gzip.compress(b"\n" * 50_000_000))
+
+
+@pytest.mark.parametrize("content", [b"\n".join(json.dumps(row).encode() for row in ROWS), json.dumps(ROWS).encode()])
+def test_no_more_values_are_read_than_the_bounds_say(content: bytes) -> None:
+    found = parse_file(io.BytesIO(content), bounds=Bounds(values=2))
+    assert asked([next(found), next(found)]) == ["one", "two {[\"'"]
+    with pytest.raises(TooMuch, match="more than that; at most 2 lines, rows or samples"):
+        next(found)
+
+
+@pytest.mark.parametrize("content", [json.dumps(ROWS).encode(), b"\n" * 100, b"question\tanswer\n" + b"\n" * 100])
+def test_reading_ends_with_its_time_even_where_nothing_stands(content: bytes) -> None:
+    with pytest.raises(TooMuch, match=r"longer than 0\.5 s"):
+        list(parse_file(io.BytesIO(content), bounds=Bounds(seconds=0.5, begun=time.monotonic() - 1)))
 
 
 # Archives
@@ -239,6 +255,67 @@ def test_rows_of_another_width_and_cells_of_a_wrong_kind_are_left_out() -> None:
         "3 cells, 2 columns",
         "input: empty, at least one message is wanted",
     ]
+
+
+def test_a_table_has_so_many_columns_at_most() -> None:
+    names = ["question", *(f"c{number}" for number in range(file_values.COLUMNS_MAX))]
+    told = "2,001 columns; at most 2,000"
+    with pytest.raises(FormatError, match=f"CSV: {told}"):
+        load(",".join(names).encode() + b"\n")
+    target = io.BytesIO()
+    parquet.write_table(pyarrow.table({name: ["x"] for name in names}), target)
+    with pytest.raises(FormatError, match=f"Parquet: {told}"):
+        load(target.getvalue())
+
+
+def test_the_line_that_names_columns_is_not_read_to_its_end() -> None:
+    source = io.BytesIO(b"question," + b"x" * (file_values.NAMES_MAX * 4) + b"\n1,2\n")
+    with pytest.raises(FormatError, match="CSV: the row is longer than 1 MiB"):
+        parse_file(source)
+    assert source.tell() < file_values.NAMES_MAX * 2
+
+
+def test_a_csv_row_is_no_longer_than_the_limit_over_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_values, "VALUE_MAX", 1024**2)
+    found = load(b'question,answer\nHi,ok\n"' + b"x\n" * 1024**2 + b'",ok\nHo,ok\n')
+    assert asked(found) == ["Hi"]
+    assert found[-1].error == "CSV: the row is longer than 1 MiB; nothing after it was read"
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"), [("a,b;c,d", ","), ("a;b", ";"), ("a\tb,c\td", "\t"), ('"a,b,c";d', ";"), ('"a;b', ",")]
+)
+def test_what_parts_the_names_of_columns(line: str, mark: str) -> None:
+    assert file_values._delimiter(line) == mark
+
+
+def test_a_parquet_file_says_how_many_rows_it_has_before_any_is_read() -> None:
+    with pytest.raises(TooMuch, match="the file holds 300,000 rows; at most 50,000"):
+        parse_file(io.BytesIO(bomb(300_000)), bounds=Bounds(values=50_000))
+
+
+def test_what_parquet_unpacks_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_values, "UNPACKED_MAX", 1_000_000)
+    content = bomb(1_000, "x" * 10_000)
+    assert len(content) < 5_000
+    read = file_values.read(io.BytesIO(content)).items
+    with pytest.raises(TooMuch, match="Parquet: unpacks to more than"):
+        list(read)
+
+
+def test_a_parquet_row_too_large_does_not_cost_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_values, "VALUE_MAX", 1024**2)
+    target = io.BytesIO()
+    parquet.write_table(pyarrow.table({"question": ["Hi", "x" * 2 * 1024**2, "Ho"]}), target)
+    found = load(target.getvalue())
+    assert (asked(found), found[1].error) == (["Hi", "Ho"], "longer than 1 MiB")
+
+
+def bomb(rows: int, text: str = "Hi") -> bytes:
+    """A few kilobytes of Parquet that are many equal rows."""
+    target = io.BytesIO()
+    parquet.write_table(pyarrow.table({"question": pyarrow.repeat(text, rows)}), target)
+    return target.getvalue()
 
 
 def test_a_name_that_fits_and_values_that_do_not_is_no_guess() -> None:

@@ -47,6 +47,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> 
 def gate(cast: Cast, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Headers:
     """Headers of a key for a project whose upstream is the fake one."""
     monkeypatch.setenv("TEST_API_KEY", "sk-upstream")
+    monkeypatch.setenv("TEST_API_KEY_HOSTS", "127.0.0.1")
     set_upstream(project=cast.project, actor=cast.admin, base_url=upstream.url, api_key_env="TEST_API_KEY")
     _, text = ApiKey.make(cast.project, "gateway", ["gateway"], cast.admin)
     return {"authorization": f"Bearer {text}"}

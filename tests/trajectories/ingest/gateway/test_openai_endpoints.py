@@ -22,6 +22,7 @@ from flywheel.trajectories.store import stored_traces
 from tests.conftest import Cast
 from tests.trajectories.ingest.gateway.calls import ASK, URL, Headers, ask, begin, leave, only_step, refusal
 from tests.trajectories.ingest.upstream import Answer, Upstream, completion, delta, hello, sse
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("recorded")]
 
@@ -277,7 +278,7 @@ def test_a_caller_who_goes_away_ends_the_call_upstream(client: Client, gate: Hea
     answer = begin(client, gate, stream=True)
     next(iter(answer.streaming_content))
     leave(answer)
-    assert upstream.hung_up.wait(10)
+    assert upstream.hung_up.wait(PATIENCE_S)
     step = only_step()
     assert "the caller went away" in step.error
     assert step.output[0].content.startswith("He")

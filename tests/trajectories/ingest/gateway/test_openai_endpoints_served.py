@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ from flywheel.trajectories.models import Batch, Step, Trajectory
 from flywheel.trajectories.store import stored_traces
 from tests.conftest import Cast
 from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, delta, hello, serve, sse
+from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[4]
-PATIENCE_S = 30.0
 
 
 class Served:
@@ -47,6 +47,7 @@ class Served:
             "FLYWHEEL_WEB_PROCESSES": "1",
             "DATABASE_URL": database_url(),
             "TEST_API_KEY": "sk-upstream",
+            "TEST_API_KEY_HOSTS": "127.0.0.1",
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -64,11 +65,11 @@ class Served:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        until(self.answers, lambda: self.log.read_text())
+        wait_for(self.answers, "it answers", self.log.read_text)
 
     def answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/healthz", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=PATIENCE_S):
                 return True
         except OSError:
             return False
@@ -78,13 +79,6 @@ class Served:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for child in children:
             os.kill(int(child), signal.SIGKILL)
-
-
-def until(condition: Callable[[], Any], told: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ def served(broker_installed: None) -> Iterator[Served]:
     yield made
     os.killpg(made.process.pid, signal.SIGTERM)
     try:
-        made.process.wait(15)
+        made.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(made.process.pid, signal.SIGKILL)
         made.process.wait()
@@ -108,8 +102,9 @@ def served(broker_installed: None) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served, upstream: Upstream, cast: Cast) -> Iterator[openai.OpenAI]:
+def client(served: Served, upstream: Upstream, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Iterator[openai.OpenAI]:
     """The two lines that change for somebody who has a program already: the address, and the key."""
+    monkeypatch.setenv("TEST_API_KEY_HOSTS", "127.0.0.1")
     set_upstream(project=cast.project, actor=cast.admin, base_url=upstream.url, api_key_env="TEST_API_KEY")
     _, key = ApiKey.make(cast.project, "gateway", ["gateway"], cast.admin)
     with openai.OpenAI(base_url=f"{served.url}/gateway/v1", api_key=key, max_retries=0) as made:
@@ -121,7 +116,7 @@ def ask(client: openai.OpenAI, text: str = "Hi", **more: Any) -> Any:
 
 
 def recorded(count: int) -> None:
-    until(lambda: Step.objects.count() >= count, lambda: f"{Step.objects.count()} of {count} are recorded")
+    wait_for(lambda: Step.objects.count() >= count, f"{count} are recorded", Step.objects.count)
 
 
 def test_the_client_that_people_have_passes_through(client: openai.OpenAI, upstream: Upstream, served: Served) -> None:
@@ -218,7 +213,7 @@ def test_what_a_caller_was_answered_outlives_a_kill(
     for pause_s in (0.4, 0.9, 0.7):
         time.sleep(pause_s)
         served.kill()
-        until(served.answers, lambda: served.log.read_text())
+        wait_for(served.answers, "it answers", served.log.read_text)
     stop.set()
     for thread in threads:
         thread.join()

@@ -4,7 +4,6 @@ Further interpreters with the libraries of single frameworks are tried when `FLY
 separated by colons, and `FLYWHEEL_SNIPPET_MODULES` names folders that hold a `node_modules`.
 """
 
-import contextlib
 import functools
 import json
 import os
@@ -12,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +27,7 @@ from flywheel.trajectories.ingest.onboarding.snippets import KEY, ORIGIN, PROJEC
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Cast
 from tests.trajectories.ingest.upstream import Answer, Upstream, completion, serve
+from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -105,14 +104,19 @@ def served(transactional_db: None) -> Iterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(300):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz"):
-                break
-            time.sleep(0.1)
+        wait_for(lambda: answers(f"{url}/healthz"), "the web server answers")
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S):
+            return True
+    except OSError:
+        return False
 
 
 @functools.cache
@@ -176,7 +180,7 @@ def run(snippet: Snippet, url: str, project: Project, model: Upstream, *command:
     path = at / (snippet.file or "runs.sh")
     path.write_text(snippet.filled(url, key, project.slug).text)
     done = subprocess.run(
-        [*command, str(path)], cwd=at, env=surroundings(model), capture_output=True, text=True, timeout=120
+        [*command, str(path)], cwd=at, env=surroundings(model), capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
