@@ -1,7 +1,8 @@
 """Feedback by API and by file: what a person, a model or code thinks of a trajectory, or of one of its steps.
 
-It may be given before the trajectory arrives (`beside.py`). A newer word of the same giver about the same thing holds,
-and the older ones are kept. The key `outcome` says how the trajectory ended, `intervention` that a person stepped in.
+It may be given before the trajectory arrives (`attachments.py`). A newer word of the same giver about the same thing
+holds, and the older ones are kept. The key `outcome` says how the trajectory ended, `intervention` that a person
+stepped in.
 """
 
 import math

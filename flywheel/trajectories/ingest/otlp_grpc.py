@@ -29,7 +29,7 @@ from flywheel.trajectories.store.batch_ledger import Sent
 log = logging.getLogger(__name__)
 
 THREADS = 8
-"""Each has a database connection of its own; how many work at once is for `pressure.door` to say. A message is read
+"""Each has a database connection of its own; how many work at once is for `admission.door` to say. A message is read
 only when a thread takes its call, so that those which wait cost little. gRPC's own limit of calls would answer them
 with RESOURCE_EXHAUSTED, upon which clients drop what they have."""
 STREAMS = 32

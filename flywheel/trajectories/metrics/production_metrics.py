@@ -1,9 +1,9 @@
 """What production did in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
 
 Under a filter it is read from the trajectories' own columns in one statement, which passes once over those of the
-period; without one, finished days have been added up beforehand (`daily.py`). Either way a label, a late span or a
-deletion shows at once. Steps are never read. A trajectory counts under each tool that was called in it, so what is said
-by tool adds up to more than the whole.
+period; without one, finished days have been added up beforehand (`daily_metrics.py`). Either way a label, a late span
+or a deletion shows at once. Steps are never read. A trajectory counts under each tool that was called in it, so what is
+said by tool adds up to more than the whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

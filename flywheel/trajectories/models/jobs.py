@@ -9,7 +9,7 @@ from flywheel.edge.jobs import Job, JobEvent
 
 
 class Import(Job):
-    """A file too large to wait for, on its way in (`importing.py`). Its `done` of `total` are bytes."""
+    """A file too large to wait for, on its way in (`trajectory_import.py`). Its `done` of `total` are bytes."""
 
     name = models.CharField(max_length=300)
     """As the person's machine calls the file; only ever shown."""
@@ -40,7 +40,7 @@ class ImportEvent(JobEvent):
 
 
 class Reread(Job):
-    """A reading of every stored span by today's dialects, for its columns (`reread.py`)."""
+    """A reading of every stored span by today's dialects, for its columns (`rereads.py`)."""
 
     at = models.PositiveBigIntegerField(default=0)
     """Key of the last trajectory that was read; a takeover goes on from there."""
@@ -62,7 +62,7 @@ class RereadEvent(JobEvent):
 
 
 class Bulk(Job):
-    """One thing done with many trajectories (`bulk.py`): those that a filter found when it was asked for."""
+    """One thing done with many trajectories (`bulk_actions.py`): those that a filter found when it was asked for."""
 
     action = models.CharField(max_length=16)
     options = models.JSONField(default=dict, blank=True)

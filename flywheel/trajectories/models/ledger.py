@@ -137,7 +137,7 @@ class Quarantined(models.Model):
 
 
 class Attempt(models.Model):
-    """A kind of request that was refused lately: one row however often it came. `attempts.py` keeps them few.
+    """A kind of request that was refused lately: one row however often it came. `refused_requests.py` keeps them few.
 
     Without a project it came with no key that this server knows; such a row holds nothing that its sender wrote.
     """

@@ -10,7 +10,7 @@ from flywheel.accounts.models import Project, User
 
 
 class View(models.Model):
-    """A filter and columns under a name. `saved.py` keeps it."""
+    """A filter and columns under a name. `saved_views.py` keeps it."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="views", db_index=False)
     owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
@@ -54,7 +54,7 @@ class Taste(models.Model):
 
 class Item(models.Model):
     """A tool's name or a tag that some trajectory of the project has. Triggers (migration 0020) append it with the
-    first trajectory that has it; `items.py` reads it, and forgets what no trajectory has any more.
+    first trajectory that has it; `known_values.py` reads it, and forgets what no trajectory has any more.
 
     Nothing says that a name stands here once: so nobody who stores one waits for another who stores it too.
     """

@@ -1,4 +1,4 @@
-"""What finished days of production came to, added up beforehand. `daily.py` writes and reads it."""
+"""What finished days of production came to, added up beforehand. `daily_metrics.py` writes and reads it."""
 
 from typing import ClassVar
 

@@ -27,7 +27,7 @@ class Json(models.Field):  # type: ignore[type-arg]
 
 
 class Step(models.Model):
-    """One span or message of a trajectory. `load.step_of` reads it as `core.traces.Step`.
+    """One span or message of a trajectory. `stored_traces.step_of` reads it as `core.traces.Step`.
 
     The columns are what lists, orders and sums; `body` is all of it.
     """
@@ -59,15 +59,16 @@ class Step(models.Model):
     cost_usd = models.FloatField(null=True, blank=True)
     is_span = models.BooleanField(default=False)
     body = Json(default=dict)
-    """A span as it came (`otlp.to_json`), or the content of a step that another format has mapped (`step_json`)."""
+    """A span as it came (`otlp_traces.to_json`), or the content of a step that another format has mapped
+    (`step_json`)."""
     blobs = ArrayField(models.CharField(max_length=64), null=True, blank=True)
     """Digests of the values that `blobs.py` has taken out of the body."""
     size = models.PositiveIntegerField(default=0)
     digest = models.BinaryField(default=bytes)
-    """Length and SHA-256 of the content: what `store.py` compares when a span comes again."""
+    """Length and SHA-256 of the content: what `merge.py` compares when a span comes again."""
     received_at = models.DateTimeField(default=timezone.now)
     log_events: Sequence[Any] = ()
-    """What came for it as logs (`formats.logs.LogEvent`), once `events.complete` has looked."""
+    """What came for it as logs (`otlp_logs.LogEvent`), once `stored_traces.complete` has looked."""
 
     class Meta:
         ordering: ClassVar[list[str]] = ["trajectory", "position"]
@@ -104,7 +105,7 @@ class Event(models.Model):
     name = models.CharField(max_length=64)
     at = models.DateTimeField(null=True, blank=True)
     body = Json(default=dict)
-    """`{"time_ns", "attributes", "body"}`, as `events.py` writes it."""
+    """`{"time_ns", "attributes", "body"}`, as `log_events.py` writes it."""
     digest = models.BinaryField()
     """SHA-256 of name and body: what an exporter sends again is there already."""
     received_at = models.DateTimeField(default=timezone.now)

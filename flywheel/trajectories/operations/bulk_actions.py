@@ -226,7 +226,7 @@ WHERE id = ANY(%(keys)s) AND tags && %(tags)s::varchar[]
 
 
 def _tagging(statement: str, holds: bool, otherwise: str) -> Callable[[Bulk, list[int]], Done]:
-    """`facts.py` keeps to what a person said of a tag when more of the trajectory comes."""
+    """`claims.py` keeps to what a person said of a tag when more of the trajectory comes."""
 
     def do(job: Bulk, keys: list[int]) -> Done:
         tags = job.options["tags"]

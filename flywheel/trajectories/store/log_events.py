@@ -1,7 +1,7 @@
 """OTLP logs: the events that carry what a model was given and wrote, or that judge it, beside their spans.
 
-They are kept whether their spans are there or not (`beside.py`), and stand among the span's own events whenever it is
-read. Records that are no such events are accepted and let go: they are neither kept nor counted in the ledger.
+They are kept whether their spans are there or not (`attachments.py`), and stand among the span's own events whenever it
+is read. Records that are no such events are accepted and let go: they are neither kept nor counted in the ledger.
 """
 
 import hashlib

@@ -6,11 +6,12 @@ The result depends only on the set of steps that ever arrived, not on their orde
 - A step is known by (project, trace id, span id). The same content again is a duplicate. Other content under a known
   id: the one that has ended wins, then the longer one, then the one with the greater digest. The loser counts as a
   duplicate, since nothing changes.
-- Steps are put in order by their start; where a step has no clock, by their place in what was sent (`places.py`).
-- The trajectory's columns are computed from its steps (`sums.py`) and from what they said of the whole (`facts.py`).
+- Steps are put in order by their start; where a step has no clock, by their place in what was sent (`step_order.py`).
+- The trajectory's columns are computed from its steps (`running_totals.py`) and from what they said of the whole
+  (`claims.py`).
 
-`store` also writes the ledger row and keeps what was rejected (`ledger.py`); `store_rollouts` is for attempts that this
-house made.
+`store` also writes the ledger row and keeps what was rejected (`batch_ledger.py`); `store_rollouts` is for attempts
+that this house made.
 """
 
 import json

@@ -58,9 +58,9 @@ class Outline:
 def glance(outlines: Iterable[Outline]) -> Iterator[tuple[Outline, traces.Trace]]:
     """Trajectories as detectors read them, one after the other: what was said and done, and how that went.
 
-    What the columns of a step tell is taken from them (`reread.py` keeps them up to date), and its body is read when it
-    is part of the conversation. Models, times and raw spans are left out, and what describes the whole trajectory but
-    for its outcome.
+    What the columns of a step tell is taken from them (`rereads.py` keeps them up to date), and its body is read when
+    it is part of the conversation. Models, times and raw spans are left out, and what describes the whole trajectory
+    but for its outcome.
     """
     rows = {row.pk: row for row in outlines}
     # What is stored apart from its step, or was cut to fit its column, is rare: that is read as for everybody else.

@@ -1,8 +1,8 @@
 """The wire formats in which trajectories come in, one module each. No Django here.
 
 `FORMATS` lists what a file may be made of. `parse_file` reads one of any kind (JSON Lines, JSON, archives, tables; see
-`files.py`) and says for each bad part what is wrong with it while its good siblings are kept; `parse_jsonl` does so for
-lines. OTLP over HTTP has its own entry, `otlp.parse`.
+`file_values.py`) and says for each bad part what is wrong with it while its good siblings are kept; `parse_jsonl` does
+so for lines. OTLP over HTTP has its own entry, `otlp_traces.parse`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -27,7 +27,7 @@ _SCOPE = {"name": "flywheel.export"}
 
 
 def dump(trace: Trace) -> dict[str, Any]:
-    """One envelope. `Step.raw` of what came as a span is that span, as `otlp.to_json` has it."""
+    """One envelope. `Step.raw` of what came as a span is that span, as `otlp_traces.to_json` has it."""
     groups: dict[str, dict[str, Any]] = {}
     if trace.steps and all(is_span(step) for step in trace.steps):
         for step in trace.steps:

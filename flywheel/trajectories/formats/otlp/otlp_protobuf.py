@@ -196,7 +196,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def attributes(pairs: Iterable[common_pb2.KeyValue]) -> dict[str, Any]:
-    """As `reading.plain` makes it. A string of protobuf is UTF-8, so only NUL has to be looked for in it."""
+    """As `hostile_json.plain` makes it. A string of protobuf is UTF-8, so only NUL has to be looked for in it."""
     found: dict[str, Any] = {}
     for pair in pairs:
         value = pair.value

@@ -1,4 +1,4 @@
-"""Turns as HTML: what `show.py` reads, as every page that shows a conversation writes it.
+"""Turns as HTML: what `transcript.py` reads, as every page that shows a conversation writes it.
 
 In Python and by hand, as `cells.py` does it and for the same reason: a window has dozens of turns, of which a template
 looked some fifty names up each. What an agent or a person wrote passes `said`.

@@ -147,7 +147,7 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
         if part.tools and part.tools is not tools:
             tools = part.tools
             row.tools = _union([*row.tools, *tools], lambda tool: str(tool.get("name", "")))
-    # What a person said of a tag (`bulk.py`) holds over what parts say.
+    # What a person said of a tag (`bulk_actions.py`) holds over what parts say.
     for tag, holds in row.said.get("by_hand", {}).items():
         tags = tags | {tag} if holds else tags - {tag}
     row.tags, row.tool_names = sorted(tags), sorted(tool_names)

@@ -1,7 +1,7 @@
 """Steps on their way into the store: what is written of each, and what it says about the whole trajectory.
 
-A span is stored as it came and read when somebody looks at it (`load.step_of`); of any other format the step is stored
-as it was mapped. Both are text in PostgreSQL's `json`, which keeps numbers as they were written.
+A span is stored as it came and read when somebody looks at it (`stored_traces.step_of`); of any other format the step
+is stored as it was mapped. Both are text in PostgreSQL's `json`, which keeps numbers as they were written.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class Said:
     tool_names: set[str] = field(default_factory=set)
     interventions: list[traces.Intervention] = field(default_factory=list)
     judgments: list[Judgment] = field(default_factory=list)
-    """Feedback that is kept apart from the steps (`beside.py`)."""
+    """Feedback that is kept apart from the steps (`attachments.py`)."""
     is_person: bool = False
     """Whether a person says it: of outcomes, a person's word holds."""
     is_root: bool = False
@@ -92,7 +92,7 @@ class Arrival:
     cost_usd: float | None
     is_span: bool
     body: bytes
-    """JSON: `otlp.to_json` of a span, `step_json` of any other step."""
+    """JSON: `otlp_traces.to_json` of a span, `step_json` of any other step."""
     size: int
     digest: bytes
     position: int = 0

@@ -148,7 +148,7 @@ def _moment(value: datetime) -> bytes:
 
 
 def _jsonb(value: Any) -> bytes:
-    """JSON numbers beyond 64 bits never get here: `reading.plain` has made text of them."""
+    """JSON numbers beyond 64 bits never get here: `hostile_json.plain` has made text of them."""
     return b"\x01" + orjson.dumps(value)
 
 
@@ -181,7 +181,7 @@ def update_trajectories(changed: Sequence[Trajectory]) -> None:
 
 
 def _recordset(given: Sequence[Trajectory]) -> str:
-    """JSON numbers beyond 64 bits never get here: `reading.plain` has made text of them."""
+    """JSON numbers beyond 64 bits never get here: `hostile_json.plain` has made text of them."""
     return orjson.dumps([{column: getattr(row, name) for name, column in _FIELDS} for row in given]).decode()
 
 
