@@ -23,8 +23,10 @@ def main() -> None:
 
     try:
         command = sys.argv[1] if len(sys.argv) > 1 else "help"
-        if command not in WITHOUT_DATABASE and not env.database_url():
-            os.environ["DATABASE_URL"] = postgres.start(env.home() / "postgres").url
+        if command not in WITHOUT_DATABASE:
+            home = env.prepare_home()
+            if not env.database_url():
+                os.environ["DATABASE_URL"] = postgres.start(home / "postgres").url
         from django.core.management import execute_from_command_line
 
         execute_from_command_line(sys.argv)

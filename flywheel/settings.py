@@ -15,7 +15,7 @@ def _secret_key() -> str:
     """Made at first start and kept in a file that only its owner reads. There is no default key."""
     path = HOME / "secret_key"
     if not path.exists():
-        HOME.mkdir(parents=True, exist_ok=True)
+        HOME.mkdir(parents=True, exist_ok=True, mode=0o711)
         aside = HOME / f".secret_key.{secrets.token_hex(4)}"
         aside.touch(mode=0o600)
         aside.write_text(secrets.token_urlsafe(64))

@@ -21,10 +21,11 @@ from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
 from celery.exceptions import WorkerTerminate
-from celery.signals import worker_init, worker_ready
+from celery.signals import beat_init, worker_init, worker_ready
 from celery.worker import consumer
 from django.db import connection
 
+from flywheel.system import env
 from flywheel.system.broker import app as broker_app
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
@@ -85,6 +86,13 @@ class Housekeeper(Scheduler):  # type: ignore[misc]
     def setup_schedule(self) -> None:
         self.app.loader.import_default_modules()
         self.merge_inplace(self.app.conf.beat_schedule)
+
+
+@beat_init.connect  # type: ignore[untyped-decorator]
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _write_privately(**_: Any) -> None:
+    """The processes of the pool, trainers and models inherit it."""
+    env.prepare_home()
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

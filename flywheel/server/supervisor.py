@@ -138,8 +138,7 @@ def main() -> None:
 
 
 def _run(demo: bool) -> None:
-    home = env.home()
-    home.mkdir(parents=True, exist_ok=True)
+    home = env.prepare_home()
     with _only_one(home):
         signal.signal(signal.SIGTERM, _raise_stop)
         signal.signal(signal.SIGINT, _raise_stop)

@@ -4,8 +4,10 @@ A bad value is refused with its name, the value and what would be right. `docs/g
 (`tests/house/test_docs.py` holds the list and this module in step).
 """
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +118,29 @@ def _path(value: str) -> Path:
 
 def home() -> Path:
     return _read("FLYWHEEL_HOME", _path)
+
+
+def prepare_home() -> Path:
+    """The home, made where it is missing and closed to other accounts, as is what this process writes from now on.
+
+    As root others may pass through it, but not list it: PostgreSQL may run under another account, and would otherwise
+    need the right to read every file.
+    """
+    place, mode = home(), 0o711 if os.geteuid() == 0 else 0o700
+    place.mkdir(mode=mode, parents=True, exist_ok=True)
+    os.umask(0o077)
+    _close(place, mode)
+    for path in place.iterdir():  # an earlier version left some of them open
+        with contextlib.suppress(FileNotFoundError):
+            _close(path, 0o700)
+    return place
+
+
+def _close(path: Path, mode: int) -> None:
+    """Take from the path's mode what goes beyond this one, where the path is ours."""
+    found = path.lstat()
+    if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) & ~mode:
+        path.chmod(found.st_mode & mode)
 
 
 def port() -> int:

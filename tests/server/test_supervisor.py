@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -77,6 +78,8 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
+    tmp_path.chmod(0o755)  # as an older version left its home
+    (tmp_path / "runs").mkdir(mode=0o755)
     supervisor = Running(tmp_path)
     try:
         supervisor.until(lambda: "Flywheel is ready" in supervisor.said(), "it is ready")
@@ -94,6 +97,8 @@ def test_it_starts_heals_and_stops_everything_that_it_started(running: Running) 
     assert "username admin, password " in running.said()
     assert running.status("/readyz") == 200
     assert running.status("/account/login/") == 200
+
+    _is_private(running)
 
     second = running.start()
     assert "another Flywheel runs" in second.communicate(timeout=PATIENCE_S)[0]
@@ -120,6 +125,56 @@ def test_it_starts_heals_and_stops_everything_that_it_started(running: Running) 
     assert postgres.running(running.home / "postgres") is None
     for pid in started.values():
         assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def _is_private(running: Running) -> None:
+    """Nothing that is there can be read by another account, and nothing that will be written."""
+    assert stat.S_IMODE(running.home.stat().st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
+    # Not in Python: files of PostgreSQL come and go during the walk.
+    wanted = ["find", running.home, "-mindepth", "1", "!", "-type", "l", "-perm", "/077"]
+    assert subprocess.run(wanted, stdout=subprocess.PIPE, text=True).stdout == ""
+    for name, pid in running.children().items():
+        assert "\nUmask:\t0077\n" in Path(f"/proc/{pid}/status").read_text(), name
+
+
+@pytest.mark.parametrize(
+    ("code", "starts"),
+    [
+        ("import flywheel.wsgi", "the web"),
+        ("import workers.celery, celery.signals as s; s.worker_init.send(None)", "a worker"),
+        ("import workers.celery, celery.signals as s; s.beat_init.send(None)", "beat"),
+    ],
+)
+def test_what_starts_without_a_supervisor_writes_privately_too(code: str, starts: str, tmp_path: Path) -> None:
+    told = "import os, sys; os.umask(0o022)\n" + code + "\nprint(oct(os.umask(0)))"
+    environment = {**os.environ, "FLYWHEEL_HOME": str(tmp_path), "DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"}
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "0o77", (starts, done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="wants to be root, to own files of either account")
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_the_home_is_closed_to_others(uid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o022)
+    try:
+        tmp_path.chmod(0o755)
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "supervisor.lock").touch()
+        (tmp_path / "elsewhere").symlink_to(ROOT)
+        elsewhere = ROOT.stat().st_mode
+        monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path))
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+        monkeypatch.setattr(env, "home", lambda: tmp_path)
+        for path in (tmp_path, tmp_path / "cache", tmp_path / "supervisor.lock"):
+            os.chown(path, uid, -1)
+        assert env.prepare_home() == tmp_path
+        (tmp_path / "new").touch()
+        modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in tmp_path.iterdir() if not path.is_symlink()}
+        assert modes == {"cache": 0o700, "supervisor.lock": 0o600, "new": 0o600}
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == (0o711 if uid == 0 else 0o700)
+        assert ROOT.stat().st_mode == elsewhere
+    finally:
+        os.umask(before)
 
 
 def test_a_port_in_use_is_refused_by_name(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.api.paging import Paged, page_of
 from flywheel.accounts.models import ApiKey, Scope
 from flywheel.accounts.project_settings import api_keys
+from flywheel.edge.schemas import Body
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
@@ -37,7 +38,7 @@ class KeyPage(Schema):
     next: str | None
 
 
-class KeyIn(Schema):
+class KeyIn(Body):
     name: str = Field(min_length=1, max_length=100)
     scopes: list[Scope] = Field(min_length=1)
     days: int | None = Field(default=None, ge=1, le=3650)

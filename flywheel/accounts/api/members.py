@@ -10,6 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Role, Scope, User
 from flywheel.accounts.project_settings import members
+from flywheel.edge.schemas import Body
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
@@ -24,7 +25,7 @@ class MembersOut(Schema):
     items: list[MemberOut]
 
 
-class RolesIn(Schema):
+class RolesIn(Body):
     roles: list[Role]
     """All of them; none removes the member."""
 

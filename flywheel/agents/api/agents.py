@@ -14,6 +14,7 @@ from flywheel.agents.references import UnknownReference, find_agent
 from flywheel.agents.registration import make_agent
 from flywheel.agents.version_content import BadContent
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 
 router = Router(tags=["agents"])
 
@@ -41,7 +42,7 @@ class AgentPage(Schema):
     next: str | None
 
 
-class AgentIn(Schema):
+class AgentIn(Body):
     name: str
     description: str = ""
 

@@ -15,6 +15,7 @@ from flywheel.agents.models import Artifact, Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.registration import artifacts_of, make_version
 from flywheel.agents.version_content import BadContent
+from flywheel.edge.schemas import Body
 
 router = Router(tags=["agents"])
 
@@ -63,7 +64,7 @@ class VersionPage(Schema):
     next: str | None
 
 
-class VersionIn(Schema):
+class VersionIn(Body):
     """A whole version, or with `like` another one of the agent with what is given changed."""
 
     like: int | None = None

@@ -15,6 +15,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.environments import task_statistics
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions import environment_versions
@@ -70,7 +71,7 @@ class EnvironmentPage(Schema):
     next: str | None
 
 
-class EnvironmentIn(Schema):
+class EnvironmentIn(Body):
     name: str
     version: str = ""
     """`agent@number`, whose tools and system prompt are copied and whose agent's failures become tasks."""
@@ -90,7 +91,7 @@ class EnvironmentIn(Schema):
     """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
-class VersionIn(Schema):
+class VersionIn(Body):
     """What is left out stays as it is in the newest version."""
 
     config: dict[str, Any] | None = None

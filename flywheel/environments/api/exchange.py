@@ -7,6 +7,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.environments.exchange.environment_packages import CannotExport, as_download, take, zipped
 from flywheel.environments.exchange.task_files import MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import TaskSet
@@ -16,7 +17,7 @@ from flywheel.trajectories.import_export.trajectory_import import TooLarge, kept
 router = Router(tags=["environments"])
 
 
-class ExportIn(Schema):
+class ExportIn(Body):
     format: str
     """`nemo_gym`, `verifiers`, `verifiers_classic`, `harbor` or `openenv`."""
     held_out: bool = False

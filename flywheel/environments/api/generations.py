@@ -11,6 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.schemas import Body
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Generation
 from flywheel.environments.tasks import seeded_tasks
@@ -19,7 +20,7 @@ from flywheel.environments.versions.environment_versions import CannotMake
 router = Router(tags=["environments"])
 
 
-class GenerateIn(Schema):
+class GenerateIn(Body):
     count: int
     """From 1 to 2000."""
     seed: int = 1

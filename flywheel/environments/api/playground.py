@@ -14,6 +14,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Play, Task
 from flywheel.environments.playground import episode_moves as verbs
 from flywheel.environments.playground.world_state import as_json, state
@@ -22,17 +23,17 @@ from flywheel.environments.versions.environment_versions import CannotMake
 router = Router(tags=["environments"])
 
 
-class PlayIn(Schema):
+class PlayIn(Body):
     seed: int = Field(0, ge=0, le=2**31 - 1)
 
 
-class ToolCallIn(Schema):
+class ToolCallIn(Body):
     name: str = Field(max_length=200)
     arguments: dict[str, Any] = {}
     id: str = Field("", max_length=200)
 
 
-class MoveIn(Schema):
+class MoveIn(Body):
     """One message of the policy."""
 
     at: int = Field(ge=0)
@@ -41,7 +42,7 @@ class MoveIn(Schema):
     tool_calls: list[ToolCallIn] = Field([], max_length=50)
 
 
-class AskIn(Schema):
+class AskIn(Body):
     at: int = Field(ge=0)
     version: str
     """`agent@number`."""
@@ -51,7 +52,7 @@ class AskIn(Schema):
     """The same key again is the same request."""
 
 
-class AtIn(Schema):
+class AtIn(Body):
     at: int = Field(ge=0)
 
 

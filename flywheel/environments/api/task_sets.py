@@ -11,6 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.api.environments import Paged, find_environment, page_of
 from flywheel.environments.models import Opening, Split, TaskSet
@@ -20,7 +21,7 @@ from flywheel.environments.versions.environment_versions import CannotMake
 router = Router(tags=["environments"])
 
 
-class TaskSetIn(Schema):
+class TaskSetIn(Body):
     name: str
     tasks: list[int] | None = None
     """Numbers; all proved tasks when left out."""

@@ -9,6 +9,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.environments import ledger
 from flywheel.environments.api.environments import Paged, find_environment, page_of
 from flywheel.environments.models import Opening, Split, Task
@@ -74,7 +75,7 @@ class TaskQuery(Paged):
     retired: bool = False
 
 
-class TaskIn(Schema):
+class TaskIn(Body):
     trace_id: str
     """Of a labelled trajectory: its decision becomes the task."""
 
@@ -89,7 +90,7 @@ class BulkOut(Schema):
     left: int
 
 
-class RetireIn(Schema):
+class RetireIn(Body):
     reason: str
 
 

@@ -9,6 +9,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.envs.task_variants import Entity, Spec
+from flywheel.edge.schemas import Body
 from flywheel.environments.api.generations import GenerationOut
 from flywheel.environments.api.tasks import find_task
 from flywheel.environments.models import Generation
@@ -23,7 +24,7 @@ class EntityOut(Schema):
     kind: str
 
 
-class VariantsIn(Schema):
+class VariantsIn(Body):
     swap: list[str] = Field(default_factory=list, description="texts of entities; `list_entities` says which")
     values: dict[str, list[str]] = Field(default_factory=dict, description="by entity; the others are drawn")
     wordings: list[str] = Field(default_factory=list, description="templates that name every entity in braces")

@@ -13,6 +13,7 @@ from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
 from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, Proving, Trial
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.job_cancellation import stop
@@ -46,7 +47,7 @@ class PartTypesOut(Schema):
     """Why there may be no score, by the word that results have."""
 
 
-class TrialIn(Schema):
+class TrialIn(Body):
     verifier: dict[str, Any]
     """`{"kind": "rubric", "parts": [{"type", "name", "weight", "required", …}]}`."""
     tasks: list[int] = []

@@ -13,6 +13,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions.environment_versions import CannotMake, latest
 from flywheel.evals import run_rescores as verbs
@@ -23,7 +24,7 @@ from flywheel.evals.verifier_agreement import Agreement, Both, agreements, note_
 router = Router(tags=["evals"])
 
 
-class RescoreIn(Schema):
+class RescoreIn(Body):
     version: int
     """Number of the environment's version whose verifier judges."""
     key: uuid.UUID | None = None

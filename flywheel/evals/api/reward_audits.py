@@ -13,6 +13,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits import audit_lifecycle as verbs
@@ -22,7 +23,7 @@ from flywheel.evals.reward_audits.reward_standing import Judged, Standing, stand
 router = Router(tags=["reward audits"])
 
 
-class AuditIn(Schema):
+class AuditIn(Body):
     eval: int
     """A finished eval of train tasks."""
     size: int = Field(verbs.SIZE, description=f"outputs to draw, from {LEAST} to {MOST}")
@@ -129,12 +130,12 @@ class ItemQuery(Schema):
     limit: int = Field(50, ge=1, le=MOST)
 
 
-class AnswerIn(Schema):
+class AnswerIn(Body):
     answer: str
     note: str = ""
 
 
-class OverrideIn(Schema):
+class OverrideIn(Body):
     reason: str
 
 

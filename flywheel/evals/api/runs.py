@@ -14,6 +14,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.task_grid import TrainedOnOut
@@ -44,7 +45,7 @@ class ResultQuery(Paged):
     limit: int = Field(200, ge=1, le=1000)
 
 
-class EvalIn(Schema):
+class EvalIn(Body):
     version: str = Field(..., description="`agent@number` or `agent@live`")
     task_set: str = Field(..., description="`set@version`")
     split: str = Split.HELD_OUT.value
@@ -59,7 +60,7 @@ class EvalIn(Schema):
     key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
 
 
-class ResumeIn(Schema):
+class ResumeIn(Body):
     budget: dict[str, float] | None = Field(
         None, description="from now on, instead of the run's own; what was spent of tokens and dollars stays spent"
     )

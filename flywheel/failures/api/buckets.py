@@ -10,6 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.edge.schemas import Body
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
 
 router = Router(tags=["failures"])
@@ -44,7 +45,7 @@ class BucketOut(Schema):
     """Trace id of the failure that came back."""
 
 
-class BucketIn(Schema):
+class BucketIn(Body):
     label: str = Field(max_length=60)
     parent: str
     """The built-in bucket that it is a kind of."""
@@ -61,14 +62,14 @@ class ChangeIn(BucketIn):
     archived: bool = False
 
 
-class SteerIn(Schema):
+class SteerIn(Body):
     owner: str | None = None
     """A username; empty is nobody. What is left out stays."""
     priority: str | None = None
     severity: str | None = None
 
 
-class ReasonIn(Schema):
+class ReasonIn(Body):
     reason: str
 
 

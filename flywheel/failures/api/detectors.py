@@ -12,6 +12,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.schemas import Body
 from flywheel.failures.api.queue_schemas import AgreementOut, EstimateOut
 from flywheel.failures.api.queues import agreed, estimated
 from flywheel.failures.buckets.bucket_definitions import BadBucket
@@ -75,7 +76,7 @@ class OneDetectorOut(DetectorOut):
     """In its bucket, and it proposed nothing."""
 
 
-class DetectorIn(Schema):
+class DetectorIn(Body):
     is_on: bool | None = None
     bucket: str | None = None
     """What it is to propose here: the key of a bucket of the project, or empty for its own. Left out, it stays."""

@@ -10,6 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.labels.decisions import LATEST, BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
@@ -68,7 +69,7 @@ class FailureQuery(Schema):
     cursor: str = ""
 
 
-class LabelIn(Schema):
+class LabelIn(Body):
     bucket: str = ""
     """Empty: nothing is wrong with this trajectory."""
     step: str = ""
@@ -80,7 +81,7 @@ class LabelIn(Schema):
     """The id of the decision that you saw, 0 for none: 409 when somebody decided since. Left out, it is not checked."""
 
 
-class UndoIn(Schema):
+class UndoIn(Body):
     seen: int | None = None
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from ninja import Field, Schema
 
+from flywheel.edge.schemas import Body
 from flywheel.failures.api.labels import FailureOut
 from flywheel.failures.models import Failure, QueueItem, Review
 
 
-class QueueIn(Schema):
+class QueueIn(Body):
     name: str
     instructions: str = ""
     rule: str = "hand"
@@ -127,7 +128,7 @@ class ItemQuery(Schema):
     cursor: str = ""
 
 
-class AddIn(Schema):
+class AddIn(Body):
     trace_ids: list[str] = Field(max_length=5_000)
 
 
@@ -137,12 +138,12 @@ class AddedOut(Schema):
     """Trace ids that name no trajectory of this project."""
 
 
-class TakeIn(Schema):
+class TakeIn(Body):
     after: int | None = None
     """The id of the item that you leave undecided: it is free again, and you get the next one behind it."""
 
 
-class ReviewIn(Schema):
+class ReviewIn(Body):
     bucket: str = ""
     """Empty: nothing is wrong."""
     step: str = ""
@@ -154,7 +155,7 @@ class ReviewIn(Schema):
     """Decide alone where reviewers disagree; wants a maker who may build."""
 
 
-class DeclineIn(Schema):
+class DeclineIn(Body):
     reason: str
 
 

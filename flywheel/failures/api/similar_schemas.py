@@ -6,11 +6,12 @@ from typing import Any
 
 from ninja import Field, Schema
 
+from flywheel.edge.schemas import Body
 from flywheel.failures.models import By, Cluster, Fineness, Member, Which
 from flywheel.failures.similar_failures import cluster_labels
 
 
-class ClusteringIn(Schema):
+class ClusteringIn(Body):
     which: str = Which.BOTH
     """`both`, `confirmed` by people, or `proposed` by detectors and waiting."""
     bucket: str = ""
@@ -135,25 +136,25 @@ class PageQuery(Schema):
     cursor: str = ""
 
 
-class MergeIn(Schema):
+class MergeIn(Body):
     clusters: list[int]
 
 
-class NameIn(Schema):
+class NameIn(Body):
     name: str
 
 
-class MoveIn(Schema):
+class MoveIn(Body):
     trace_ids: list[str]
     to: str
     """`new` for a cluster of their own, `rest` for those that are like no other, or the id of a cluster."""
 
 
-class ApartIn(Schema):
+class ApartIn(Body):
     key: uuid.UUID | None = None
 
 
-class LabelClusterIn(Schema):
+class LabelClusterIn(Body):
     trace_ids: list[str] = Field(max_length=cluster_labels.AT_MOST)
     """The members that were looked at, one by one. What people decided already is left as it is."""
     bucket: str

@@ -12,6 +12,7 @@ from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions.api.suites import ToldOut
@@ -111,22 +112,22 @@ class CandidatePage(Schema):
     next: str | None
 
 
-class ProposeIn(Schema):
+class ProposeIn(Body):
     candidate_eval: int
     baseline_eval: int
 
 
-class DecisionIn(Schema):
+class DecisionIn(Body):
     reason: str
     generation: int
     override: bool = False
 
 
-class RejectIn(Schema):
+class RejectIn(Body):
     reason: str
 
 
-class RollBackIn(Schema):
+class RollBackIn(Body):
     version: int
     """Number of a version that was live before."""
     reason: str

@@ -14,6 +14,7 @@ from flywheel.agents.models import Agent
 from flywheel.agents.references import UnknownReference
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile
@@ -69,7 +70,7 @@ class SuitePage(Schema):
     next: str | None
 
 
-class SuiteIn(Schema):
+class SuiteIn(Body):
     name: str
     kind: str = Field(..., description="`safety` or `general`")
     task_set: str = Field(..., description="`set@version`; its held-out tasks are the suite")
@@ -85,7 +86,7 @@ class SuiteIn(Schema):
     )
 
 
-class RetireIn(Schema):
+class RetireIn(Body):
     version: int
     """As you saw it."""
     reason: str

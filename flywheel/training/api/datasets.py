@@ -12,6 +12,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.training.api.references import ListQuery, dataset_of, eval_of, page_of, task_set_of
 from flywheel.training.datasets import dataset_builder as datasets
 from flywheel.training.models import Dataset
@@ -26,7 +27,7 @@ class RowsQuery(Schema):
     limit: int = Field(ROWS_MAX, ge=1, le=ROWS_MAX)
 
 
-class DatasetIn(Schema):
+class DatasetIn(Body):
     name: str
     kind: Dataset.Kind
     task_set: str

@@ -1,11 +1,12 @@
 """Mixing datasets, for programs."""
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema, Status
+from ninja import Field, Router, Status
 from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.api.references import dataset_by_ref
 from flywheel.training.datasets.dataset_builder import CannotBuild
@@ -15,12 +16,12 @@ from flywheel.training.models import Dataset
 router = Router(tags=["training"])
 
 
-class PartIn(Schema):
+class PartIn(Body):
     dataset: str = Field(..., description="`name@version`, of one environment")
     weight: float = Field(1.0, gt=0, description="how often its rows come, beside the others' weights")
 
 
-class MixIn(Schema):
+class MixIn(Body):
     name: str
     parts: list[PartIn] = Field(
         ..., description="datasets of one kind; by the first one's held-out tasks a run on the mix is compared"

@@ -8,6 +8,7 @@ from ninja import Query, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.training.api.references import ListQuery, page_of, task_set_of, version_of
 from flywheel.training.launch.fix_recommendation import recommendation_for
 from flywheel.training.models import Recommendation
@@ -15,7 +16,7 @@ from flywheel.training.models import Recommendation
 router = Router(tags=["training"])
 
 
-class RecommendationQuery(Schema):
+class RecommendationIn(Body):
     version: str
     """`agent@number` or `agent@live`."""
     task_set: str
@@ -65,7 +66,7 @@ def list_recommendations(request: HttpRequest, asked: Query[ListQuery]) -> dict[
 
 
 @router.post("/recommendations", response=RecommendationOut, auth=Key(Scope.TRAIN), operation_id="recommend_fix")
-def recommend_fix(request: HttpRequest, asked: RecommendationQuery) -> Recommendation:
+def recommend_fix(request: HttpRequest, asked: RecommendationIn) -> Recommendation:
     """Ask the fix ladder about a version and a task set; the lightest fix that the evidence supports comes first."""
     version, task_set = version_of(request, asked.version, "version"), task_set_of(request, asked.task_set)
     return recommendation_for(version, task_set)

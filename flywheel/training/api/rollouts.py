@@ -13,6 +13,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
+from flywheel.edge.schemas import Body
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
@@ -30,13 +31,13 @@ from flywheel.training.rollouts.rollout_selection import CannotDrop, NotForTrain
 router = Router(tags=["training"])
 
 
-class TeacherIn(Schema):
+class TeacherIn(Body):
     base_url: str
     model: str
     api_key_env: str = Field("", description="name of the worker's variable that holds the key, ending in _API_KEY")
 
 
-class CollectIn(Schema):
+class CollectIn(Body):
     version: str = Field("", description="`agent@number` or `agent@live`; or name a teacher")
     teacher: TeacherIn | None = None
     task_set: str = Field(..., description="`set@version`; its train split alone is attempted")
@@ -70,14 +71,14 @@ class RolloutQuery(ChoiceQuery):
     cursor: str = ""
 
 
-class WriteIn(Schema):
+class WriteIn(Body):
     name: str
     choice: dict[str, Any] = Field(
         default_factory=dict, description="as the parameters of `list_rollouts`; null is off"
     )
 
 
-class DropIn(Schema):
+class DropIn(Body):
     reason: str
 
 

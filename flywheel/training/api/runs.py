@@ -11,6 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.schemas import Body
 from flywheel.training.api.references import ListQuery, dataset_by_ref, eval_of, page_of, task_set_of, version_of
 from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.launch import reward_lock
@@ -40,7 +41,7 @@ class EventsQuery(Schema):
     limit: int = Field(POINTS_MAX, ge=1, le=POINTS_MAX)
 
 
-class RunIn(Schema):
+class RunIn(Body):
     key: uuid.UUID | None = None
     """Yours, so that a call which is repeated launches one run."""
     base: str

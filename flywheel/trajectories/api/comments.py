@@ -11,6 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.api.schemas import ListQuery
 from flywheel.trajectories.models import Comment, Mention, Trajectory
@@ -18,7 +19,7 @@ from flywheel.trajectories.models import Comment, Mention, Trajectory
 router = Router(tags=["trajectories"])
 
 
-class CommentIn(Schema):
+class CommentIn(Body):
     text: str
     """`@name` calls a member of the project."""
     step: str = ""
@@ -27,7 +28,7 @@ class CommentIn(Schema):
     """Of your own making: the same key again is the same comment."""
 
 
-class CommentEdit(Schema):
+class CommentEdit(Body):
     text: str
 
 
@@ -164,7 +165,7 @@ def list_mentions(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, An
     return {"items": items, "next": page.next_cursor or None}
 
 
-class ReadIn(Schema):
+class ReadIn(Body):
     trace_id: str = ""
     """Of the trajectory that was looked at; empty for all."""
 

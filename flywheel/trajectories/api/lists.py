@@ -14,6 +14,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.trajectories.models import Bulk, Trajectory, View
 from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
@@ -23,7 +24,7 @@ from flywheel.trajectories.search.query import parse
 router = Router(tags=["trajectories"])
 
 
-class ViewIn(Schema):
+class ViewIn(Body):
     name: str
     q: str = ""
     """The filter bar's language."""
@@ -48,11 +49,15 @@ class ViewOut(Schema):
         return str(row.owner)
 
 
-class Selection(Schema):
+class Selection(Body):
+    """Exactly one of `q`, `id` and `everything`."""
+
     q: str = ""
-    """The filter bar's language; empty for everything but rollouts. What arrives later is left alone."""
+    """The filter bar's language. What arrives later is left alone."""
     id: list[str] | None = None
-    """Trace ids, between 1 and 500, instead of `q`."""
+    """Trace ids, between 1 and 500."""
+    everything: bool = False
+    """The whole project but rollouts."""
     key: uuid.UUID | None = None
     """Of your own making: the same key again is the same job."""
 
@@ -78,7 +83,7 @@ class TasksIn(Selection):
 
 
 class DeleteIn(Selection):
-    """One of `q` and `id` has to say which: nothing does not mean everything here."""
+    """Exactly one of `q` and `id`; `everything` is refused."""
 
     confirm: str
     """The project's short name, as in its address."""
@@ -233,7 +238,7 @@ def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
     if wanted.confirm != keyed(request).project.slug:
         raise HttpError(422, "confirm: the project's short name is wanted, since nothing brings them back")
     if wanted.id is None and not wanted.q.strip():
-        raise HttpError(422, "q or id: say which are to be deleted; everything is not deleted because nothing is said")
+        raise HttpError(422, "q or id: select the trajectories to delete; everything cannot be deleted at once")
     return _submit(request, "delete", wanted, {"reason": wanted.reason})
 
 
@@ -292,6 +297,8 @@ def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[
     asked = keyed(request)
     if wanted.id == []:
         raise HttpError(422, "id: no trace id is in it, so that nothing is chosen; leave it out to choose by q")
+    if [wanted.id is not None, bool(wanted.q.strip()), wanted.everything].count(True) != 1:
+        raise HttpError(422, "select trajectories by one of q and id, or the whole project by everything: true")
     try:
         job = bulk_actions.submit(
             project=asked.project,

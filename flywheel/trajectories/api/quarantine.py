@@ -10,6 +10,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.schemas import Body
 from flywheel.trajectories.models import Quarantined
 from flywheel.trajectories.operations import quarantine
 
@@ -47,7 +48,7 @@ class QuarantinedWithContent(QuarantinedOut):
     is_editable: bool
 
 
-class ReplayIn(Schema):
+class ReplayIn(Body):
     content: str | None = None
     """JSON to be stored in its place; what came is replayed without it."""
 

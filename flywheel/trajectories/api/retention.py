@@ -7,6 +7,7 @@ from ninja import Field, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.schemas import Body
 from flywheel.trajectories.operations import retention
 
 router = Router(tags=["trajectories"])
@@ -25,6 +26,10 @@ class RetentionDays(Schema):
     """Whether age also takes what people have decided about, made tasks of, or measured with."""
 
 
+class RetentionIn(RetentionDays, Body):
+    """What is left out has its default."""
+
+
 @router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="get_retention")
 def get_retention(request: HttpRequest) -> Any:
     """For how many days the project keeps what."""
@@ -32,7 +37,7 @@ def get_retention(request: HttpRequest) -> Any:
 
 
 @router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="set_retention")
-def set_retention(request: HttpRequest, wanted: RetentionDays) -> Any:
+def set_retention(request: HttpRequest, wanted: RetentionIn) -> Any:
     """Keep things for so many days from now on; what is older is deleted within minutes."""
     asked = keyed(request)
     return retention.set_retention(project=asked.project, actor=asked.actor, through=asked.through, **wanted.dict())

@@ -104,10 +104,9 @@ def test_refusals_are_precise(cast: Cast, build: Build, key: Key, client: Client
 
     assert told("POST", ROOT, {"name": "q"}, other) == (422, "name: there is a queue 'q' already")
     client.post(f"{path}/take", {}, JSON, headers=other)
-    for where in ("hold", "review", "decline", "release?at_the_end=true"):
-        status, words = told(
-            "POST", f"{path}/items/{item.pk}/{where}", {"bucket": "wrong_tool", "reason": "r"}, headers
-        )
+    bodies = {"hold": {}, "review": {"bucket": "wrong_tool"}, "decline": {"reason": "r"}, "release?at_the_end=true": {}}
+    for where, body in bodies.items():
+        status, words = told("POST", f"{path}/items/{item.pk}/{where}", body, headers)
         assert (status, words[:27]) == (409, "builder has this item, for "), where
     assert told("POST", f"{path}/items/{item.pk}/review", {"bucket": "weird"}, other)[0] == 422
     assert told("POST", f"{path}/items/0/review", {}, other) == (404, "there is no item 0 in this queue")

@@ -439,6 +439,46 @@ def test_each_action_has_its_permission(cast: Cast, rows: list[Trajectory], sign
 # API
 
 
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("tag", {"tags": ["x"]}), ("export", {}), ("queue", {"queue": 1}), ("tasks", {"environment": "mail"})],
+)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"q": ""},
+        {"q": " "},
+        {"everything": False},
+        {"ids": ["misspelt"]},
+        {"everything": True, "q": "outcome:failed"},
+        {"everything": True, "id": ["x"]},
+        {"q": "outcome:failed", "id": ["x"]},
+    ],
+)
+def test_the_whole_project_is_selected_by_its_name_alone(
+    path: str,
+    options: dict[str, Any],
+    chosen: dict[str, Any],
+    rows: list[Trajectory],
+    client: Client,
+    key: Callable[..., Any],
+) -> None:
+    body = json.dumps({**options, **chosen})
+    answer = client.post(f"/api/v1/bulk/{path}", body, "application/json", headers=key("read", "review", "build"))
+    assert answer.status_code == 422, answer.content
+    assert not Bulk.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_everything_is_the_whole_project(rows: list[Trajectory], client: Client, key: Callable[..., Any]) -> None:
+    body = json.dumps({"tags": ["x"], "everything": True})
+    answer = client.post("/api/v1/bulk/tag", body, "application/json", headers=key("review"))
+    assert answer.status_code == 202
+    work(Bulk.objects.get())
+    assert Bulk.objects.get().report["changed"] == len(rows)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_programs_do_the_same(cast: Cast, rows: list[Trajectory], client: Client, key: Callable[..., Any]) -> None:
     def post(path: str, body: dict[str, Any], *scopes: str) -> Any:
@@ -463,6 +503,7 @@ def test_programs_do_the_same(cast: Cast, rows: list[Trajectory], client: Client
     for nothing in says_nothing:
         assert post("/delete", {"confirm": "acme", **nothing}, "admin").status_code == 422, nothing
     assert post("/tag", {"tags": ["x"], "id": []}, "review").status_code == 422
+    assert post("/delete", {"confirm": "acme", "everything": True}, "admin").status_code == 422
     deletion = post("/delete", {"confirm": "acme", "q": "outcome:failed"}, "admin").json()
     assert post(f"/{deletion['id']}/cancel", {}, "review").status_code == 403
     assert post(f"/{deletion['id']}/cancel", {}, "review", "admin").json()["state"] == "cancelled"
