@@ -22,7 +22,7 @@ import importlib, json, sys
 sys.path.insert(0, sys.argv[1])
 assert not any(name.partition('.')[0] == 'flywheel' for name in sys.modules)
 bundle = importlib.import_module(sys.argv[2] + '.interop.bundle').load(__import__('pathlib').Path(sys.argv[3]))
-play = importlib.import_module(sys.argv[2] + '.interop.play')
+play = importlib.import_module(sys.argv[2] + '.interop.foreign_attempt')
 envs = importlib.import_module(sys.argv[2] + '.envs')
 scores = []
 for task in bundle.tasks.values():

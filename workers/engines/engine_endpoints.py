@@ -7,7 +7,7 @@
 Only `kind`, and `path` or `base_url` and `model`, are needed. Prices are dollars per million tokens. A key is named by
 the environment variable that holds it, so that a stored endpoint never holds a secret; the variable's name must end in
 `_API_KEY`, so that an endpoint cannot send another secret of this process to a server of its choice, and the key goes
-only to hosts that the operator has bound it to (`core.key_hosts`).
+only to hosts that the operator has bound it to (`core.network.key_hosts`).
 """
 
 import os

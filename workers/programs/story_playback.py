@@ -42,7 +42,7 @@ from flywheel.training.launch.run_control import launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
-from workers.engines.engine_endpoints import open_beside
+from workers.engines.process_engine import open_beside
 from workers.reference import story, traffic
 
 log = logging.getLogger("workers.programs.story_playback")

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 
 class LoginAttempt(models.Model):
-    """A login that did not succeed, or is being tried; `accounts.login` counts them."""
+    """A login that did not succeed, or is being tried; `pages.login` counts them."""
 
     username = models.CharField(max_length=150)
     address = models.CharField(max_length=64)

@@ -13,7 +13,7 @@ from flywheel.core.redaction import Mode
 class RedactionPolicy(models.Model):
     """One version of what is taken out of a project's traces before they are stored; the newest holds.
 
-    A project without any has the default: `secrets` and no rules. `redaction.py` sets it.
+    A project without any has the default: `secrets` and no rules. `redaction_policy` sets it.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="redaction_policies")

@@ -3,7 +3,7 @@ cost.
 
 The key itself is never stored: it is named by the environment variable of the web process that holds it, and the
 variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice,
-and the operator must have bound it to that server (`core.key_hosts`).
+and the operator must have bound it to that server (`core.network.key_hosts`).
 """
 
 import ipaddress

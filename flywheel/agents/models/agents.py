@@ -15,7 +15,7 @@ class Agent(models.Model):
     name = models.SlugField(max_length=100)
     description = models.TextField(blank=True)
     live = models.ForeignKey("Version", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
-    """Only `promotions.promote` moves it, by compare-and-set on `generation`."""
+    """Only `promotions.live_version` moves it, by compare-and-set on `generation`."""
     generation = models.PositiveIntegerField(default=0)
     served = models.CharField(max_length=200, blank=True, default="")
     """The name under which the vLLM server of this installation answers for the live version; empty where none does."""

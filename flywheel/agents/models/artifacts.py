@@ -5,7 +5,8 @@ from django.utils import timezone
 
 
 class Artifact(models.Model):
-    """An immutable, content-addressed set of files (weights, tokenizer, adapter); `artifacts.py` reads and writes."""
+    """An immutable, content-addressed set of files (weights, tokenizer, adapter); `agents.artifacts` reads and
+    writes."""
 
     digest = models.CharField(max_length=64, unique=True)
     """SHA-256 of the manifest."""

@@ -87,7 +87,7 @@ def build(
     """The environment of a kind. Raises VerifierError for settings that are wrong, KeyError for an unknown kind.
 
     `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. The kind `mixed`
-    is several environments as one (`mixed.Mixed`).
+    is several environments as one (`mixed_environment.Mixed`).
     """
     if kind == "mixed":
         parts = sorted(config["environments"].items(), key=lambda pair: (pair[0] != config.get("first"), pair[0]))

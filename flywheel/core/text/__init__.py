@@ -1,0 +1,1 @@
+"""Words and texts, as people read them and as they are compared."""

@@ -1,8 +1,8 @@
 """Is an attempt right? `verify(trace, target) -> Verdict`, pure, the same code in evals, rewards and regression tests.
 
 A verifier is data. `{"kind": "tool_call", …}` is that of an environment's kind; `{"kind": "rubric", "parts": […]}` is
-composed by people (`rubric`, its parts in `parts`). `core.envs.build` turns the data into a function; `digest` of the
-data and of this package's `REVISION` is stored with every score, so that a score always says what made it.
+composed by people (`rubric`, its parts in `rubric_parts`). `core.envs.build` turns the data into a function; `digest`
+of the data and of this package's `REVISION` is stored with every score, so that a score always says what made it.
 
 A verdict's score is a finite number in [0, 1], or None with the reason why nothing could be scored. None is never 0.
 """
@@ -78,7 +78,8 @@ class Python(Protocol):
 
 
 class Judge(Protocol):
-    """Asks a judge behind an endpoint (`judge`). Gives an unscored verdict where there is none, and never raises."""
+    """Asks a judge behind an endpoint (`judge_prompts`). Gives an unscored verdict where there is none, and never
+    raises."""
 
     def __call__(
         self, settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any, *, anew: bool = False

@@ -1,7 +1,7 @@
 """What a rubric is composed of: each type of part with its settings, how they are checked, and how it judges.
 
-A part reads a named place of the attempt (`places`), and what is wanted there: a value of its own, or a named key of
-the task's target. `JUDGES[type](settings, case)` gives a verdict; `TYPES` says what a form has to ask.
+A part reads a named place of the attempt (`attempt_places`), and what is wanted there: a value of its own, or a named
+key of the task's target. `JUDGES[type](settings, case)` gives a verdict; `TYPES` says what a form has to ask.
 
 A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint) names its runner in
 `Type.runner` and takes it from `case.runners`. A further one is: a field of `Runners`, a type here.

@@ -38,7 +38,7 @@ class Generation(Job):
     count = models.PositiveIntegerField()
     seed = models.PositiveIntegerField()
     options = models.JSONField(default=dict, blank=True)
-    """As the kind's `generate` takes them; for variants, `core.variants.Spec` as JSON."""
+    """As the kind's `generate` takes them; for variants, `core.envs.task_variants.Spec` as JSON."""
     origin = models.ForeignKey("Task", on_delete=models.RESTRICT, null=True, blank=True, related_name="variations")
     """The task whose variants these are; None for tasks that the kind itself makes."""
     made = models.PositiveIntegerField(default=0)

@@ -16,7 +16,8 @@ from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.evals.serving import version_isolation
 
 REVISION = 1
-"""Raise it when a change to `core.compare` or `core.stats` can change a number."""
+"""Raise it when a change to `core.evidence.statistics.arm_comparison` or `core.evidence.statistics.estimates` can
+change a number."""
 
 
 class CannotCompare(ValueError):
@@ -24,7 +25,8 @@ class CannotCompare(ValueError):
 
 
 def comparison(candidate: EvalRun, baseline: EvalRun) -> dict[str, Any]:
-    """`core.compare.Comparison` as a dict, from the store when it is there. Raises CannotCompare."""
+    """`core.evidence.statistics.arm_comparison.Comparison` as a dict, from the store when it is there. Raises
+    CannotCompare."""
     check(candidate, baseline)
     kept = Comparison.objects.filter(candidate=candidate, baseline=baseline, revision=REVISION).first()
     if kept is not None:

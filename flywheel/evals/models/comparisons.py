@@ -14,7 +14,7 @@ class Comparison(models.Model):
     candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
     baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
     report = models.JSONField()
-    """`core.compare.Comparison` as a dict."""
+    """`core.evidence.statistics.arm_comparison.Comparison` as a dict."""
     revision = models.PositiveSmallIntegerField()
     """Of the code that made it; another revision makes it again."""
     made_at = models.DateTimeField(default=timezone.now)

@@ -23,7 +23,7 @@ class RewardAudit(models.Model):
     seed = models.PositiveIntegerField()
     """The items were drawn with it."""
     result = models.JSONField(default=dict, blank=True)
-    """`core.reward_audit.Finding` as a dict, written once at the end."""
+    """`core.evidence.reward_audit_rule.Finding` as a dict, written once at the end."""
     is_green = models.BooleanField(null=True)
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)

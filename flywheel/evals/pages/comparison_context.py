@@ -37,7 +37,7 @@ def comparison_context(
     *,
     margins: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the two fragments show, from `asdict(core.compare.Comparison)`.
+    """Everything that the two fragments show, from `asdict(core.evidence.statistics.arm_comparison.Comparison)`.
 
     `margins` are a gate's, by metric, as shares: 0.01 is one point. Runs want `version__agent` and
     `task_set__environment_version` selected.

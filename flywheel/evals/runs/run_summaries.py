@@ -1,4 +1,5 @@
-"""What came of an eval run: its rows as `core.metrics` takes them, and its summary with every metric."""
+"""What came of an eval run: its rows as `core.evidence.statistics.eval_metrics` takes them, and its summary with every
+metric."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -28,7 +29,7 @@ _MEASURED = ("score", "success", "parts", "tokens_in", "tokens_out", "cost_usd",
 
 
 def rows_of(run: EvalRun) -> list[Row]:
-    """Every result as `core.metrics` takes it."""
+    """Every result as `core.evidence.statistics.eval_metrics` takes it."""
     return _rows(run, _tasks(run))
 
 

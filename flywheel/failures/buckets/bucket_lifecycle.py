@@ -51,7 +51,8 @@ class Fix:
     """It was not rolled back."""
     difference: dict[str, Any]
     verdict: str
-    """As `core.compare.SliceChange`: `better` is beyond chance, with all buckets accounted for."""
+    """As `core.evidence.statistics.arm_comparison.SliceChange`: `better` is beyond chance, with all buckets accounted
+    for."""
 
     @property
     def is_shown(self) -> bool:

@@ -12,14 +12,15 @@ from flywheel.trajectories.models import Trajectory
 
 
 class Sketch(models.Model):
-    """What of one failure is compared (`core.similarity.pack`): hashed terms and counts, none of its text."""
+    """What of one failure is compared (`core.evidence.similarity.failure_similarity.pack`): hashed terms and counts,
+    none of its text."""
 
     trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="+")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     read_at = models.DateTimeField()
     """When; what was said and decided later is not in it."""
     method = models.PositiveSmallIntegerField()
-    """`core.similarity.METHOD` that read it."""
+    """`core.evidence.similarity.failure_similarity.METHOD` that read it."""
     asked = models.BinaryField()
     wrong = models.BinaryField()
     calls = models.BinaryField()

@@ -37,7 +37,7 @@ class Candidate(models.Model):
     run = models.ForeignKey(TrainingRun, on_delete=models.PROTECT, null=True, blank=True, related_name="candidates")
     policy = models.ForeignKey(Policy, on_delete=models.PROTECT, related_name="+")
     report = models.JSONField()
-    """`{"comparison", "decision"}` as `core.compare` and `core.gate` made them."""
+    """`{"comparison", "decision"}` as `core.evidence.statistics.arm_comparison` and `core.evidence.gate` made them."""
     report_digest = models.CharField(max_length=64)
     verdict = models.CharField(max_length=16, choices=Verdict)
     state = models.CharField(max_length=16, choices=State, default=State.WAITING)

@@ -52,10 +52,10 @@ def launch(
     Without a dataset the fitting one is built from the set's corrected failures and, when `rollouts` names a finished
     eval run on its train split, from those attempts. The fix ladder is asked, unless what it said before is given;
     whoever does something else than it recommends must say why. Data that has a held-out task of the set is refused;
-    nobody can override that. What learns from a reward is refused until its audit is green or overridden (`reward.py`).
-    `leave_out` are numbers of train tasks that the built dataset shall not have.
+    nobody can override that. What learns from a reward is refused until its audit is green or overridden
+    (`reward_lock`). `leave_out` are numbers of train tasks that the built dataset shall not have.
 
-    Raises CannotLaunch, and training.dataset.CannotBuild when there is nothing to train on.
+    Raises CannotLaunch, and dataset_builder.CannotBuild when there is nothing to train on.
     """
     if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=key).first():
         return launched, False

@@ -23,10 +23,10 @@ class ContaminationCheck(models.Model):
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="contamination_checks")
     task_set = models.ForeignKey(TaskSet, on_delete=models.CASCADE, related_name="contamination_checks")
     method = models.PositiveSmallIntegerField()
-    """`core.contamination.METHOD` when it was made."""
+    """`core.evidence.contamination.METHOD` when it was made."""
     verdict = models.CharField(max_length=16, choices=Verdict)
     report = models.JSONField()
-    """As `core.contamination.Report.as_dict`."""
+    """As `core.evidence.contamination.Report.as_dict`."""
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

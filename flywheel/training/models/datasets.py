@@ -44,7 +44,7 @@ class Dataset(models.Model):
 
     @property
     def mix(self) -> list[dict[str, Any]]:
-        """Of a mix, its parts as `mix.py` writes them; empty for a dataset of one environment."""
+        """Of a mix, its parts as `dataset_mix` writes them; empty for a dataset of one environment."""
         found: list[dict[str, Any]] = self.recipe.get("mix", [])
         return found
 

@@ -20,7 +20,7 @@ class Recommendation(models.Model):
     eval_run = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, related_name="recommendations")
     evidence = models.JSONField()
     ladder = models.JSONField()
-    """Every fix in order, the recommended first: as `core.fixes.Recommendation`."""
+    """Every fix in order, the recommended first: as `core.evidence.fix_ladder.Recommendation`."""
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

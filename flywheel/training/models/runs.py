@@ -39,7 +39,7 @@ class TrainingRun(Job):
     reward_audit = models.ForeignKey(
         RewardAudit, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
     )
-    """The newest finished audit of the reward that it learns from; None where it learns from none (`reward.py`)."""
+    """The newest finished audit of the reward that it learns from; None where it learns from none (`reward_lock`)."""
     audit_override = models.ForeignKey(
         AuditOverride, on_delete=models.PROTECT, null=True, blank=True, related_name="training_runs"
     )

@@ -1,0 +1,1 @@
+"""Rollouts that become training data: collected, chosen, written."""

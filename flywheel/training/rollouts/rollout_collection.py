@@ -57,7 +57,7 @@ def teacher(
     *, project: Project, base_url: str, model: str, actor: User, api_key_env: str = "", through: str = ""
 ) -> Version:
     """The version that asks this model at an OpenAI-compatible server: of the agent `teacher-<model>`, made if it is
-    not there. Raises agents.content.BadContent."""
+    not there. Raises version_content.BadContent."""
     name = f"teacher-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:100].rstrip("-")
     agent = Agent.objects.filter(project=project, name=name).first() or make_agent(
         project=project,

@@ -115,7 +115,7 @@ def until_checkpoint(worker: Worker, run: TrainingRun) -> None:
         assert not run.is_finished, run.error
         return run.checkpoint_step is not None
 
-    worker.wait_until(saved, f"{run} saves a checkpoint", PATIENCE_S)
+    worker.wait_until(saved, f"{run} saves a checkpoint")
     assert run.done < STEPS
 
 
@@ -124,7 +124,7 @@ def test_a_killed_trainer_resumes_and_its_version_is_evaluated(worker: Worker, l
     run = launched()
     until_checkpoint(worker, run)
     os.kill(trainer_of(run), signal.SIGKILL)
-    worker.finish(run, PATIENCE_S)
+    worker.finish(run)
 
     assert run.state == State.SUCCEEDED, run.error
     assert run.attempt == 1
@@ -140,7 +140,7 @@ def test_a_killed_trainer_resumes_and_its_version_is_evaluated(worker: Worker, l
     assert run.evaluation is not None
     evaluation = EvalRun.objects.get(pk=run.evaluation.pk)
     assert (evaluation.version, evaluation.samples) == (run.produced, 1)
-    worker.finish(evaluation, PATIENCE_S)
+    worker.finish(evaluation)
     assert evaluation.state == State.SUCCEEDED, evaluation.error
 
 
@@ -153,7 +153,7 @@ def test_a_mix_is_learnt_from_and_every_environment_of_it_is_evaluated(
     parts = [(dataset(name=row.name, kind="sft", task_set=row, actor=cast.trainer), 1.0) for row in sets]
     both = mix(name="both", parts=parts, actor=cast.trainer)
     run = launched(steps=6, task_set=sets[0], dataset=both)
-    worker.finish(run, PATIENCE_S)
+    worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
     measured = run.points.filter(kind=Point.Kind.EVAL).first()
     assert measured is not None
@@ -172,7 +172,7 @@ def test_another_worker_takes_over_from_a_killed_one(start_worker: Callable[...,
     first.kill9()
     second = start_worker("-c", "1")
     second.wait_until(lambda: not is_alive(orphan), "the trainer ends with its worker", 20)
-    second.finish(run, PATIENCE_S)
+    second.finish(run)
 
     assert run.state == State.SUCCEEDED, run.error
     assert run.attempt == 2
@@ -192,7 +192,7 @@ def test_a_stopped_worker_loses_its_run_and_writes_nothing(
     first.signal_all(signal.SIGSTOP)
     second = start_worker("-c", "1")
     second.wait_until(lambda: not is_alive(orphan), "the new owner ends the old trainer", 60)
-    second.finish(run, PATIENCE_S)
+    second.finish(run)
     lines = run.events.count()
     first.signal_all(signal.SIGCONT)
     first.wait_until(lambda: "lease" in first.log, "the stopped worker notices", 60)
@@ -212,17 +212,17 @@ def test_cancelled_runs_keep_their_checkpoint_and_the_slot_goes_to_the_next(
     waiting.refresh_from_db()
     assert waiting.state == State.QUEUED
     cancel(run=run, actor=cast.trainer)
-    worker.finish(run, PATIENCE_S)
+    worker.finish(run)
     assert run.state == State.CANCELLED
     assert run.checkpoint_step is not None
     assert 0 < run.checkpoint_step < STEPS
     assert f"cancelled at step {run.checkpoint_step}" in log_of(run)
 
-    worker.finish(waiting, PATIENCE_S)
+    worker.finish(waiting)
     assert waiting.state == State.SUCCEEDED, waiting.error
 
     resume(run=run, actor=cast.trainer)
-    worker.finish(run, PATIENCE_S)
+    worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
     assert log_of(run).count("training from the start") == 1
     assert steps_of(run) == list(range(1, STEPS + 1))

@@ -1,15 +1,15 @@
 """Environment kind `workplace`: an assistant with calendar, email, tasks and contacts, judged by what it leaves behind.
 
 The policy speaks and calls tools over several turns, natively or as the text `{"tool": name, "arguments": {…}}`; each
-call is carried out in a world of four tables (`world`, `tools`) and answered. The episode ends with an answer that
-calls nothing. What counts is the state in the end, beside the state that the target's calls produce: in which order
-things were done does not matter, reading more than needed is free, and so is undoing one's own mistake. A change that
-nobody wanted is a side effect.
+call is carried out in a world of four tables (`world`, `world_tools`) and answered. The episode ends with an answer
+that calls nothing. What counts is the state in the end, beside the state that the target's calls produce: in which
+order things were done does not matter, reading more than needed is free, and so is undoing one's own mistake. A change
+that nobody wanted is a side effect.
 
 Config: `{"system_prompt": str, "max_turns": int, "token_limit": int, "now": "YYYY-MM-DD HH:MM:SS",
 "database": {table: [row, …]}}`, all optional.
 Verifier: `{"kind": "workplace", "weights": {"outcome": w, "changes": w, "valid": w}}`.
-State: `{"world": seed}`, a world made by `worlds.world_of`; without it the config's database.
+State: `{"world": seed}`, a world made by `seeded_worlds.world_of`; without it the config's database.
 Target: `{"calls": [{"tool", "arguments"}, …]}`.
 
 Parts of a verdict, each in [0, 1]:

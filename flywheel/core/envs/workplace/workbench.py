@@ -27,7 +27,8 @@ def database(folder: Path) -> dict[str, list[dict[str, str]]]:
 
 
 def rows(folder: Path) -> Iterator[bytes]:
-    """The tasks of every domain, a line each, as `core.interop.taking` takes them. Of a template all are one source."""
+    """The tasks of every domain, a line each, as `core.interop.foreign_tasks` takes them. Of a template all are one
+    source."""
     for path in sorted(folder.glob("*-tasks.jsonl")):
         yield from path.read_bytes().splitlines()
 

@@ -1,0 +1,1 @@
+"""Which texts are nearly the same, and which failures are alike."""

@@ -1,4 +1,4 @@
-"""Clusters of failures that are alike: average linkage over the rows of `similarity.Space`.
+"""Clusters of failures that are alike: average linkage over the rows of `failure_similarity.Space`.
 
     cluster(space.rows, apart=0.5)     which rows belong together, and which to nobody
     measure(space, [3, 7, 8])          what the rows of one cluster have in common
