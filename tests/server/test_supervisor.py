@@ -131,7 +131,7 @@ def _is_private(running: Running) -> None:
     """Nothing that is there can be read by another account, and nothing that will be written."""
     assert stat.S_IMODE(running.home.stat().st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
     # Not in Python: files of PostgreSQL come and go during the walk.
-    wanted = ["find", running.home, "-mindepth", "1", "!", "-type", "l", "-perm", "/077"]
+    wanted = ["find", str(running.home), "-mindepth", "1", "!", "-type", "l", "-perm", "/077"]
     assert subprocess.run(wanted, stdout=subprocess.PIPE, text=True).stdout == ""
     for name, pid in running.children().items():
         assert "\nUmask:\t0077\n" in Path(f"/proc/{pid}/status").read_text(), name

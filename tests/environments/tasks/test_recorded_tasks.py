@@ -289,7 +289,9 @@ def test_a_pass_that_stands_becomes_a_task_that_guards_it(
     cast: Cast, sign_in: SignIn, build: Build, environment: Environment
 ) -> None:
     """As the desk sends it after *Nothing wrong*: the decision form, in which no bucket is chosen."""
-    row = build.trajectory(answer=tools.call_text("calendar.create_event", RIGHT["arguments"]), metadata=PEOPLE)
+    row = build.trajectory(
+        answer=tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}), metadata=PEOPLE
+    )
     passed = decide(trajectory=row, actor=cast.reviewer)
     client, sent = sign_in(cast.builder), {"environment": "mail", "seen": str(passed.pk), "bucket": ""}
     for unseen in ({"seen": "0"}, {"correct": "1"}):

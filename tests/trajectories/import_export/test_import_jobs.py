@@ -14,6 +14,7 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
+from flywheel.trajectories.formats.files import file_values
 from flywheel.trajectories.import_export import import_jobs, trajectory_import, uploads
 from flywheel.trajectories.models import Batch, Import, Step, Trajectory
 from flywheel.trajectories.operations import retention

@@ -171,7 +171,7 @@ def test_another_worker_takes_over_from_a_killed_one(start_worker: Callable[...,
     orphan = trainer_of(run)
     first.kill9()
     second = start_worker("-c", "1")
-    second.wait_until(lambda: not is_alive(orphan), "the trainer ends with its worker", 20)
+    second.wait_until(lambda: not is_alive(orphan), "the trainer ends with its worker")
     second.finish(run)
 
     assert run.state == State.SUCCEEDED, run.error
@@ -191,11 +191,11 @@ def test_a_stopped_worker_loses_its_run_and_writes_nothing(
     orphan = trainer_of(run)
     first.signal_all(signal.SIGSTOP)
     second = start_worker("-c", "1")
-    second.wait_until(lambda: not is_alive(orphan), "the new owner ends the old trainer", 60)
+    second.wait_until(lambda: not is_alive(orphan), "the new owner ends the old trainer")
     second.finish(run)
     lines = run.events.count()
     first.signal_all(signal.SIGCONT)
-    first.wait_until(lambda: "lease" in first.log, "the stopped worker notices", 60)
+    first.wait_until(lambda: "lease" in first.log, "the stopped worker notices")
 
     run.refresh_from_db()
     assert run.state == State.SUCCEEDED, run.error

@@ -66,7 +66,7 @@ def test_stops_at_once_when_the_supervisor_dies(make: Make, start: Start, tmp_pa
     trainer = start(run, hook=supervised_by, given=str(fifo))
     run.until(lambda run: len(run.events("step")) >= 1)
     os.close(supervisor)
-    assert trainer.wait(5) == 76
+    assert trainer.wait() == 76
     assert not (run.path / "result.json").exists()
 
 

@@ -77,6 +77,6 @@ def test_sft_on_filtered_games_teaches_the_form(tmp_path: Path, start: Start) ->
         settings={"batch_size": 8, "learning_rate": 1e-3},
         environment={"kind": "tictactoe", "config": {}, "verifier": {"kind": "tictactoe"}},
     )
-    assert start(run).wait(240) == 0, run.errors()
+    assert start(run).wait() == 0, run.errors()
     before, after = format_of(base), format_of(run.path / "final")
     assert after > before + 0.3, (before, after)
