@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -477,13 +477,19 @@ def test_where_nothing_works_every_attempt_is_named(tmp_path: Path, monkeypatch:
 
 
 def test_an_identity_that_is_lost_on_the_way_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = postgres._Home(tmp_path / "pg")
+    home.prepare()
+    works = postgres._choose_identity(postgres._binaries(), home)
+
     def once() -> None:
         asked = tmp_path / "asked"
         if asked.exists():
             raise PermissionError("no more namespaces")
         asked.touch()
+        if works.become:
+            works.become()
 
-    here = postgres._Identity("a user namespace", os.geteuid(), os.getegid(), "", once)
+    here = replace(works, become=once)
     monkeypatch.setattr(postgres, "_identities", lambda: iter([here]))
     with pytest.raises(postgres.PostgresError, match=r"(?s)initdb failed .*no more namespaces"):
         postgres.start(tmp_path / "pg")

@@ -13,6 +13,7 @@ from flywheel.accounts.models import ApiKey, Permission, User
 from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
 from flywheel.accounts.project_settings import audit_log as audit
+from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, about, keyset
 
 SHOW_ONCE = "accounts.show_once"
@@ -159,8 +160,7 @@ def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, A
     roles: dict[int, list[str]] = {}
     for user_id, role in request.project.memberships.order_by("role").values_list("user_id", "role"):
         roles.setdefault(user_id, []).append(role)
-    edit = request.GET.get("edit", "")
-    edited = people.filter(pk=int(edit)).first() if edit.isascii() and edit.isdigit() and len(edit) < 19 else None
+    edited = people.filter(pk=key(request.GET.get("edit", "")) or 0).first()
     return {
         "members": [{"user": user, "roles": roles[user.pk]} for user in people],
         "edited": edited and {"user": edited, "form": Roles(initial={"roles": roles[edited.pk]})},

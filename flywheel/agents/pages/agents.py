@@ -16,6 +16,7 @@ from flywheel.agents.pages.success_chart import success_chart
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import BadContent
+from flywheel.edge.numbers import number
 
 RECENT = 20
 VERSIONS = 200
@@ -105,12 +106,11 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
 def new_version(request: PageRequest, name: str) -> HttpResponse:
     """A version from nothing, or `?like=N` from another one of the agent with something changed."""
     found = _agent(request, name)
-    number = request.GET.get("like", "")
+    wanted = request.GET.get("like", "")
     like = None
-    if number:
-        wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+    if wanted:
         versions = found.versions.select_related("weights", "adapter")
-        like = get_object_or_404(versions, number=wanted)
+        like = get_object_or_404(versions, number=number(wanted))
     if request.method == "GET":
         return _version_form(request, found, like, VersionForm.start(found, like))
     form = VersionForm(found, like, request.POST, request.FILES)

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.numbers import number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import run_rescores as verbs
@@ -42,11 +43,11 @@ def rescores(request: PageRequest, pk: int) -> HttpResponse:
 def start(request: PageRequest, pk: int) -> HttpResponse:
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = get_object_or_404(rows, project=request.project, pk=pk)
-    number = request.POST.get("version", "")
+    wanted = request.POST.get("version", "")
     versions = EnvironmentVersion.objects.filter(environment=run.task_set.environment_version.environment)
-    version = versions.filter(number=int(number)).first() if number.isdecimal() and len(number) < 9 else None
+    version = versions.filter(number=number(wanted) or 0).first()
     if version is None:
-        messages.error(request, f"Nothing was judged. Version {number[:20]!r} is unknown.")
+        messages.error(request, f"Nothing was judged. Version {wanted[:20]!r} is unknown.")
         return redirect("evals:run", request.project.slug, pk)
     try:
         key = uuid.UUID(request.POST.get("key", ""))

@@ -15,6 +15,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.htmx import answer
+from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -82,13 +83,13 @@ def of_environment(request: PageRequest, name: str) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def begin(request: PageRequest) -> HttpResponse:
-    run = get_object_or_404(_runs(request), pk=_number(request.POST.get("run", "")))
+    run = get_object_or_404(_runs(request), pk=key(request.POST.get("run", "")))
     try:
         audit, _ = verbs.begin(
             run=run,
             actor=request.actor,
-            size=_number(request.POST.get("size", "")),
-            seed=_number(request.POST.get("seed", "1")),
+            size=number(request.POST.get("size", "")) or 0,
+            seed=_seed(request.POST.get("seed", "1")),
         )
     except verbs.CannotAudit as error:
         messages.error(request, f"No audit was begun: {error.problem}.")
@@ -103,7 +104,7 @@ def audit(request: PageRequest, audit: int) -> HttpResponse:
     found = _audit(request, audit)
     if found.finished_at is not None:
         return render(request, "evals/reward_audit_result.html", show.result(found))
-    context = show.desk(found, request.actor, place=_number(request.GET.get("item", "")))
+    context = show.desk(found, request.actor, place=number(request.GET.get("item", "")) or 0)
     return answer(request, "evals/reward_audit.html", "evals/_audit_desk.html", context)
 
 
@@ -192,5 +193,7 @@ def _audit(request: PageRequest, pk: int) -> RewardAudit:
     return get_object_or_404(verbs.rows(request.project), pk=pk)
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+def _seed(text: str) -> int:
+    """What is none is refused as one that is out of range."""
+    seed = number(text)
+    return -1 if seed is None else seed

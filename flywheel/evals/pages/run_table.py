@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Q
 from django.http import QueryDict
 
+from flywheel.edge.numbers import number
 from flywheel.environments.models import Task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages.run_facts import bucket_label
@@ -94,8 +95,8 @@ def _among(run: EvalRun, every: Mapping[int, int]) -> dict[str, set[int]]:
 
 
 def _start(numbers: Sequence[int], wanted: str) -> int:
-    number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 10 else 0
-    return next((index for index, each in enumerate(numbers) if each >= number), 0)
+    first = number(wanted) or 0
+    return next((index for index, each in enumerate(numbers) if each >= first), 0)
 
 
 def _address(query: QueryDict, number: int) -> str:

@@ -10,6 +10,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments import ledger
@@ -66,7 +67,7 @@ FILTERS = {
 def _filtered(request: PageRequest, rows: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
     for name, column in FILTERS.items():
         value = request.GET.get(name, "")
-        if name == "version" and not (value.isascii() and value.isdigit() and len(value) < 10):
+        if name == "version" and number(value) is None:
             continue
         if value:
             rows = rows.filter(**{column: value})
@@ -204,7 +205,7 @@ def resume(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.VIEW)
 def pair(request: PageRequest) -> HttpResponse:
     """From two ticked runs to their comparison: the newer one against the older."""
-    chosen = sorted({int(value) for value in request.GET.getlist("id") if value.isascii() and value.isdigit()})
+    chosen = sorted({pk for text in request.GET.getlist("id") if (pk := key(text))})
     if len(chosen) != 2:
         messages.warning(request, f"Tick exactly two runs to compare them; {len(chosen)} were ticked.")
         return redirect("evals:index", request.project.slug)

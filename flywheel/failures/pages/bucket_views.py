@@ -13,6 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission, Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.core.evidence.statistics.estimates import proportion
+from flywheel.edge.numbers import number
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
 from flywheel.failures.detectors import detector_settings
 from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket, Severity
@@ -78,8 +79,8 @@ def archive(request: PageRequest, key: str) -> HttpResponse:
 
 
 def days_of(request: PageRequest) -> int:
-    given = request.GET.get("days", "")
-    return int(given) if given.isdecimal() and int(given) in bucket_counts.PERIODS else 14
+    days = number(request.GET.get("days", ""))
+    return days if days in bucket_counts.PERIODS else 14
 
 
 def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -> HttpResponse:

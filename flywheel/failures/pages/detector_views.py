@@ -13,6 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import about
 from flywheel.failures.buckets.bucket_definitions import BadBucket, name_of, offered
 from flywheel.failures.detectors import detector_quality, detector_settings
@@ -107,8 +108,8 @@ def point(request: PageRequest, detector: str) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def agreement(request: PageRequest) -> HttpResponse:
-    given = request.GET.get("days", "")
-    days = int(given) if given.isdecimal() and given in map(str, PERIODS) else PERIODS[1]
+    wanted = number(request.GET.get("days", ""))
+    days = wanted if wanted in PERIODS else PERIODS[1]
     since = timezone.now() - timedelta(days=days)
     context = {
         "found": agreeing.of_project(request.project, since),

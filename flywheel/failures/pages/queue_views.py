@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import Queue, QueueItem
@@ -107,8 +108,7 @@ def archive_queue(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def add_to_queue(request: PageRequest) -> HttpResponse:
     """Add trajectories by their trace ids."""
-    text = request.POST.get("queue", "")
-    queue = _queue(request, int(text) if text.isdecimal() and len(text) < 19 else 0)
+    queue = _queue(request, key(request.POST.get("queue", "")) or 0)
     keys, unknown = intake.keys_of(request.project, request.POST.get("trace_ids", ""))
     if queue.archived_at is not None:
         messages.error(request, f"Nothing was added: the queue {queue} is archived.")

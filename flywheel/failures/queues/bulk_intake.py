@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from flywheel.accounts.models import Permission, Project, Scope
+from flywheel.edge.numbers import key
 from flywheel.edge.prepared_queries import Standing
 from flywheel.failures.models import Queue
 from flywheel.failures.queues import intake
@@ -19,7 +20,7 @@ def _choices(project: Project) -> list[tuple[str, str]]:
 
 def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     wanted = str(options.get("queue", ""))
-    queue = Queue.objects.filter(project=project, archived_at=None, pk=wanted).first() if wanted.isdecimal() else None
+    queue = Queue.objects.filter(project=project, archived_at=None, pk=key(wanted) or 0).first()
     if queue is None:
         raise BadBulk(f"queue: there is no open queue {wanted[:40]!r}")
     return {"queue": queue.pk, "queue_name": queue.name}

@@ -16,6 +16,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project, User
 from flywheel.agents.models import Version
 from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import about, beyond
 from flywheel.failures.buckets.bucket_definitions import every, name_of
 from flywheel.failures.models import Failure, Proposal, Review
@@ -77,8 +78,8 @@ def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
     if filters.detector:
         rows = rows.filter(pk__in=Proposal.objects.filter(detector=filters.detector).values("trajectory"))
     if filters.version:
-        agent, _, number = filters.version.partition("@")
-        rows = rows.filter(agent__name=agent, version__number=int(number) if number.isdecimal() else -1)
+        agent, _, version = filters.version.partition("@")
+        rows = rows.filter(agent__name=agent, version__number=number(version) or 0)
     match filters.order:
         case "newest":
             return rows.order_by("-started_at", "-pk")

@@ -12,6 +12,7 @@ from django.db import transaction
 from flywheel.accounts.models import User, record
 from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.edge.jobs import FINISHED, State
+from flywheel.edge.numbers import key
 from flywheel.failures.models import Cluster, Clustering, Member
 from flywheel.failures.similar_failures import clusterings
 from flywheel.failures.similar_failures.clusterings import Described
@@ -79,7 +80,7 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
         if count == cluster.members.count() and not cluster.is_rest:
             raise BadChange("trace_ids: all of its members would be the same cluster again")
         return Cluster.objects.create(clustering=whole)
-    known = whole.clusters.filter(pk=to).first() if to.isdecimal() and len(to) < 19 else None
+    known = whole.clusters.filter(pk=key(to) or 0).first()
     target = rest_of(whole) if to == REST else known
     if target is None:
         raise BadChange(f"to: {NEW}, {REST} or a cluster of this clustering is wanted")

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
-from flywheel.edge.paging import keyset
+from flywheel.edge.paging import BadCursor, keyset
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import lineage as origins
@@ -34,14 +34,14 @@ def index(request: PageRequest) -> HttpResponse:
     candidates = Candidate.objects.filter(project=request.project).select_related(
         "agent", "version__agent", "baseline__agent", "proposed_by", "run", "version_eval__task_set"
     )
+    decided = candidates.exclude(state=Candidate.State.WAITING).defer("report")
+    try:
+        page = keyset(decided, cursor=request.GET.get("cursor", ""), limit=20, query=request.GET)
+    except BadCursor:
+        return redirect("promotions:index", request.project.slug)
     context = {
         "waiting": candidates.filter(state=Candidate.State.WAITING),
-        "page": keyset(
-            candidates.exclude(state=Candidate.State.WAITING).defer("report"),
-            cursor=request.GET.get("cursor", ""),
-            limit=20,
-            query=request.GET,
-        ),
+        "page": page,
         "agents": summaries.live_agents(request.project),
         "log": summaries.promotion_log(request.project, LOG_SHOWN),
     }

@@ -9,6 +9,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import keyed
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -65,10 +66,11 @@ def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:
 def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:
     if not ref:
         return None
-    name, _, version = ref.partition("@")
-    if not (version.isascii() and version.isdigit() and len(version) < 10):
+    name, _, text = ref.partition("@")
+    version = number(text)
+    if version is None:
         raise HttpError(422, f"dataset: {ref[:100]!r} is not of the form name@version")
     try:
-        return dataset_of(request, name, int(version))
+        return dataset_of(request, name, version)
     except HttpError as error:
         raise HttpError(422, f"dataset: {error}") from None

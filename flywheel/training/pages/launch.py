@@ -15,6 +15,7 @@ from flywheel.agents.models import Version
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
+from flywheel.edge.numbers import key
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
@@ -47,7 +48,7 @@ def launch_page(request: PageRequest) -> HttpResponse:
     """One page from what should change to the run. htmx asks it again at each choice and gets the form alone."""
     data = (request.POST if request.method == "POST" else request.GET).dict()
     if "like" in request.GET:
-        data = launch_form.as_data(run_of(request, _number(request.GET["like"])))
+        data = launch_form.as_data(run_of(request, key(request.GET["like"]) or 0))
     form = launch_form.LaunchForm.read(request.project, data)
     recommendation = recommendation_for(form.base, form.task_set) if form.base and form.task_set else None
     form.choose(recommendation)
@@ -145,10 +146,6 @@ def _to_run(request: PageRequest, run: TrainingRun) -> HttpResponse:
     if not request.htmx:
         return redirect(address)
     return HttpResponse(headers={"HX-Redirect": address})
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

@@ -16,6 +16,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.recipes import SETTINGS, Setting
+from flywheel.edge.numbers import BIGINT, INTEGER, number
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
@@ -284,8 +285,11 @@ def _typed(setting: Setting, text: str) -> Any:
         return {"true": True, "false": False}.get(text, text)
     if setting.type is str:
         return text
+    if setting.type is int:
+        whole = number(text.strip(), least=-INTEGER)
+        return text if whole is None else whole
     try:
-        return int(text) if setting.type is int else float(text)
+        return float(text)
     except ValueError:
         return text
 
@@ -298,8 +302,7 @@ def _json(text: str) -> Any:
 
 
 def _whole(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+    return number(text.strip(), most=BIGINT)
 
 
 def _key(text: str) -> str:

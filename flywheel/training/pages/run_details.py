@@ -13,6 +13,7 @@ from django.utils import timezone
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
+from flywheel.edge.numbers import number
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import open_rows
@@ -108,7 +109,7 @@ def samples(run: TrainingRun) -> dict[str, Any]:
             by_task.setdefault(sample["task_id"], {})[point.step] = sample
             prompts[sample["task_id"]] = sample["prompt"]
     environment = run.task_set.environment_version.environment
-    numbers = [int(name[2:]) for name in by_task if name.startswith("t-") and name[2:].isdigit()]
+    numbers = [each for name in by_task if (each := _number(name)) is not None]
     known = set(Task.objects.filter(environment=environment, number__in=numbers).values_list("number", flat=True))
     rows = [
         {
@@ -244,7 +245,7 @@ def _link(label: str, name: str, *args: Any) -> dict[str, Any]:
 
 
 def _number(task: str) -> int | None:
-    return int(task[2:]) if task.startswith("t-") and task[2:].isdigit() else None
+    return number(task[2:]) if task.startswith("t-") else None
 
 
 def _task_url(run: TrainingRun, environment: str, task: str) -> str:

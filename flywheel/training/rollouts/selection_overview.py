@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import Page
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
@@ -140,7 +141,6 @@ def _cursor(rollout: Rollout) -> str:
 
 
 def _place(cursor: str) -> tuple[int, int]:
-    number, _, sample = cursor.partition(".")
-    if not (number.isascii() and number.isdigit() and sample.isascii() and sample.isdigit() and len(cursor) < 30):
-        return (-1, -1)
-    return (int(number), int(sample))
+    first, _, second = cursor.partition(".")
+    task, sample = number(first), number(second)
+    return (-1, -1) if task is None or sample is None else (task, sample)

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
+from flywheel.edge.numbers import number
 from flywheel.templatetags.flywheel import count, safe_text
 from flywheel.trajectories.detail.markup import html, joined
 
@@ -71,8 +72,8 @@ def value_at(value: Any, path: Iterable[str]) -> Any:
         held = held_by(value)
         if isinstance(held, dict):
             value = held[name]
-        elif isinstance(held, list) and name.isascii() and name.isdigit() and len(name) < 9:
-            value = held[int(name)]
+        elif isinstance(held, list) and (place := number(name)) is not None:
+            value = held[place]
         else:
             raise LookupError(name)
     return value

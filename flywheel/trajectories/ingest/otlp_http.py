@@ -31,6 +31,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from flywheel.accounts.access import Declared, KeyRequest, key_required
 from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.edge.numbers import BIGINT, number
 from flywheel.system.sql import give_back
 from flywheel.trajectories.formats.otlp import otlp_logs as otlp_logs
 from flywheel.trajectories.formats.otlp import otlp_metrics as otlp_metrics
@@ -206,7 +207,7 @@ def read_body(request: HttpRequest, room: Room) -> tuple[Sent, bytes]:
 def _as_it_came(request: HttpRequest, room: Room) -> bytes:
     limit = settings.INGEST_MAX_BYTES
     declared = request.headers.get("Content-Length", "")
-    length = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else 0
+    length = number(declared, most=BIGINT) or 0
     if length > limit:
         raise _too_large()
     body = bytearray()

@@ -19,6 +19,7 @@ from django.utils import timezone
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
+from flywheel.edge.numbers import number
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.search import grammar
@@ -220,7 +221,7 @@ def ask(project: Project, values: Mapping[str, str]) -> Asked:
         first = _day("from", values["from"]) if values.get("from") else last - timedelta(days=29)
     else:
         text = values.get("days") or "30"
-        days = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
+        days = number(text, most=9999) or 0
         last = last_day(project)
         first = last - timedelta(days=min(days, LONGEST + 1) - 1)
     if not 1 <= (last - first).days + 1 <= LONGEST:

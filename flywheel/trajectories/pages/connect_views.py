@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.accounts.project_settings import api_keys
+from flywheel.edge.numbers import number
 from flywheel.system import env
 from flywheel.trajectories.ingest.onboarding import snippets
 from flywheel.trajectories.ingest.onboarding.diagnosis import diagnose
@@ -107,9 +108,8 @@ def _chosen(name: str) -> str:
 
 def _moment(text: str) -> datetime | None:
     """Of milliseconds since 1970; None for anything else."""
-    if not (text.isascii() and text.isdigit() and len(text) < 15):
-        return None
-    return datetime.fromtimestamp(int(text) / 1000, UTC)
+    milliseconds = number(text, most=10**14)
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _milliseconds(moment: datetime) -> int:

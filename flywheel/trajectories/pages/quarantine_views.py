@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.edge.polling import progress
 from flywheel.templatetags.flywheel import count as counted
@@ -188,8 +189,7 @@ def _context(row: Quarantined) -> dict[str, Any]:
 
 
 def _batch(request: PageRequest) -> int:
-    text = request.GET.get("batch", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return key(request.GET.get("batch", "")) or 0
 
 
 def _back(request: PageRequest, kind: str) -> HttpResponse:

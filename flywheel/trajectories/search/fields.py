@@ -15,6 +15,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from flywheel.edge.numbers import number
 from flywheel.trajectories.models import Comment, Feedback, Label, Outcome, Source
 from flywheel.trajectories.search import ranges
 from flywheel.trajectories.search.grammar import Value
@@ -159,9 +160,9 @@ def _bucket(_: str, value: Value) -> Q:
 
 
 def _version(_: str, value: Value) -> Q:
-    number = value.text.removeprefix("v")
-    if number.isascii() and number.isdigit() and len(number) < 10:
-        return Q(version__number=int(number)) | Q(version=None, version_label__in=(number, f"v{number}"))
+    text = value.text.removeprefix("v")
+    if (version := number(text)) is not None:
+        return Q(version__number=version) | Q(version=None, version_label__in=(text, f"v{text}"))
     return _text("version", "version_label")("", value)
 
 
@@ -170,8 +171,8 @@ def _metadata(key: str, value: Value) -> Q:
         written = Coalesce(KeyTextTransform(key, "metadata"), Constant("", output_field=TextField()))
         return Q(_Like(written, pattern), metadata__has_key=key)
     condition = Q(metadata__contains={key: value.text})
-    if re.fullmatch(r"-?\d{1,15}", value.text):
-        condition |= Q(metadata__contains={key: int(value.text)})
+    if (whole := number(value.text, least=-(10**15), most=10**15)) is not None:
+        condition |= Q(metadata__contains={key: whole})
     if value.text in ("true", "false"):
         condition |= Q(metadata__contains={key: value.text == "true"})
     return condition

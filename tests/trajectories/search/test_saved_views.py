@@ -82,7 +82,10 @@ def test_the_list_opens_with_what_each_person_chose(cast: Cast, build: Build, si
     View.objects.update(is_shared=False)
     assert other.get(URL).status_code == 200
     assert post(sign_in(cast.trainer), "open_with", view=view.pk).status_code == 404
-    post(client, "open_with", view="²")
+    for none in ("²", "9" * 4400, "1_0"):
+        assert post(client, "open_with", view=none).status_code == 404
+        assert client.get(URL).status_code == 302, "a view that is none changes nothing"
+    post(client, "open_with")
     assert client.get(URL).status_code == 200
 
 

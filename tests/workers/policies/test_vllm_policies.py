@@ -59,7 +59,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         monkeypatch.setenv("FLYWHEEL_VLLM_URL", listening.url.removesuffix("/v1"))
         monkeypatch.setattr(loaded_adapters, "_call", fake.call)
         monkeypatch.setattr(loaded_adapters, "check", lambda _: None)
-        for module in ("lora.identity", "lora.probe", "artifacts.local"):
+        for module in ("lora_adapters.identity", "lora_adapters.probe", "artifacts.local"):
             monkeypatch.setattr(f"flywheel.evals.serving.loaded_adapters.{module}", lambda _: Path("adapter"))
         yield fake
 

@@ -15,6 +15,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.numbers import number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm, find_tool
@@ -188,8 +189,8 @@ def _versions(request: PageRequest) -> list[Version]:
 
 
 def _at(request: PageRequest) -> int:
-    text = request.POST.get("at", "")
-    return int(text) if text.isdecimal() else -1
+    at = number(request.POST.get("at", ""))
+    return -1 if at is None else at
 
 
 def _to(request: PageRequest, row: Play) -> HttpResponse:

@@ -11,6 +11,8 @@ from django.views.decorators.http import require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.task_variants import MOST, READ, Spec
+from flywheel.edge.numbers import number
+from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Task
 from flywheel.environments.tasks import synthetic_variants
 
@@ -25,14 +27,21 @@ def vary(request: PageRequest, name: str, number: int) -> HttpResponse:
         synthetic_variants.submit(
             task=task,
             actor=request.actor,
-            count=int(request.POST.get("count", "")),
-            seed=int(request.POST.get("seed", "")),
+            count=_whole(request, "count"),
+            seed=_whole(request, "seed"),
             spec=_spec(request, task),
             key=uuid.UUID(request.POST.get("key", "")),
         )
-    except ValueError as error:  # CannotMake is one, a number and a key that are none are others
+    except ValueError as error:  # CannotMake is one, a key that is none another
         messages.warning(request, f"No variants: {error}.")
     return redirect("environments:task", request.project.slug, name, number)
+
+
+def _whole(request: PageRequest, name: str) -> int:
+    value = number(request.POST.get(name, "").strip())
+    if value is None:
+        raise CannotMake(f"{name}: a whole number is wanted")
+    return value
 
 
 def _spec(request: PageRequest, task: Task) -> Spec:

@@ -13,6 +13,7 @@ from typing import Any
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
 from flywheel.core.verifiers.rubric_parts import TYPES, Setting, Type
+from flywheel.edge.numbers import number
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions.environment_versions import CannotMake
 
@@ -114,14 +115,14 @@ class Draft:
 
     @classmethod
     def read(cls, sent: Mapping[str, str]) -> "Draft":
-        count = int(sent["parts"]) if sent.get("parts", "").isdecimal() and len(sent["parts"]) < 4 else 0
+        count = number(sent.get("parts", "")) or 0
         lines: list[Line] = []
-        for number in range(min(count, MOST_PARTS)):
-            kind = sent.get(f"p{number}-type", "")
+        for place in range(min(count, MOST_PARTS)):
+            kind = sent.get(f"p{place}-type", "")
             if kind in TYPES:
-                values = {key: sent.get(f"p{number}-{key}", "") for key in TYPES[kind].settings}
-                name, weight = sent.get(f"p{number}-name", ""), sent.get(f"p{number}-weight", "")
-                required = bool(sent.get(f"p{number}-required"))
+                values = {key: sent.get(f"p{place}-{key}", "") for key in TYPES[kind].settings}
+                name, weight = sent.get(f"p{place}-name", ""), sent.get(f"p{place}-weight", "")
+                required = bool(sent.get(f"p{place}-required"))
                 lines.append(Line(len(lines), kind, name[:100], weight[:40], required, values))
         trajectories = sent.get("trajectories", "")[:2000]
         return cls(lines, sent.get("tasks", "")[:400], sent.get("rollouts", "")[:6], trajectories)
@@ -133,18 +134,17 @@ class Draft:
             taken = {line.name for line in self.lines}
             names = [kind, *(f"{kind}_{number}" for number in range(2, MOST_PARTS + 2))]
             values = dict(FIRST.get(kind, {}))
-            number = len(self.lines)
-            self.lines.append(Line(number, kind, next(n for n in names if n not in taken), "1", False, values))
+            self.lines.append(Line(len(self.lines), kind, next(n for n in names if n not in taken), "1", False, values))
             self.focus = self.lines[-1].fields[0].name
-        at = int(text) if text.isdecimal() and len(text) < 4 else -1
-        if 0 <= at < len(self.lines):
+        at = number(text)
+        if at is not None and at < len(self.lines):
             if verb == "remove":
                 del self.lines[at]
             elif verb in ("up", "down"):
                 other = max(0, min(len(self.lines) - 1, at + (1 if verb == "down" else -1)))
                 self.lines.insert(other, self.lines.pop(at))
-        for number, line in enumerate(self.lines):
-            line.number = number
+        for place, line in enumerate(self.lines):
+            line.number = place
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -174,9 +174,10 @@ class Draft:
     @property
     def count(self) -> int:
         """Rollouts of each task. Raises CannotMake."""
-        if not self.rollouts.isdecimal():
+        count = number(self.rollouts)
+        if count is None:
             raise CannotMake(f"rollouts: {self.rollouts!r} is not a whole number")
-        return int(self.rollouts)
+        return count
 
     def refuse(self, error: Exception) -> None:
         """Show what is wrong at the field that it names, else above all."""

@@ -15,6 +15,7 @@ from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.numbers import key
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
@@ -147,7 +148,7 @@ def _environment(request: PageRequest, name: str) -> Environment:
 
 
 def _trial_of(row: Environment, pk: str) -> Trial | None:
-    return row.trials.filter(pk=int(pk)).first() if pk.isdecimal() and len(pk) < 10 else None
+    return row.trials.filter(pk=key(pk) or 0).first()
 
 
 def _key(request: PageRequest) -> uuid.UUID:

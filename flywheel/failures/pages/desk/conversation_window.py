@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flywheel.edge.numbers import number
 from flywheel.trajectories.detail.outline import label
 from flywheel.trajectories.detail.transcript import WINDOW, conversation_of, window_at
 from flywheel.trajectories.detail.turns import Turn
@@ -45,8 +46,7 @@ class View:
 
 def start_of(asked: Mapping[str, str]) -> int | None:
     """The place of a step in the window that is asked for; None when none is."""
-    text = asked.get("start", "")
-    return int(text) if text.isdecimal() and len(text) < 10 else None
+    return number(asked.get("start", ""))
 
 
 def view_of(trajectory: Trajectory, step: str, start: int | None = None) -> View:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.accounts.models import User
+from flywheel.edge.numbers import key
 from flywheel.failures.buckets.bucket_definitions import of_project
 from flywheel.failures.labels.decisions import BadLabel, Superseded, current_of, decide, tools_of
 from flywheel.failures.models import Failure, Proposal, QueueItem, Review
@@ -71,8 +72,7 @@ def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
 
 def seen_of(data: Mapping[str, str]) -> int:
     """The decision that the sender saw; 0 for none, and for what is no number."""
-    text = data.get("seen", "")
-    return int(text) if text.isdecimal() and len(text) < 19 else 0
+    return key(data.get("seen", "")) or 0
 
 
 def is_settled(trajectory: Trajectory, data: Mapping[str, str]) -> bool:
@@ -132,9 +132,8 @@ def _decided(
 
 def item_of(trajectory: Trajectory, data: Mapping[str, str]) -> QueueItem | None:
     """The item of a queue that the form is about."""
-    text = data.get("item", "")
-    key = int(text) if text.isdecimal() and len(text) < 19 else 0
-    return QueueItem.objects.filter(pk=key, trajectory=trajectory).select_related("queue").first() if key else None
+    pk = key(data.get("item", ""))
+    return QueueItem.objects.filter(pk=pk, trajectory=trajectory).select_related("queue").first() if pk else None
 
 
 def opened(trajectory: Trajectory) -> tuple[Failure | None, list[Proposal], Written]:

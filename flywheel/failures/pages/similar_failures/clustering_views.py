@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.edge.polling import loaded_anew
 from flywheel.failures.buckets import bucket_definitions
@@ -61,13 +62,13 @@ def _index(request: PageRequest, shown: dict[str, Any], status: int = 200) -> Ht
 @requires(Permission.REVIEW)
 def start(request: PageRequest) -> HttpResponse:
     asked = {**START, **{name: request.POST.get(name, "") for name in START}}
-    days = asked["days"]
+    days = number(asked["days"])
     try:
         job = clusterings.submit(
             project=request.project,
             actor=request.actor,
             key=key_of(request),
-            **asked | {"days": int(days) if days.isdecimal() else -1},  # type: ignore[arg-type]
+            **asked | {"days": -1 if days is None else days},  # type: ignore[arg-type]
         )
     except clusterings.BadClustering as error:
         page = keyset(Clustering.objects.filter(project=request.project, within=None).select_related("created_by"))
@@ -146,7 +147,7 @@ def forget(request: PageRequest, number: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def merge(request: PageRequest, number: int) -> HttpResponse:
     job = _clustering(request, number)
-    keys = [int(each) for each in request.POST.getlist("id") if each.isdecimal() and len(each) < 19]
+    keys = [pk for text in request.POST.getlist("id") if (pk := key(text))]
     try:
         merged = cluster_edits.merge(clustering=job, clusters=keys, actor=request.actor)
     except cluster_edits.BadChange as error:
@@ -232,13 +233,8 @@ def take_apart(request: PageRequest, cluster: int) -> HttpResponse:
 def send(request: PageRequest, cluster: int) -> HttpResponse:
     """Send the ticked members to a queue, or all of them."""
     found = find(request, cluster)
-    wanted = request.POST.get("queue", "")
-    queue = get_object_or_404(
-        Queue,
-        project=request.project,
-        archived_at=None,
-        pk=int(wanted) if wanted.isdecimal() and len(wanted) < 19 else 0,
-    )
+    pk = key(request.POST.get("queue", ""))
+    queue = get_object_or_404(Queue, project=request.project, archived_at=None, pk=pk)
     members = found.members.order_by("-likeness", "-id")
     if "all" not in request.POST:
         members = members.filter(trajectory__trace_id__in=request.POST.getlist("id"))

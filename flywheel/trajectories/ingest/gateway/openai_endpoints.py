@@ -23,6 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from flywheel.accounts.access import Declared, KeyRefused, admit, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.ingest.gateway import routing, upstream_connection
@@ -199,7 +200,7 @@ def _body(request: HttpRequest) -> bytes:
     if (encoding := request.headers.get("Content-Encoding", "identity").strip().lower()) != "identity":
         raise Refused(415, f"Content-Encoding {encoding[:40]!r} is not taken here; send the JSON as it is")
     declared = request.headers.get("Content-Length", "")
-    length = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else 0
+    length = number(declared, most=BIGINT) or 0
     if length > REQUEST_MAX:
         raise Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
     stream: Any = request

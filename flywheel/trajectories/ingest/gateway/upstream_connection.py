@@ -16,6 +16,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.response import BaseHTTPResponse
 
 from flywheel.accounts.project_settings.gateway_upstream import is_metadata
+from flywheel.edge.numbers import BIGINT, number
 
 CONNECT_S = 5.0
 IDLE_S = 120.0
@@ -139,7 +140,7 @@ def length_of(reply: BaseHTTPResponse) -> int | None:
     """The length of the body, where the upstream said it before."""
     said = reply.headers.get("Content-Length", "")
     chunked = "chunked" in reply.headers.get("Transfer-Encoding", "").lower()
-    return int(said) if said.isascii() and said.isdigit() and not chunked else None
+    return None if chunked else number(said, most=BIGINT)
 
 
 def why(error: Exception) -> str:

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.numbers import number
 from flywheel.edge.prepared_queries import Standing, naming
 from flywheel.templatetags.flywheel import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
@@ -168,8 +169,7 @@ def _failing(failure: Any, best: Any) -> str:
 
 
 def _number(request: PageRequest, name: str) -> int:
-    text = request.GET.get(name, "")
-    return min(int(text), MOST_STEPS) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+    return min(number(request.GET.get(name, "")) or 0, MOST_STEPS)
 
 
 def _conversation(row: Trajectory, position: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.traces import Trace
+from flywheel.edge.numbers import key, number
 from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_formats import FORMATS, TABLE
@@ -64,7 +65,7 @@ def import_page(request: PageRequest) -> HttpResponse:
         except (FormatError, TooLarge) as error:
             form.add_error("file", str(error))
     batches = Batch.objects.filter(project=request.project).select_related("key")
-    chosen = [pk for pk in request.GET.getlist("batch") if pk.isascii() and pk.isdigit() and len(pk) < 19]
+    chosen = [pk for text in request.GET.getlist("batch") if (pk := key(text))]
     imported = list(batches.filter(pk__in=chosen).order_by("id")) if chosen else []
     context = {
         "form": form,
@@ -74,7 +75,7 @@ def import_page(request: PageRequest) -> HttpResponse:
         "sums": _sums(imported),
         "told": sum(len(batch.problems) for batch in imported),
         "read_as": _read_as(request.GET),
-        "notes": _number(request.GET.get("notes", "")),
+        "notes": number(request.GET.get("notes", "")) or 0,
         "jobs": Import.objects.filter(project=request.project)[:JOBS_SHOWN],
         "batches": batches.order_by("-id")[:BATCHES_SHOWN],
     }
@@ -149,13 +150,9 @@ def _read_as(parameters: QueryDict) -> list[tuple[str, int]]:
     found = []
     for text in parameters.getlist("read"):
         name, _, count = text.partition(":")
-        if name in {*FORMATS, TABLE} and (number := _number(count)):
-            found.append((label_of(name), number))
+        if name in {*FORMATS, TABLE} and (files := number(count)):
+            found.append((label_of(name), files))
     return found
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
 
 
 def _sums(batches: list[Batch]) -> dict[str, int]:

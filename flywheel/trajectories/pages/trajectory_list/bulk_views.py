@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.numbers import BIGINT, number
 from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.edge.polling import loaded_anew
 from flywheel.trajectories.import_export import trajectory_export
@@ -48,7 +49,7 @@ def start(request: PageRequest) -> HttpResponse:
             key=key,
             q=q,
             ids=ids,
-            up_to=int(up_to) if up_to.isdecimal() and len(up_to) < 19 else None,
+            up_to=number(up_to, most=BIGINT),
         )
     except ValueError as error:  # BadBulk is one, and a key that is none
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")

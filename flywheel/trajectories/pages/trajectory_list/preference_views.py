@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.numbers import key
 from flywheel.trajectories.detail import transcript
 from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.models import Trajectory, View
@@ -57,7 +58,7 @@ def open_with(request: PageRequest) -> HttpResponse:
     """What the list opens with for this person: a view, or everything."""
     wanted = request.POST.get("view", "")
     seen = Q(owner=request.actor) | Q(is_shared=True)
-    view = get_object_or_404(View, seen, project=request.project, pk=wanted) if wanted.isdecimal() else None
+    view = get_object_or_404(View, seen, project=request.project, pk=key(wanted)) if wanted else None
     saved_views.open_with(project=request.project, actor=request.actor, view=view)
     messages.success(request, f"The list opens with {view.name if view else 'everything'} for you.")
     return _back(request)
