@@ -14,6 +14,11 @@ class Actor:
     through: str = ""
     """What the audit log calls the key, queue or command that acts for them; empty for a page."""
 
+    @property
+    def is_command(self) -> bool:
+        """A command of the operator's: the person is the one whom its rows belong to, and did nothing."""
+        return self.through.startswith("manage.py ")
+
     def record(self, *, project: Project | None, action: str, subject: object, reason: str = "", **data: Any) -> None:
         """Write one audit entry, in the transaction of the change that it tells of."""
         record(
