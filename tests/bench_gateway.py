@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from flywheel.accounts.actors import Actor
+
 ROOT = Path(__file__).resolve().parent.parent
 CALLS = {1: 100, 8: 320}
 ANSWER_S = 0.1
@@ -120,7 +122,7 @@ def _served(port: int) -> tuple["subprocess.Popen[bytes]", int, str]:
     from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 
     project, admin = Project.objects.get(slug="default"), User.objects.get(username="admin")
-    set_upstream(project=project, actor=admin, base_url=f"http://127.0.0.1:{port}/v1")
+    set_upstream(project=project, actor=Actor(admin), base_url=f"http://127.0.0.1:{port}/v1")
     _, key = ApiKey.make(project, "bench gateway", ["gateway"], admin)
     with socket.create_server(("127.0.0.1", 0)) as free:
         served = int(free.getsockname()[1])

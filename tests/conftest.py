@@ -16,6 +16,7 @@ from django.db import connection
 from django.test import Client
 from pytest_django.plugin import DjangoDbBlocker
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, User
 from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, verifiers
@@ -253,7 +254,7 @@ class Build:
 
     def overridden(self, version: Version, task_set: TaskSet) -> AuditOverride:
         """Leave to train the version on what the set's verifier says, without an audit."""
-        return override(judged=Judged.now(version, task_set), actor=self.cast.approver, reason="a test")
+        return override(judged=Judged.now(version, task_set), actor=Actor(self.cast.approver), reason="a test")
 
 
 @pytest.fixture

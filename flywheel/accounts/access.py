@@ -19,7 +19,8 @@ from django_htmx.middleware import HtmxDetails
 from ninja.errors import HttpError
 from ninja.security import HttpBearer
 
-from flywheel.accounts.models import GRANTS, ApiKey, Permission, Project, Scope, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import GRANTS, ApiKey, Permission, Project, Scope, User
 
 P = ParamSpec("P")
 
@@ -36,7 +37,7 @@ class PageRequest(HttpRequest):
     htmx: HtmxDetails
     project: Project
     permissions: frozenset[str]
-    actor: User
+    actor: Actor
 
 
 class Declared(Protocol):
@@ -73,7 +74,7 @@ def requires(
             if permission not in permissions:
                 raise Forbidden(permission)
             asked = cast(PageRequest, request)
-            asked.project, asked.permissions, asked.actor = found, permissions, user
+            asked.project, asked.permissions, asked.actor = found, permissions, Actor(user)
             return view(asked, *args, **kwargs)
 
         page.permission = permission  # type: ignore[attr-defined]
@@ -113,10 +114,8 @@ class KeyRequest(HttpRequest):
     project: Project
     key: ApiKey
     permissions: frozenset[str]
-    actor: User
+    actor: Actor
     """Who made the key; what the call does is done in their name."""
-    through: str
-    """What the audit log calls the key."""
 
 
 def keyed(request: HttpRequest) -> KeyRequest:
@@ -154,8 +153,8 @@ def admit(request: HttpRequest, token: str, scope: Scope) -> ApiKey:
     """Check the key and tell the request whose it is. Raises KeyRefused."""
     key, permissions = check(token, scope)
     asked = cast(KeyRequest, request)
-    asked.project, asked.key, asked.permissions, asked.actor = key.project, key, permissions, key.created_by
-    asked.through = f"key {key.public}"
+    asked.project, asked.key, asked.permissions = key.project, key, permissions
+    asked.actor = Actor(key.created_by, f"key {key.public}")
     return key
 
 
@@ -220,12 +219,10 @@ SCOPE_NEEDS: dict[Scope, Permission] = {
 
 def audit(request: PageRequest | KeyRequest, action: str, subject: object, reason: str = "", **data: Any) -> None:
     """One audit entry for what this request changed; call it in the transaction of the change."""
-    record(
+    request.actor.record(
         project=request.project,
-        actor=request.actor,
         action=action,
         subject=subject,
         reason=reason,
-        through=getattr(request, "through", ""),
         **data,
     )

@@ -6,7 +6,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Q, QuerySet
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.version_content import (
     OPENAI,
@@ -20,7 +21,7 @@ from flywheel.agents.version_content import (
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
-def make_agent(*, project: Project, name: str, actor: User, description: str = "", through: str = "") -> Agent:
+def make_agent(*, project: Project, name: str, actor: Actor, description: str = "") -> Agent:
     """A new agent, nothing live. Raises BadContent."""
     if not _NAME.fullmatch(name):
         raise BadContent(
@@ -29,7 +30,7 @@ def make_agent(*, project: Project, name: str, actor: User, description: str = "
     try:
         with transaction.atomic():
             agent = Agent.objects.create(project=project, name=name, description=description.strip())
-            record(project=project, actor=actor, action="agents.make_agent", subject=agent, through=through)
+            actor.record(project=project, action="agents.make_agent", subject=agent)
     except IntegrityError:
         raise BadContent("name", f"this project has an agent {name!r} already") from None
     return agent
@@ -39,7 +40,7 @@ def make_agent(*, project: Project, name: str, actor: User, description: str = "
 def make_version(
     *,
     agent: Agent,
-    actor: User,
+    actor: Actor,
     base_model: str,
     endpoint: dict[str, Any],
     weights: Artifact | None = None,
@@ -49,7 +50,6 @@ def make_version(
     sampling: dict[str, Any] | None = None,
     parent: Version | None = None,
     note: str = "",
-    through: str = "",
 ) -> tuple[Version, bool]:
     """The agent's version with this content, and whether it is new: equal content is one version.
 
@@ -67,7 +67,7 @@ def make_version(
     before = agent.versions.aggregate(last=Max("number"))["last"] or 0
     version = Version.make(
         agent,
-        actor,
+        actor.user,
         base_model=base_model.strip(),
         endpoint=asked,
         weights=weights,
@@ -80,13 +80,11 @@ def make_version(
     )
     made = version.number > before
     if made:
-        record(
+        actor.record(
             project=agent.project,
-            actor=actor,
             action="agents.make_version",
             subject=version,
             reason=version.note,
-            through=through,
             digest=version.digest,
             parent=str(parent) if parent else None,
         )

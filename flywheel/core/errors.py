@@ -2,9 +2,9 @@
 
 
 class FieldError(ValueError):
-    """What was given cannot be used: `field` says where, `problem` what would be right."""
+    """An input that cannot be used: `field` says where (empty: as a whole), `problem` what would be right."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+        super().__init__(f"{field}: {problem}" if field else problem)
         self.field = field
         self.problem = problem

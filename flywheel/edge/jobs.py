@@ -39,6 +39,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from flywheel.edge.refusals import Stale
 from flywheel.system import broker
 from flywheel.system.sql import planned
 
@@ -74,7 +75,7 @@ class LeaseLost(Exception):
     """Another owner has the job, or it is over. Stop at once; nothing more may be written."""
 
 
-class StaleState(Exception):
+class StaleState(Stale):
     """The job was no longer in the state that this move starts from."""
 
 

@@ -19,6 +19,8 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
 from django.http import QueryDict
 
+from flywheel.edge.refusals import Unreadable
+
 M = TypeVar("M", bound=Model)
 
 EXACT_UP_TO = 1000
@@ -27,7 +29,7 @@ AHEAD = 250
 """Rows that are counted on the way where a page is found by its keys."""
 
 
-class BadCursor(ValueError):
+class BadCursor(Unreadable):
     """The cursor is none of ours."""
 
 
@@ -145,7 +147,7 @@ def _decode(rows: QuerySet[Any], cursor: str, keys: tuple[str, ...]) -> tuple[bo
         padded = cursor + "=" * (-len(cursor) % 4)
         forward, before, *values = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         if len(values) != len(keys) or not isinstance(before, int):
-            raise BadCursor(cursor)
+            raise ValueError(cursor)
         fields = [rows.model._meta.get_field(key) for key in keys]
         return bool(forward), before, [item.to_python(value) for item, value in zip(fields, values, strict=True)]
     except (ValueError, TypeError, ValidationError) as error:

@@ -14,7 +14,7 @@ from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet, TaskSetMember
 
 BUDGET = 20
@@ -29,7 +29,7 @@ def opened(
     task_set: TaskSet,
     kind: Opening.Kind,
     subject: object,
-    actor: User | None = None,
+    actor: Actor | None = None,
     times: int | None = None,
     anew: bool = True,
 ) -> None:
@@ -38,22 +38,26 @@ def opened(
     Not `anew`: by a page that is open and asks again by itself, which is no look more.
     """
     row, is_new = Opening.objects.get_or_create(
-        task_set=task_set, kind=kind, subject=str(subject)[:100], actor=actor, defaults={"times": times or 1}
+        task_set=task_set,
+        kind=kind,
+        subject=str(subject)[:100],
+        actor=actor.user if actor and not actor.is_command else None,
+        defaults={"times": times or 1},
     )
     if anew and not is_new:
         changes = {"times": F("times") + 1 if times is None else times, "last_at": timezone.now()}
         Opening.objects.filter(pk=row.pk).update(**changes)
 
 
-def looked(tasks: Collection[Task], actor: User, kind: Opening.Kind = Opening.Kind.PAGE) -> None:
+def looked(tasks: Collection[Task], actor: Actor, kind: Opening.Kind = Opening.Kind.PAGE) -> None:
     """Note that somebody read these tasks: in every set where one of them is measured, in a row of their own."""
     for split, subject in ((Split.HELD_OUT, "its tasks"), (Split.SEALED, "its sealed tasks")):
         held = TaskSetMember.objects.filter(task__in=tasks, split=split).order_by()
         _looked(set(held.values_list("task_set", flat=True).distinct()), kind, subject, actor)
 
 
-def _looked(sets: set[int], kind: Opening.Kind, subject: str, actor: User) -> None:
-    row = {"kind": kind, "subject": subject, "actor": actor}
+def _looked(sets: set[int], kind: Opening.Kind, subject: str, actor: Actor) -> None:
+    row = {"kind": kind, "subject": subject, "actor": actor.user}
     with transaction.atomic():
         known = Opening.objects.filter(task_set__in=sets, **row)
         seen = set(known.values_list("task_set", flat=True))

@@ -12,7 +12,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core import envs, verifiers
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
@@ -30,9 +30,7 @@ class CannotRescore(ValueError):
     """It cannot be judged again; the message says why."""
 
 
-def submit(
-    *, run: EvalRun, version: EnvironmentVersion, actor: User, key: uuid.UUID, through: str = ""
-) -> tuple[Rescore, bool]:
+def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid.UUID) -> tuple[Rescore, bool]:
     """Let a worker judge the run's attempts under this version's verifier. Returns the job and whether it is new.
 
     Raises CannotRescore.
@@ -50,33 +48,31 @@ def submit(
         job, made = Rescore.submit(
             key=key,
             project=run.project,
-            created_by=actor,
+            created_by=actor.user,
             run=run,
             environment_version=version,
             verifier_digest=verifiers.digest(version.verifier),
             total=total,
         )
         if made:
-            record(
+            actor.record(
                 project=run.project,
-                actor=actor,
                 action="evals.rescore",
                 subject=run,
-                through=through,
                 environment_version=str(version),
                 verifier_digest=job.verifier_digest,
             )
     return job, made
 
 
-def cancel(*, job: Rescore, actor: User, through: str = "") -> None:
+def cancel(*, job: Rescore, actor: Actor) -> None:
     """Ask for an end; what was judged is kept. Raises StaleState when it is over already."""
     with transaction.atomic():
         job.cancel()
-        record(project=job.project, actor=actor, action="evals.cancel_rescore", subject=job, through=through)
+        actor.record(project=job.project, action="evals.cancel_rescore", subject=job)
 
 
-def resume(*, job: Rescore, actor: User, through: str = "") -> None:
+def resume(*, job: Rescore, actor: Actor) -> None:
     """Queue a failed or cancelled one again; it goes on with the attempts that have no new score. Raises StaleState.
 
     One whose judge passed a canary stays as it is: another go might hide it.
@@ -85,7 +81,7 @@ def resume(*, job: Rescore, actor: User, through: str = "") -> None:
         raise StaleState(f"{job} is void; have the rollouts judged by another version of the verifier")
     with transaction.atomic():
         job.requeue()
-        record(project=job.project, actor=actor, action="evals.resume_rescore", subject=job, through=through)
+        actor.record(project=job.project, action="evals.resume_rescore", subject=job)
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, proportion
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
@@ -120,7 +120,7 @@ def _scored(version: EnvironmentVersion, results: QuerySet[Result]) -> Iterator[
             yield old.result, old.score, old.parts, old.reason
 
 
-def note_looks(found: Sequence[Agreement], actor: User) -> None:
+def note_looks(found: Sequence[Agreement], actor: Actor) -> None:
     """Whoever sees how held-out rollouts were judged has looked at them."""
     runs = {each.result.run_id: each.result.run for one in found for each in one.disagreements}
     for run in runs.values():

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.evidence.gate import Evidence, decide
 from flywheel.core.evidence.gate import Policy as Rules
@@ -34,11 +34,11 @@ def propose_for(evaluation: EvalRun) -> Candidate | None:
     run = TrainingRun.objects.filter(evaluation=evaluation).select_related("baseline").first()
     if run is None or run.baseline is None:
         return None
-    return propose(version_eval=evaluation, baseline_eval=run.baseline, actor=run.created_by, run=run)
+    return propose(version_eval=evaluation, baseline_eval=run.baseline, actor=Actor(run.created_by), run=run)
 
 
 def propose(
-    *, version_eval: EvalRun, baseline_eval: EvalRun, actor: User, run: TrainingRun | None = None, through: str = ""
+    *, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor, run: TrainingRun | None = None
 ) -> Candidate:
     """Write the report and the gate's verdict down, and have both versions run the agent's regression suites.
 
@@ -75,21 +75,19 @@ def propose(
                 "report": report,
                 "report_digest": digest(report),
                 "verdict": report["decision"]["verdict"],
-                "proposed_by": actor,
+                "proposed_by": actor.user,
             },
         )
         if made:
-            record(
+            actor.record(
                 project=candidate.project,
-                actor=actor,
                 action="promotions.propose",
                 subject=candidate,
-                through=through,
                 version=str(candidate.version),
                 verdict=candidate.verdict,
             )
     if candidate.state == Candidate.State.WAITING:
-        suite_standings.start_for(candidate=candidate, actor=actor, through=through)
+        suite_standings.start_for(candidate=candidate, actor=actor)
     return candidate
 
 

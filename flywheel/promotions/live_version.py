@@ -11,7 +11,8 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
 from flywheel.evals.serving import loaded_adapters, version_isolation
@@ -34,9 +35,7 @@ class MovedMeanwhile(CannotPromote):
     """Somebody else moved the live version since this page was loaded."""
 
 
-def promote(
-    *, candidate: Candidate, actor: User, reason: str, generation: int, override: bool = False, through: str = ""
-) -> Promotion:
+def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int, override: bool = False) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
@@ -62,12 +61,11 @@ def promote(
             handed=handed,
             candidate=row,
             proposed_by=row.proposed_by,
-            approved_by=actor,
+            actor=actor,
             against_the_gate=bool(against),
             told=[stand.told() for stand in stands],
             sealed=final.told() if final else {},
             reason=reason,
-            through=through,
         )
         row.state = Candidate.State.PROMOTED
         row.save(update_fields=["state"])
@@ -76,7 +74,7 @@ def promote(
 
 
 @transaction.atomic
-def reject(*, candidate: Candidate, actor: User, reason: str, through: str = "") -> None:
+def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     """Decline a waiting candidate. Raises CannotPromote when it does not wait or no reason is given."""
     if not reason.strip():
         raise CannotPromote("reason: say why; it is kept with the candidate")
@@ -85,17 +83,15 @@ def reject(*, candidate: Candidate, actor: User, reason: str, through: str = "")
     )
     if not moved:
         raise CannotPromote("this candidate does not wait any more")
-    record(
+    actor.record(
         project=candidate.project,
-        actor=actor,
         action="promotions.reject",
         subject=candidate,
         reason=reason,
-        through=through,
     )
 
 
-def roll_back(*, agent: Agent, to: Version, actor: User, reason: str, generation: int, through: str = "") -> Promotion:
+def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generation: int) -> Promotion:
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
     One approver is enough, so that an emergency ends quickly: a server that does not answer delays it by ROLLBACK_S and
@@ -115,15 +111,14 @@ def roll_back(*, agent: Agent, to: Version, actor: User, reason: str, generation
             kind=Promotion.Kind.ROLLBACK,
             after=to,
             handed=handed,
-            approved_by=actor,
+            actor=actor,
             reason=reason,
-            through=through,
         )
         agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
     return promotion
 
 
-def make_first(*, agent: Agent, version: Version, actor: User, reason: str, through: str = "") -> Promotion:
+def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> Promotion:
     """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
     if agent.live_id is not None:
         raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
@@ -135,14 +130,13 @@ def make_first(*, agent: Agent, version: Version, actor: User, reason: str, thro
             kind=Promotion.Kind.FIRST,
             after=version,
             handed=handed,
-            approved_by=actor,
+            actor=actor,
             reason=reason,
-            through=through,
         )
 
 
 def _check(
-    row: Candidate, *, actor: User, reason: str, generation: int, override: bool
+    row: Candidate, *, actor: Actor, reason: str, generation: int, override: bool
 ) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
     """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
     CannotPromote where it cannot be approved, by this actor or so."""
@@ -150,7 +144,7 @@ def _check(
         raise CannotPromote(f"this candidate is {row.state} already")
     if not reason.strip():
         raise CannotPromote("reason: say why; it is kept with the promotion")
-    if actor.pk in {row.proposed_by_id, row.version.created_by_id}:
+    if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
         raise CannotPromote("you launched what made this candidate; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
@@ -185,9 +179,8 @@ def _move(
     kind: Promotion.Kind,
     after: Version,
     handed: tuple[str, str],
-    approved_by: User,
+    actor: Actor,
     reason: str,
-    through: str,
     candidate: Candidate | None = None,
     proposed_by: User | None = None,
     against_the_gate: bool = False,
@@ -214,7 +207,7 @@ def _move(
         after=after,
         candidate=candidate,
         proposed_by=proposed_by,
-        approved_by=approved_by,
+        approved_by=actor.user,
         against_the_gate=against_the_gate,
         suites=list(told),
         sealed=dict(sealed or {}),
@@ -222,13 +215,11 @@ def _move(
     )
     promotion.unserved = unserved
     agent.live, agent.generation = after, generation + 1
-    record(
+    actor.record(
         project=agent.project,
-        actor=approved_by,
         action=f"promotions.{kind}",
         subject=f"{agent} → {after}",
         reason=reason,
-        through=through,
         before=str(before) if before else None,
         against_the_gate=against_the_gate,
         suites={suite["suite"]: suite["state"] for suite in told},

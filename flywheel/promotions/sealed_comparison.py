@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.gate import confirm, detectable, spending
@@ -134,7 +134,7 @@ def final(row: Candidate) -> dict[str, Any] | None:
     return {**found.told(), "can_ask": found.can_ask} if found else None
 
 
-def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None:
+def open_sealed(*, candidate: Candidate, actor: Actor) -> None:
     """Have both versions attempt the sealed tasks, as they attempted the held-out ones; what has run already is found.
 
     Raises CannotOpen.
@@ -145,19 +145,17 @@ def open_sealed(*, candidate: Candidate, actor: User, through: str = "") -> None
     with transaction.atomic():
         TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
         try:
-            evals.start(candidate.baseline_eval, actor=actor, through=through)
-            evals.start(candidate.version_eval, actor=actor, through=through)
+            evals.start(candidate.baseline_eval, actor=actor)
+            evals.start(candidate.version_eval, actor=actor)
         except (CannotEvaluate, StaleState) as error:
             raise CannotOpen(str(error)) from error
         opening, is_open = _opening(candidate)
         if not is_open:
             ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=candidate, actor=actor)
-            record(
+            actor.record(
                 project=candidate.project,
-                actor=actor,
                 action="promotions.open_sealed",
                 subject=candidate,
-                through=through,
                 task_set=str(task_set),
                 opening=opening,
             )

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
@@ -143,7 +143,7 @@ def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *
     }
 
 
-def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: User, through: str = "") -> list[str]:
+def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> list[str]:
     """Have both arms run every present suite of the agent; why any cannot run. What has run already is found."""
     problems = []
     settings = Settings.of(version_eval)
@@ -152,7 +152,7 @@ def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: User, through
     for suite in suites:
         for version in (baseline_eval.version, version_eval.version):
             try:
-                evals.start(version=version, suite=suite, settings=settings, actor=actor, through=through)
+                evals.start(version=version, suite=suite, settings=settings, actor=actor)
             except (CannotEvaluate, StaleState) as error:
                 problems.append(f"{suite} of {version}: {error}")
     for problem in problems:
@@ -171,12 +171,12 @@ def _check(version: Version, suites: Collection[Suite]) -> None:
         contamination_checks.check_version(version, suite.task_set)
 
 
-def start_for(*, candidate: Candidate, actor: User, through: str = "") -> list[str]:
+def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
     """`start` for a candidate. Raises NotWaiting where nobody is to decide about it any more."""
     if candidate.state != Candidate.State.WAITING:
         raise NotWaiting(f"{candidate} is {candidate.state} already, so its suites are not run any more")
     version_eval, baseline_eval = candidate.version_eval, candidate.baseline_eval
-    return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor, through=through)
+    return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor)
 
 
 def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
@@ -235,12 +235,12 @@ def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
     return {agent.pk: [result(agent, suite) for suite in suites[agent.pk]] for agent in agents}
 
 
-def run_live(*, suite: Suite, actor: User, through: str = "") -> EvalRun:
+def run_live(*, suite: Suite, actor: Actor) -> EvalRun:
     """The live version's eval at the suite. Raises CannotEvaluate."""
     live = suite.agent.live
     if live is None:
         raise CannotEvaluate("version", f"{suite.agent} has no live version")
-    return evals.start(version=live, suite=suite, settings=Settings.own(live), actor=actor, through=through)
+    return evals.start(version=live, suite=suite, settings=Settings.own(live), actor=actor)
 
 
 def _learnt(checks: Sequence[ContaminationCheck | None]) -> tuple[str, str] | None:

@@ -7,12 +7,15 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
+from ninja.operation import Operation
 
 from flywheel.accounts.api.audit import router as audit
 from flywheel.accounts.api.keys import router as keys
 from flywheel.accounts.api.members import router as members
 from flywheel.agents.api.agents import router as agents
 from flywheel.agents.api.versions import router as versions
+from flywheel.core.errors import FieldError
+from flywheel.edge.refusals import status_of
 from flywheel.environments.api.environments import router as environments
 from flywheel.environments.api.exchange import router as exports
 from flywheel.environments.api.generations import router as generations
@@ -48,7 +51,14 @@ from flywheel.trajectories.api.quarantine import router as quarantine
 from flywheel.trajectories.api.retention import router as retention
 from flywheel.trajectories.api.trajectories import router as trajectories
 
-api = NinjaAPI(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
+
+class _Api(NinjaAPI):
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """An operation is called as its function is."""
+        return operation.view_func.__name__
+
+
+api = _Api(title="Flywheel", version="1", docs_url=None, urls_namespace="api")
 for router in (
     members,
     keys,
@@ -98,6 +108,11 @@ for router in (
 def _unfit(request: HttpRequest, error: Exception) -> HttpResponse:
     """A text with a NUL or a lone surrogate, or a number beyond its column: the request is wrong, not the server."""
     return api.create_response(request, {"detail": f"a value cannot be stored: {error}".splitlines()[0]}, status=422)
+
+
+@api.exception_handler(FieldError)
+def _refused(request: HttpRequest, error: FieldError) -> HttpResponse:
+    return api.create_response(request, {"detail": str(error)}, status=status_of(error))
 
 
 @api.exception_handler(PermissionDenied)

@@ -18,6 +18,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from ninja.operation import Operation
 
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
 from flywheel.environments.models import Generation, Proving, Trial
 from flywheel.environments.playground.episode_moves import start as start_play
@@ -366,7 +367,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     for role in Role:
         Membership.objects.create(user=everyone, project=cast.project, role=role)
     trajectory = build.trajectory(proposed_bucket="wrong_tool", proposed_score=0.9)
-    bucket = define(project=cast.project, actor=everyone, wanted=Wanted("Refund promised", "other"))
+    bucket = define(project=cast.project, actor=Actor(everyone), wanted=Wanted("Refund promised", "other"))
     run = candidate.version_eval
     task = run.task_set.members.filter(split="held-out").first() or run.task_set.members.first()
     assert task is not None
@@ -388,7 +389,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     imported, _ = Import.submit(
         key=uuid.uuid4(), project=cast.project, created_by=cast.builder, name="runs.jsonl", upload="0" * 32
     )
-    play = start_play(task=task.task, actor=cast.builder)
+    play = start_play(task=task.task, actor=Actor(cast.builder))
     generation, _ = Generation.submit(
         key=uuid.uuid4(),
         project=cast.project,
@@ -406,13 +407,15 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     audit = RewardAudit.objects.create(project=cast.project, run=run, seed=1, created_by=cast.builder)
     audit.items.create(place=1, result=run.results.all()[0])
     many = bulk_actions.submit(
-        project=cast.project, actor=cast.builder, action="tag", options={"tags": ["a"]}, key=uuid.uuid4()
+        project=cast.project, actor=Actor(cast.builder), action="tag", options={"tags": ["a"]}, key=uuid.uuid4()
     )
-    view = saved_views.save(project=cast.project, actor=everyone, name="mine", q="has:error")
+    view = saved_views.save(project=cast.project, actor=Actor(everyone), name="mine", q="has:error")
     queue = Queue.objects.create(project=cast.project, name="queue", created_by=cast.builder)
     clustering = Clustering.objects.create(project=cast.project, created_by=cast.builder, up_to=0)
     cluster = Cluster.objects.create(clustering=clustering)
-    suite, _ = put_suite(agent=candidate.agent, actor=cast.builder, name="golden", kind="safety", task_set=run.task_set)
+    suite, _ = put_suite(
+        agent=candidate.agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=run.task_set
+    )
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
@@ -422,7 +425,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("trajectories", "job"): imported.pk,
         ("trajectories", "number"): many.pk,
         ("trajectories", "view"): view.pk,
-        ("trajectories", "comment"): comments.say(trajectory=trajectory, actor=everyone, text="hm").pk,
+        ("trajectories", "comment"): comments.say(trajectory=trajectory, actor=Actor(everyone), text="hm").pk,
         ("bulk", "pk"): many.pk,
         ("views", "pk"): view.pk,
         ("failures", "trace_id"): trajectory.trace_id,

@@ -14,6 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Agent, Version
@@ -174,7 +175,7 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
     ]
     for fields, says in cases:
         with pytest.raises(BadContent, match=says):
-            make_version(agent=build.agent(), actor=cast.builder, **{"base_model": "m", **fields})
+            make_version(agent=build.agent(), actor=Actor(cast.builder), **{"base_model": "m", **fields})
     assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
     with pytest.raises(BadContent, match="at most 256"):
         check_tools([{"name": f"t{index}"} for index in range(257)])
@@ -195,7 +196,7 @@ def test_two_at_once_with_the_same_content_make_one_version(build: Build, cast: 
 
     def go() -> None:
         try:
-            made.append(make_version(agent=agent, actor=cast.builder, base_model="m", endpoint=SERVER)[0])
+            made.append(make_version(agent=agent, actor=Actor(cast.builder), base_model="m", endpoint=SERVER)[0])
         finally:
             connection.close()
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Proposal, Queue, QueueItem
@@ -58,15 +59,15 @@ def lived_in(cast: Cast, build: Build, world: World) -> World:
             said: dict[str, Any] = {"detector": "calls", "bucket": "wrong_tool", "evidence": "It called another."}
             Proposal.objects.create(project=cast.project, trajectory=row, score=0.9, **said)
             Trajectory.objects.filter(pk=row.pk).update(proposed_bucket="wrong_tool", proposed_score=0.9)
-    decide(trajectory=rows[1], actor=cast.reviewer, bucket="wrong_tool", note="the other one")
-    decide(trajectory=rows[3], actor=cast.reviewer)
+    decide(trajectory=rows[1], actor=Actor(cast.reviewer), bucket="wrong_tool", note="the other one")
+    decide(trajectory=rows[3], actor=Actor(cast.reviewer))
     queue = Queue.objects.get(pk=world.values["failures", "pk"])
     for row in rows[4:8]:
         QueueItem.objects.create(queue=queue, trajectory=row)
-    give(item=QueueItem.objects.filter(queue=queue).order_by("pk")[1], actor=cast.builder, bucket="wrong_tool")
+    give(item=QueueItem.objects.filter(queue=queue).order_by("pk")[1], actor=Actor(cast.builder), bucket="wrong_tool")
     named = Trajectory.objects.get(trace_id=world.values["trajectories", "trace_id"])
     step = named.steps.latest("position").span_id
-    comments.say(trajectory=named, actor=cast.builder, text="Is this right, @everyone?", step=step)
+    comments.say(trajectory=named, actor=Actor(cast.builder), text="Is this right, @everyone?", step=step)
     return world
 
 

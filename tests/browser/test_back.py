@@ -7,6 +7,7 @@ from django.test import Client
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.environments.models import Split
 from flywheel.evals.models import RewardAudit
@@ -36,7 +37,7 @@ def tab(
 ) -> Iterator[Tab]:
     """Somebody who may do everything, where each desk has several items."""
     rows = [build.trajectory(proposed_bucket="wrong_tool", proposed_score=0.9) for _ in range(3)]
-    intake.add(queue=Queue.objects.get(), keys=[row.pk for row in rows], actor=cast.builder)
+    intake.add(queue=Queue.objects.get(), keys=[row.pk for row in rows], actor=Actor(cast.builder))
     audit = RewardAudit.objects.get()
     for place, result in enumerate(audit.run.results.filter(task__split=Split.HELD_OUT)[1:4], 2):
         audit.items.create(place=place, result=result)

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Opening
 from flywheel.promotions.candidacy import propose
@@ -37,7 +38,7 @@ def test_an_approver_asks_the_sealed_tasks_and_promotes_what_they_confirm(
     row = propose(
         version_eval=evaluated(better, task_set, passing=20),
         baseline_eval=evaluated(agent.live, task_set, passing=4),
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
     password = secrets.token_urlsafe(12)
     cast.approver.set_password(password)

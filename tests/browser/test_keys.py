@@ -11,6 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.environments.models import Task
 from flywheel.failures.models import Decision, Failure, Queue, QueueItem
@@ -89,8 +90,8 @@ def desk(browser: Browser, live_server: LiveServer, cast: Cast, build: Build) ->
     rows = [build.trajectory(answer=BROKEN, prompt=f"Meet Person{n} on friday") for n in range(4)]
     build.environment()
     detect_waiting()
-    queue = make(project=cast.project, actor=cast.builder, wanted=Wanted("mine"))
-    intake.add(queue=queue, keys=[row.pk for row in rows], actor=cast.builder)
+    queue = make(project=cast.project, actor=Actor(cast.builder), wanted=Wanted("mine"))
+    intake.add(queue=queue, keys=[row.pk for row in rows], actor=Actor(cast.builder))
     password = secrets.token_urlsafe(12)
     cast.builder.set_password(password)
     cast.builder.save()

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Role, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.edge.jobs import Job
@@ -59,7 +60,7 @@ def books(data: dict[str, Any], _: dict[str, Any]) -> int:
 def judge(build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
     monkeypatch.setattr(Job, "nudge", lambda _: None)  # the test is the worker
     with judge_server(books) as server:
-        set_upstream(project=build.cast.project, actor=build.cast.admin, base_url=server.url)
+        set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url=server.url)
         yield server
 
 

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import DetectorSetting
@@ -97,7 +98,7 @@ def test_a_detector_is_switched_off_after_it_was_asked(
     monkeypatch.setattr("flywheel.trajectories.store.detector_wakeup.now", lambda _: None)
     wrong = build.trajectory(prompt=HOSTILE, answer='{"tool": "email.send", "arguments": {"to": ')
     detect_waiting()
-    decide(trajectory=wrong, actor=cast.reviewer)
+    decide(trajectory=wrong, actor=Actor(cast.reviewer))
     tab = enter(cast.admin)
     page = tab.page
     tab.open("/p/acme/failures/detectors/")

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.core.envs.kinds import KINDS
 from flywheel.environments.models import Play, Split, Task
@@ -20,7 +21,7 @@ PASSWORD = "correct horse battery"
 
 def tasks(project: Project, builder: User, kind: str) -> list[Task]:
     """Two tasks to train on, as the kind makes them."""
-    made = environment(project=project, name=kind, kind=kind, actor=builder, config={}, verifier={"kind": kind})
+    made = environment(project=project, name=kind, kind=kind, actor=Actor(builder), config={}, verifier={"kind": kind})
     generate = KINDS[kind].generate
     assert generate is not None
     return [

@@ -10,6 +10,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.failures.models import Decision, Failure, Queue, QueueItem, Review
 from flywheel.failures.queues import intake
@@ -45,8 +46,8 @@ class Place:
         detect_waiting()
         builder = User.objects.get(username="builder")
         wanted = Wanted(**{"name": "mine", "instructions": "Look twice.", **fields})  # type: ignore[arg-type]
-        queue = make(project=self.project, actor=builder, wanted=wanted)
-        intake.add(queue=queue, keys=[row.pk for row in rows], actor=builder)
+        queue = make(project=self.project, actor=Actor(builder), wanted=wanted)
+        intake.add(queue=queue, keys=[row.pk for row in rows], actor=Actor(builder))
         return queue
 
     def sign_in(self, browser: Browser, name: str) -> Tab:
@@ -241,7 +242,7 @@ def test_a_connection_cut_in_the_middle_of_a_decision_keeps_it_and_says_so(
 def test_any_step_of_a_long_trajectory_is_marked_at_the_desk(browser: Browser, place: Place, build: Build) -> None:
     row = long_trajectory(place.project, 1_000)
     queue = place.queue(build, 0)
-    intake.add(queue=queue, keys=[row.pk], actor=User.objects.get(username="builder"))
+    intake.add(queue=queue, keys=[row.pk], actor=Actor(User.objects.get(username="builder")))
     tab = place.sign_in(browser, "reviewer")
     page, marked = tab.page, tab.page.locator("#failing-step")
     start(tab, queue)

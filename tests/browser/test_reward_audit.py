@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Role
 from flywheel.evals.models import RewardAudit
 from flywheel.evals.reward_audits import audit_lifecycle as verbs
@@ -26,7 +27,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 def test_an_audit_is_judged_blind_by_keys(browser: Browser, live_server: LiveServer, cast: Cast, build: Build) -> None:
     run = evaluated(build, build.version(), build.task_set(train=TASKS, held_out=1))
-    audit, _ = verbs.begin(run=run, actor=cast.builder, size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     password = secrets.token_urlsafe(12)
     person = cast.reviewer
     person.set_password(password)
@@ -38,7 +39,7 @@ def test_an_audit_is_judged_blind_by_keys(browser: Browser, live_server: LiveSer
     tab.open(here)
     items = list(audit.items.select_related("result").order_by("place"))
     for item in items[BY_KEYS:]:
-        verbs.judge(item=item, actor=person, answer="pass" if item.result.success else "fail")
+        verbs.judge(item=item, actor=Actor(person), answer="pass" if item.result.success else "fail")
 
     tab.press("?")
     for label in ("Pass: it did what was asked", "Fail: it did not", "Cannot tell", "Write a note"):

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Suite
 from flywheel.promotions.candidacy import propose
@@ -30,7 +31,7 @@ def test_what_an_approver_types_stays_when_the_suites_end(
     golden: Suite,  # noqa: F811
     evaluated: Evaluated,  # noqa: F811
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     password = secrets.token_urlsafe(12)
     cast.approver.set_password(password)
     cast.approver.save()

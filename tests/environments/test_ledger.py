@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.edge.jobs import State
 from flywheel.environments import ledger
@@ -38,11 +39,13 @@ def an_eval(build: Build, split: str = Split.HELD_OUT, done: int = 8) -> EvalRun
 def test_what_goes_on_is_one_opening_and_each_look_counts(build: Build, cast: Cast) -> None:
     task_set = build.task_set()
     for times in (1, 1):
-        ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=times)
+        ledger.opened(
+            task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=Actor(cast.trainer), times=times
+        )
     for times in (1, 2, 3):
         ledger.opened(task_set=task_set, kind=Opening.Kind.TRAINING, subject="r-3", times=times)
     for _ in range(2):
-        ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer)
+        ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=Actor(cast.viewer))
     found = ledger.openings(task_set)
     assert (found.times, found.evals, found.runs, found.people) == (4, 1, 1, 1)
     assert found.words == "by 1 eval and 1 training run; 1 person looked into it"
@@ -52,8 +55,8 @@ def test_what_goes_on_is_one_opening_and_each_look_counts(build: Build, cast: Ca
 
 def test_tasks_that_stand_in_other_sets_bring_their_openings_along(build: Build, cast: Cast, sign_in: SignIn) -> None:
     old, looked = build.task_set(held_out=8), build.task_set(held_out=2)
-    ledger.opened(task_set=old, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=10)
-    ledger.opened(task_set=old, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer)
+    ledger.opened(task_set=old, kind=Opening.Kind.EVAL, subject="eval 5", actor=Actor(cast.trainer), times=10)
+    ledger.opened(task_set=old, kind=Opening.Kind.PAGE, subject="eval 5", actor=Actor(cast.viewer))
     ledger.opened(task_set=looked, kind=Opening.Kind.EXPORT, subject="served to others")
     later = build.task_set(held_out=2)
     for task_set in (old, looked):
@@ -83,7 +86,7 @@ def test_the_openings_of_many_sets_cost_what_those_of_one_do(build: Build, djang
 
 def test_the_budget_is_spent_by_measuring_not_by_looking(build: Build, cast: Cast) -> None:
     task_set = build.task_set()
-    ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=cast.viewer, times=99)
+    ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject="eval 5", actor=Actor(cast.viewer), times=99)
     assert not ledger.openings(task_set).is_spent
     ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", times=ledger.BUDGET)
     assert ledger.openings(task_set).is_spent
@@ -91,7 +94,7 @@ def test_the_budget_is_spent_by_measuring_not_by_looking(build: Build, cast: Cas
 
 @pytest.mark.parametrize(("split", "done", "times"), [("held_out", 8, 1), ("held_out", 0, 0), ("train", 8, 0)])
 def test_only_held_out_rollouts_are_an_opening(build: Build, cast: Cast, split: str, done: int, times: int) -> None:
-    note_look(an_eval(build, split, done), cast.viewer)
+    note_look(an_eval(build, split, done), Actor(cast.viewer))
     assert Opening.objects.count() == times
 
 
@@ -160,7 +163,7 @@ def test_a_verifier_is_tried_on_train_tasks_unless_others_are_named_and_that_is_
 
     def tried(*numbers: int) -> list[int]:
         job = trials.submit(
-            environment=environment, verifier=verifier, actor=cast.builder, key=uuid.uuid4(), tasks=numbers
+            environment=environment, verifier=verifier, actor=Actor(cast.builder), key=uuid.uuid4(), tasks=numbers
         )
         return list(job.tasks)
 
@@ -181,7 +184,9 @@ def test_the_task_set_shows_who_opened_it(
     build: Build, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], client: Client
 ) -> None:
     task_set = build.task_set()
-    ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=cast.trainer, times=ledger.BUDGET)
+    ledger.opened(
+        task_set=task_set, kind=Opening.Kind.EVAL, subject="eval 5", actor=Actor(cast.trainer), times=ledger.BUDGET
+    )
     address = reverse("environments:task_set", args=["acme", task_set.name, task_set.version])
     text = sign_in(cast.viewer).get(address).content.decode()
     assert "eval 5" in text

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import Lease
@@ -55,7 +56,7 @@ def submit(build: Build, task_set: TaskSet | None = None, version: Version | Non
         key=uuid.uuid4(),
         version=version or build.version(),
         task_set=task_set or build.task_set(),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         **{"split": Split.HELD_OUT, "samples": 2, **fields},
     )
     assert made

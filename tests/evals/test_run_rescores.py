@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion
@@ -39,7 +40,7 @@ def run(build: Build, monkeypatch: pytest.MonkeyPatch) -> EvalRun:
 def other(run: EvalRun, build: Build) -> EnvironmentVersion:
     return environment_versions.environment_version(
         environment=run.task_set.environment_version.environment,
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier=TUESDAY,
     )
@@ -74,7 +75,7 @@ def test_the_run_page_offers_other_verifiers_and_shows_what_they_changed(
 
 def test_its_own_verifier_changes_nothing(run: EvalRun, build: Build) -> None:
     version = run.task_set.environment_version
-    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=Actor(build.cast.builder), key=uuid.uuid4())
     carry_out(job)
     found = run_rescores.changes(job)
     assert (found.same, found.n, found.before) == (12, 12, found.after)
@@ -87,11 +88,11 @@ def test_its_own_verifier_changes_nothing(run: EvalRun, build: Build) -> None:
 def test_what_cannot_be_judged_again_is_refused_with_its_reason(run: EvalRun, build: Build) -> None:
     foreign = build.environment("other").latest
     with pytest.raises(run_rescores.CannotRescore, match="other@1 is of another environment"):
-        run_rescores.submit(run=run, version=foreign, actor=build.cast.builder, key=uuid.uuid4())
+        run_rescores.submit(run=run, version=foreign, actor=Actor(build.cast.builder), key=uuid.uuid4())
     waiting = submit(build, task_set=run.task_set)
     with pytest.raises(run_rescores.CannotRescore, match="is queued"):
         run_rescores.submit(
-            run=waiting, version=run.task_set.environment_version, actor=build.cast.builder, key=uuid.uuid4()
+            run=waiting, version=run.task_set.environment_version, actor=Actor(build.cast.builder), key=uuid.uuid4()
         )
 
 
@@ -119,7 +120,7 @@ def test_it_is_stopped_and_goes_on(
 ) -> None:
     """What was judged is kept, and the others are judged when it is resumed."""
     monkeypatch.setattr(run_rescores, "AT_ONCE", 5)
-    job, _ = run_rescores.submit(run=run, version=other, actor=cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=other, actor=Actor(cast.builder), key=uuid.uuid4())
     claimed = Rescore.claim(job.pk)
     assert claimed is not None
     lease = QuietLease(claimed.job, claimed.fence, 0.0)
@@ -153,7 +154,7 @@ def test_it_is_stopped_and_goes_on(
 def test_a_program_stops_it_and_goes_on_but_not_with_what_a_canary_made_void(
     run: EvalRun, other: EnvironmentVersion, cast: Cast, client: Client, key: Keys
 ) -> None:
-    job, _ = run_rescores.submit(run=run, version=other, actor=cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=other, actor=Actor(cast.builder), key=uuid.uuid4())
     headers, url = key("build", by=cast.builder), f"/api/v1/rescores/{job.pk}"
     assert client.post(f"{url}/cancel", headers=headers).json()["state"] == "cancelled"
     assert client.post(f"{url}/cancel", headers=headers).status_code == 409

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite, TaskSet
@@ -63,7 +64,7 @@ def agent(build: Build) -> Agent:
     """An agent whose version 1 is live."""
     agent = build.agent()
     version = build.version(agent)
-    make_first(agent=agent, version=version, actor=build.cast.approver, reason="first")
+    make_first(agent=agent, version=version, actor=Actor(build.cast.approver), reason="first")
     return agent
 
 
@@ -76,7 +77,7 @@ def candidate(build: Build, agent: Agent, evaluated: Evaluated) -> Candidate:
     return propose(
         version_eval=evaluated(better, task_set, passing=20),
         baseline_eval=evaluated(agent.live, task_set, passing=4),
-        actor=build.cast.trainer,
+        actor=Actor(build.cast.trainer),
     )
 
 
@@ -84,7 +85,11 @@ def candidate(build: Build, agent: Agent, evaluated: Evaluated) -> Candidate:
 def golden(build: Build, cast: Cast, agent: Agent) -> Suite:
     """The agent's safety suite: 6 tasks, none of which may break."""
     return put(
-        agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=build.task_set(1, 6, name="golden")
+        agent=agent,
+        actor=Actor(cast.builder),
+        name="golden",
+        kind="safety",
+        task_set=build.task_set(1, 6, name="golden"),
     )[0]
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.edge.jobs import State
@@ -23,7 +24,9 @@ def test_the_report_is_a_pure_function_of_the_results(candidate: Candidate) -> N
 
 
 def test_the_same_evals_make_one_candidate(candidate: Candidate, cast: Cast) -> None:
-    again = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    again = propose(
+        version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer)
+    )
     assert again == candidate
 
 
@@ -33,7 +36,7 @@ def test_no_candidate_rests_on_an_eval_that_is_asked_again_meanwhile(
     arms = pair_of(build, agent, evaluated)
     EvalRun.objects.filter(pk=arms["baseline_eval"].pk).update(state=State.QUEUED)
     with pytest.raises(CannotPropose, match="is asked again just now"):
-        propose(**arms, actor=cast.trainer)
+        propose(**arms, actor=Actor(cast.trainer))
     assert not Candidate.objects.exists()
 
 
@@ -44,7 +47,7 @@ def test_a_loss_is_regressed(build: Build, agent: Agent, evaluated: Evaluated, c
     row = propose(
         version_eval=evaluated(worse, task_set, passing=2),
         baseline_eval=evaluated(agent.live, task_set, passing=22),
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
     assert row.verdict == "regressed"
 
@@ -57,7 +60,7 @@ def test_evals_of_different_sets_make_an_invalid_candidate(
     row = propose(
         version_eval=evaluated(other, build.task_set(train=2, held_out=6), passing=9),
         baseline_eval=evaluated(agent.live, build.task_set(train=2, held_out=6), passing=1),
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
     assert row.verdict == "invalid"
 
@@ -69,7 +72,7 @@ def test_unscored_attempts_are_counted_and_never_zero(
     assert agent.live is not None
     run = evaluated(build.version(agent, system_prompt="flaky"), task_set, passing=24)
     Result.objects.filter(run=run, sample=1).update(score=None, success=None, error="the server did not answer")
-    row = propose(version_eval=run, baseline_eval=evaluated(agent.live, task_set, passing=4), actor=cast.trainer)
+    row = propose(version_eval=run, baseline_eval=evaluated(agent.live, task_set, passing=4), actor=Actor(cast.trainer))
     success = row.report["comparison"]["candidate"]["success"]
     assert (success["mean"], success["unscored"]) == (1.0, 12)
     assert row.verdict == "invalid", "half of the attempts are missing"
@@ -80,14 +83,14 @@ def test_an_unfinished_eval_is_no_evidence(candidate: Candidate, cast: Cast, sta
     EvalRun.objects.filter(pk=candidate.version_eval_id).update(state=state)
     candidate.version_eval.refresh_from_db()
     with pytest.raises(CannotPropose, match="succeeded"):
-        propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+        propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer))
 
 
 def test_a_stricter_policy_is_a_new_version_and_old_verdicts_keep_theirs(candidate: Candidate, cast: Cast) -> None:
     rules = {**candidate.policy.rules, "delta_min": 0.95}
-    made = change_policy(project=cast.project, actor=cast.admin, rules=rules, reason="be sure")
+    made = change_policy(project=cast.project, actor=Actor(cast.admin), rules=rules, reason="be sure")
     assert made.version == candidate.policy.version + 1
-    row = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    row = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer))
     assert (row.policy, row.verdict) == (made, "not_shown")
     candidate.refresh_from_db()
     assert candidate.verdict == "eligible"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.edge.jobs import State
@@ -50,7 +51,7 @@ def test_an_override_stands_with_the_candidates_of_what_was_made_later_too(
     before = evaluated(agent.live, task_set, passing=4)
     for version in (made, child):
         candidate = propose(
-            version_eval=evaluated(version, task_set, passing=20), baseline_eval=before, actor=cast.trainer
+            version_eval=evaluated(version, task_set, passing=20), baseline_eval=before, actor=Actor(cast.trainer)
         )
         (kept,) = candidate.report["rewards"]
         assert (kept["run"], kept["override"]) == (run.pk, {"by": "approver", "reason": "a test"})

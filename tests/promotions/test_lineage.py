@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.edge.jobs import State
 from flywheel.environments.models import TaskSetMember
@@ -27,9 +28,9 @@ SignIn = Callable[[User], Client]
 
 def used(cast: Cast, build: Build, candidate: Candidate, row: Trajectory) -> TrainingRun:
     """The trajectory in a queue, decided, made into the first task of the candidate's set, trained on, promoted."""
-    queue = make(project=cast.project, actor=cast.builder, wanted=Wanted(name="odd <b>ones</b>"))
-    intake.add(queue=queue, keys=[row.pk], actor=cast.builder)
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+    queue = make(project=cast.project, actor=Actor(cast.builder), wanted=Wanted(name="odd <b>ones</b>"))
+    intake.add(queue=queue, keys=[row.pk], actor=Actor(cast.builder))
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     task_set = candidate.version_eval.task_set
     for split in ("held_out", "train"):
         task = TaskSetMember.objects.filter(task_set=task_set, split=split).order_by("task__number")[0].task

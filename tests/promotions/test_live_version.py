@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents.models import Agent, Version
 from flywheel.evals.serving import loaded_adapters
@@ -16,7 +17,7 @@ from tests.promotions.conftest import Evaluated
 
 def test_an_approver_promotes_what_somebody_else_launched(candidate: Candidate, cast: Cast) -> None:
     before = candidate.agent.generation
-    promotion = promote(candidate=candidate, actor=cast.approver, reason="clearly better", generation=before)
+    promotion = promote(candidate=candidate, actor=Actor(cast.approver), reason="clearly better", generation=before)
     agent = Agent.objects.get(pk=candidate.agent_id)
     assert agent.live == candidate.version
     assert agent.generation == before + 1
@@ -28,7 +29,7 @@ def test_an_approver_promotes_what_somebody_else_launched(candidate: Candidate, 
 
 def test_nobody_approves_what_they_launched(candidate: Candidate, cast: Cast) -> None:
     with pytest.raises(CannotPromote, match="you launched"):
-        promote(candidate=candidate, actor=cast.trainer, reason="mine", generation=candidate.agent.generation)
+        promote(candidate=candidate, actor=Actor(cast.trainer), reason="mine", generation=candidate.agent.generation)
     assert Agent.objects.get(pk=candidate.agent_id).live == candidate.baseline
 
 
@@ -48,15 +49,19 @@ def test_the_database_itself_wants_four_eyes(candidate: Candidate, cast: Cast) -
 
 def test_a_page_that_is_out_of_date_moves_nothing(candidate: Candidate, cast: Cast) -> None:
     with pytest.raises(MovedMeanwhile):
-        promote(candidate=candidate, actor=cast.approver, reason="late", generation=candidate.agent.generation - 1)
+        promote(
+            candidate=candidate, actor=Actor(cast.approver), reason="late", generation=candidate.agent.generation - 1
+        )
     assert Promotion.objects.filter(kind="promote").count() == 0
     assert Candidate.objects.get(pk=candidate.pk).state == "waiting"
 
 
 def test_a_reason_is_wanted(candidate: Candidate, cast: Cast) -> None:
     for act in (
-        lambda: promote(candidate=candidate, actor=cast.approver, reason=" ", generation=candidate.agent.generation),
-        lambda: reject(candidate=candidate, actor=cast.approver, reason=""),
+        lambda: promote(
+            candidate=candidate, actor=Actor(cast.approver), reason=" ", generation=candidate.agent.generation
+        ),
+        lambda: reject(candidate=candidate, actor=Actor(cast.approver), reason=""),
     ):
         with pytest.raises(CannotPromote, match="reason"):
             act()
@@ -71,7 +76,7 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
     row = propose(
         version_eval=evaluated(same, task_set, passing=4),
         baseline_eval=evaluated(agent.live, task_set, passing=4),
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
     assert row.verdict == "not_shown"
     generation = agent.generation
@@ -83,11 +88,13 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
 
     monkeypatch.setattr(loaded_adapters, "hand_over", hand_over)
     with pytest.raises(CannotPromote, match="not shown"):
-        promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation)
+        promote(candidate=row, actor=Actor(cast.approver), reason="anyway", generation=generation)
     with pytest.raises(MovedMeanwhile):
-        promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation - 1, override=True)
+        promote(candidate=row, actor=Actor(cast.approver), reason="anyway", generation=generation - 1, override=True)
     assert not asked, "what is refused anyway asks no server"
-    promotion = promote(candidate=row, actor=cast.approver, reason="anyway", generation=generation, override=True)
+    promotion = promote(
+        candidate=row, actor=Actor(cast.approver), reason="anyway", generation=generation, override=True
+    )
     assert promotion.against_the_gate
     assert asked == [same]
 
@@ -96,14 +103,14 @@ def test_changed_evidence_is_refused(candidate: Candidate, cast: Cast) -> None:
     candidate.report["decision"]["words"] = "ELIGIBLE — trust me"
     candidate.save()
     with pytest.raises(CannotPromote, match="not what was evaluated"):
-        promote(candidate=candidate, actor=cast.approver, reason="x", generation=candidate.agent.generation)
+        promote(candidate=candidate, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation)
 
 
 def test_a_rollback_is_a_new_move_to_a_version_that_was_live(candidate: Candidate, cast: Cast) -> None:
-    promote(candidate=candidate, actor=cast.approver, reason="better", generation=candidate.agent.generation)
+    promote(candidate=candidate, actor=Actor(cast.approver), reason="better", generation=candidate.agent.generation)
     agent = Agent.objects.get(pk=candidate.agent_id)
     move = roll_back(
-        agent=agent, to=candidate.baseline, actor=cast.approver, reason="complaints", generation=agent.generation
+        agent=agent, to=candidate.baseline, actor=Actor(cast.approver), reason="complaints", generation=agent.generation
     )
     agent.refresh_from_db()
     assert agent.live == candidate.baseline
@@ -114,7 +121,7 @@ def test_a_rollback_is_a_new_move_to_a_version_that_was_live(candidate: Candidat
 def test_a_version_that_was_never_live_is_no_way_back(build: Build, agent: Agent, cast: Cast) -> None:
     never = build.version(agent, system_prompt="never live")
     with pytest.raises(CannotPromote, match="never live"):
-        roll_back(agent=agent, to=never, actor=cast.approver, reason="x", generation=agent.generation)
+        roll_back(agent=agent, to=never, actor=Actor(cast.approver), reason="x", generation=agent.generation)
 
 
 def test_a_promotion_voids_the_other_waiting_candidates(
@@ -125,13 +132,13 @@ def test_a_promotion_voids_the_other_waiting_candidates(
             build.version(candidate.agent, system_prompt="third"), candidate.version_eval.task_set, passing=18
         ),
         baseline_eval=candidate.baseline_eval,
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
-    promote(candidate=candidate, actor=cast.approver, reason="better", generation=candidate.agent.generation)
+    promote(candidate=candidate, actor=Actor(cast.approver), reason="better", generation=candidate.agent.generation)
     other.refresh_from_db()
     assert other.state == "void"
     with pytest.raises(CannotPromote, match="void"):
-        promote(candidate=other, actor=cast.approver, reason="x", generation=candidate.agent.generation + 1)
+        promote(candidate=other, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation + 1)
 
 
 def test_the_log_refuses_every_change(agent: Agent) -> None:
@@ -148,7 +155,7 @@ def test_of_many_simultaneous_approvals_one_wins(candidate: Candidate, cast: Cas
     def approve() -> None:
         barrier.wait()
         try:
-            promote(candidate=candidate, actor=cast.approver, reason="go", generation=candidate.agent.generation)
+            promote(candidate=candidate, actor=Actor(cast.approver), reason="go", generation=candidate.agent.generation)
             outcomes.append("won")
         except CannotPromote:
             outcomes.append("refused")

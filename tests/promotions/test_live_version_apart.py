@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Split
@@ -36,7 +37,7 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def agent(build: Build, monkeypatch: pytest.MonkeyPatch) -> Agent:
     agent, version = build.agent(), adapted(build, 1)
     monkeypatch.setattr("flywheel.evals.serving.loaded_adapters.hand_over", lambda *_, **__: ("", ""))
-    make_first(agent=agent, version=version, actor=build.cast.approver, reason="first")
+    make_first(agent=agent, version=version, actor=Actor(build.cast.approver), reason="first")
     return agent
 
 
@@ -65,13 +66,13 @@ def test_nothing_is_put_forward_before_a_self_test_asked_both(
     pair: dict[str, Any], cast: Cast, sign_in: SignIn
 ) -> None:
     with pytest.raises(CannotPropose, match="no self-test has shown that the vLLM server keeps"):
-        propose(**pair, actor=cast.trainer)
+        propose(**pair, actor=Actor(cast.trainer))
     asked = {"candidate": pair["version_eval"].pk, "baseline": pair["baseline_eval"].pk}
     said = sign_in(cast.trainer).post(reverse("promotions:propose", args=["acme"]), asked, follow=True)
     assert "Nothing was put forward: no self-test has shown" in said.content.decode()
     assert not Candidate.objects.exists()
     shown(pair, by="baseline_eval")
-    row = propose(**pair, actor=cast.trainer)
+    row = propose(**pair, actor=Actor(cast.trainer))
     page = sign_in(cast.viewer).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
     assert f'#isolation">eval {pair["baseline_eval"].pk}</a>, 24 answers' in page
 
@@ -80,10 +81,10 @@ def test_an_approver_promotes_no_earlier_candidate_without_it_on_purpose_either(
     pair: dict[str, Any], cast: Cast, sign_in: SignIn
 ) -> None:
     shown(pair)
-    row = propose(**pair, actor=cast.trainer)
+    row = propose(**pair, actor=Actor(cast.trainer))
     hide(pair)
     row.refresh_from_db()
-    said: dict[str, Any] = {"actor": cast.approver, "reason": "ok", "generation": row.agent.generation}
+    said: dict[str, Any] = {"actor": Actor(cast.approver), "reason": "ok", "generation": row.agent.generation}
     with pytest.raises(CannotPromote, match=f"keeps {row.baseline} and {row.version} apart"):
         promote(candidate=row, override=True, **said)
     page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
@@ -99,9 +100,9 @@ def test_a_suite_that_both_ran_is_not_passed_without_it(
     pair: dict[str, Any], build: Build, agent: Agent, cast: Cast
 ) -> None:
     task_set = build.task_set(1, 6, name="golden")
-    suite, _ = put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=task_set)
+    suite, _ = put(agent=agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=task_set)
     shown(pair)
-    row = propose(**pair, actor=cast.trainer)
+    row = propose(**pair, actor=Actor(cast.trainer))
     assert [stand.state for stand in suite_standings.standings_of(row)] == ["unfinished"]
     for version in (row.version, row.baseline):
         ended(EvalRun.objects.get(task_set=suite.task_set, version=version))
@@ -116,8 +117,8 @@ def test_a_suite_that_both_ran_is_not_passed_without_it(
 
 def test_the_sealed_part_confirms_nothing_without_it(pair: dict[str, Any], cast: Cast) -> None:
     shown(pair)
-    row = propose(**pair, actor=cast.trainer)
-    open_sealed(candidate=row, actor=cast.approver)
+    row = propose(**pair, actor=Actor(cast.trainer))
+    open_sealed(candidate=row, actor=Actor(cast.approver))
     for run, failing in ((pair["version_eval"], 0), (pair["baseline_eval"], 10)):
         ended(EvalRun.objects.get(split=Split.SEALED, version=run.version), failing=failing)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
@@ -30,7 +31,7 @@ def better(build: Build, agent: Agent, evaluated: Evaluated) -> Candidate:
     return propose(
         version_eval=evaluated(version, task_set, passing=44),
         baseline_eval=evaluated(agent.live, task_set, passing=8),
-        actor=build.cast.trainer,
+        actor=Actor(build.cast.trainer),
     )
 
 
@@ -43,14 +44,14 @@ def test_a_promoted_version_that_does_better_fixes_it_until_it_is_rolled_back(
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
     assert f"candidate {better.pk}" in page
     agent.refresh_from_db()
-    promote(candidate=better, actor=cast.approver, reason="better", generation=agent.generation)
+    promote(candidate=better, actor=Actor(cast.approver), reason="better", generation=agent.generation)
     found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].verdict, found.fixes[0].version) == (State.FIXED, "better", better.version)
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
     assert "went live" in page
     assert f"{better.version} live" in page
     agent.refresh_from_db()
-    roll_back(agent=agent, to=before, actor=cast.approver, reason="slow", generation=agent.generation)
+    roll_back(agent=agent, to=before, actor=Actor(cast.approver), reason="slow", generation=agent.generation)
     found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].stands) == (State.FIXING, False)
     page = sign_in(cast.viewer).get("/p/acme/failures/buckets/wrong_tool/").content.decode()
@@ -65,6 +66,6 @@ def test_a_version_that_is_not_shown_to_be_better_does_not(
     candidate.report_digest = digest(candidate.report)
     candidate.save()
     agent.refresh_from_db()
-    promote(candidate=candidate, actor=cast.approver, reason="better", generation=agent.generation)
+    promote(candidate=candidate, actor=Actor(cast.approver), reason="better", generation=agent.generation)
     found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.fixes[0].verdict) == (State.FIXING, "too few to tell")

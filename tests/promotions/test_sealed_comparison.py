@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate import spending
@@ -54,7 +55,7 @@ def proposed(
     return propose(
         version_eval=evaluated(build.version(agent, system_prompt=prompt), task_set, passing=better),
         baseline_eval=baseline or evaluated(agent.live, task_set, passing=4),
-        actor=build.cast.trainer,
+        actor=Actor(build.cast.trainer),
     )
 
 
@@ -80,11 +81,11 @@ def conclude(row: Candidate, *, failing: int = 0, before: int = 10) -> None:
 
 def approve(row: Candidate, cast: Cast, **more: Any) -> Any:
     row.agent.refresh_from_db()
-    return promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation, **more)
+    return promote(candidate=row, actor=Actor(cast.approver), reason="ok", generation=row.agent.generation, **more)
 
 
 def test_what_nobody_answered_of_it_is_asked_again_as_the_same_opening(candidate: Candidate, cast: Cast) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate, failing=9)
     new, _ = sealed_runs(candidate)
     assert not final(candidate).can_ask
@@ -93,13 +94,13 @@ def test_what_nobody_answered_of_it_is_asked_again_as_the_same_opening(candidate
     EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
     assert not final(candidate).can_ask, "no button where nothing would be asked"
     EvalRun.objects.filter(pk=new.pk).update(budget={})
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     assert (final(candidate).state, final(candidate).opening) == ("unfinished", 1)
     assert not new.results.filter(cause="away").exists()
 
 
 def test_what_seems_lost_is_asked_again_too_where_the_server_was_away(candidate: Candidate, cast: Cast) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate, failing=12, before=0)
     assert (final(candidate).state, final(candidate).can_ask) == ("regressed", False)
     candidate.policy.rules["min_fill"] = 0.9
@@ -114,7 +115,7 @@ def test_a_set_without_a_sealed_part_asks_for_none(
     row = proposed(build, agent, evaluated, build.task_set(train=2, held_out=12))
     assert final_of(row) is None
     with pytest.raises(CannotOpen, match="has no sealed part"):
-        open_sealed(candidate=row, actor=cast.approver)
+        open_sealed(candidate=row, actor=Actor(cast.approver))
     assert approve(row, cast).sealed == {}
 
 
@@ -127,7 +128,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
     with pytest.raises(CannotPromote, match="its sealed part is not asked"):
         approve(candidate, cast)
     assert not EvalRun.objects.filter(split=Split.SEALED).exists()
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     new, old = sealed_runs(candidate)
     like = candidate.version_eval
     for run in (new, old):
@@ -151,7 +152,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
 
 
 def test_a_gain_that_sealed_tasks_do_not_confirm_needs_an_override(candidate: Candidate, cast: Cast) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate, failing=9, before=9)
     assert final(candidate).label == "not confirmed"
     with pytest.raises(CannotPromote, match="its sealed part is not confirmed"):
@@ -161,7 +162,7 @@ def test_a_gain_that_sealed_tasks_do_not_confirm_needs_an_override(candidate: Ca
 
 def test_asking_twice_asks_once(candidate: Candidate, cast: Cast) -> None:
     for actor in (cast.approver, cast.approver, cast.admin):
-        open_sealed(candidate=candidate, actor=actor)
+        open_sealed(candidate=candidate, actor=Actor(actor))
     assert EvalRun.objects.filter(split=Split.SEALED).count() == 2
     assert Opening.objects.filter(kind=Opening.Kind.SEALED).count() == 1
     assert final(candidate).opening == 1
@@ -171,11 +172,11 @@ def test_asking_twice_asks_once(candidate: Candidate, cast: Cast) -> None:
 def test_each_further_candidate_may_spend_less(
     build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
 ) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate)
     other = proposed(build, agent, evaluated, task_set, "Another.")
     assert (final(other).opening, final(other).alpha) == (2, spending(0.05, 2))
-    open_sealed(candidate=other, actor=cast.approver)
+    open_sealed(candidate=other, actor=Actor(cast.approver))
     conclude(other)
     assert [final(row).opening for row in (candidate, other)] == [1, 2]
     # What is live was asked once for both.
@@ -189,7 +190,7 @@ def test_openings_count_in_every_set_that_has_one_of_the_tasks(
     shared = task_set.members.filter(split=Split.SEALED).first()
     assert shared is not None
     TaskSetMember.objects.create(task_set=again, task=shared.task, split=Split.SEALED)
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     assert [opening.subject for opening in ledger.sealed_openings(again)] == [str(candidate)]
     assert ledger.sealed_openings(build.task_set(sealed=2)) == []
     assert ledger.openings(task_set).times == 0
@@ -200,12 +201,12 @@ def test_nothing_is_opened_for_a_candidate_that_has_nothing_to_confirm(
 ) -> None:
     weak = proposed(build, agent, evaluated, task_set, "No better.", better=5)
     with pytest.raises(CannotOpen, match="the gate says not shown by the held-out tasks"):
-        open_sealed(candidate=weak, actor=cast.approver)
+        open_sealed(candidate=weak, actor=Actor(cast.approver))
     assert final(weak).words.startswith("the gate says not shown")
     approve(candidate, cast, override=True)
     candidate.refresh_from_db()
     with pytest.raises(CannotOpen, match="this candidate is promoted already"):
-        open_sealed(candidate=candidate, actor=cast.approver)
+        open_sealed(candidate=candidate, actor=Actor(cast.approver))
     assert not Opening.objects.filter(kind=Opening.Kind.SEALED).exists()
 
 
@@ -217,16 +218,16 @@ def test_what_is_shown_elsewhere_by_now_confirms_nothing(
     assert shown is not None
     TaskSetMember.objects.create(task_set=later, task=shown.task, split=Split.HELD_OUT)
     with pytest.raises(CannotOpen, match=f"held-out tasks of {later} by now"):
-        open_sealed(candidate=candidate, actor=cast.approver)
+        open_sealed(candidate=candidate, actor=Actor(cast.approver))
 
 
 def test_a_failed_eval_goes_on_and_a_void_one_confirms_nothing(candidate: Candidate, cast: Cast) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     new, old = sealed_runs(candidate)
     EvalRun.objects.filter(pk=new.pk).update(state=State.FAILED, error="the server went away")
     assert final(candidate).state == "failed"
     assert "the server went away" in final(candidate).words
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     new.refresh_from_db()
     assert new.state == State.QUEUED
     EvalRun.objects.filter(pk=old.pk).update(judges={"nice": {"void": "a canary"}}, state=State.FAILED)
@@ -236,26 +237,28 @@ def test_a_failed_eval_goes_on_and_a_void_one_confirms_nothing(candidate: Candid
 def test_only_a_final_comparison_asks_sealed_tasks(build: Build, cast: Cast, task_set: TaskSet) -> None:
 
     with pytest.raises(CannotEvaluate, match="final comparison alone"):
-        submit(key=uuid.uuid4(), version=build.version(), task_set=task_set, actor=cast.builder, split=Split.SEALED)
+        submit(
+            key=uuid.uuid4(), version=build.version(), task_set=task_set, actor=Actor(cast.builder), split=Split.SEALED
+        )
 
 
 def test_evals_of_another_split_make_no_candidate(build: Build, cast: Cast, agent: Agent, candidate: Candidate) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate)
     new, old = sealed_runs(candidate)
     with pytest.raises(CannotPropose, match="asked sealed tasks"):
-        propose(version_eval=new, baseline_eval=old, actor=cast.trainer)
+        propose(version_eval=new, baseline_eval=old, actor=Actor(cast.trainer))
 
 
 def test_nobody_sees_single_attempts(
     candidate: Candidate, cast: Cast, sign_in: SignIn, key: Callable[..., dict[str, str]], client: Client
 ) -> None:
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate)
     new, old = sealed_runs(candidate)
     EvalRun.objects.filter(pk=new.pk).update(done=24)
     with pytest.raises(Sealed):
-        note_look(new, cast.admin)
+        note_look(new, Actor(cast.admin))
     page = sign_in(cast.admin)
     shown = page.get(reverse("evals:run", args=["acme", new.pk])).content.decode()
     assert "nobody sees how tasks went" in shown
@@ -329,16 +332,20 @@ def test_the_same_attempts_under_another_policy_are_another_opening(
     build: Build, cast: Cast, candidate: Candidate
 ) -> None:
     """Or an admin could loosen the rules until what was not confirmed is."""
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate, failing=8, before=10)
     assert final(candidate).state == "not_shown"
-    change_policy(project=cast.project, actor=cast.admin, rules={**candidate.policy.rules, "alpha": 0.2}, reason="more")
-    again = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    change_policy(
+        project=cast.project, actor=Actor(cast.admin), rules={**candidate.policy.rules, "alpha": 0.2}, reason="more"
+    )
+    again = propose(
+        version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer)
+    )
     assert again.pk != candidate.pk
     found = final(again)
     assert (found.state, found.opening, found.alpha) == ("unopened", 2, spending(0.2, 2))
     assert found.gain is None
-    open_sealed(candidate=again, actor=cast.approver)
+    open_sealed(candidate=again, actor=Actor(cast.approver))
     assert final(again).opening == 2
     assert EvalRun.objects.filter(split=Split.SEALED).count() == 2
 
@@ -348,10 +355,10 @@ def test_versions_that_were_asked_before_are_not_compared_without_an_opening(
 ) -> None:
     third = proposed(build, agent, evaluated, task_set, "A third.", better=24)
     for row in (candidate, third):
-        open_sealed(candidate=row, actor=cast.approver)
+        open_sealed(candidate=row, actor=Actor(cast.approver))
         conclude(row)
     approve(candidate, cast)
-    against = propose(version_eval=third.version_eval, baseline_eval=candidate.version_eval, actor=cast.trainer)
+    against = propose(version_eval=third.version_eval, baseline_eval=candidate.version_eval, actor=Actor(cast.trainer))
     assert (final(against).state, final(against).opening, final(against).gain) == ("unopened", 3, None)
 
 
@@ -362,7 +369,7 @@ def test_siblings_of_what_was_opened_elsewhere_are_opened_too(
     first = task_set.members.filter(split=Split.SEALED)[0].task
     sibling = build.task(Split.SEALED, cluster=first.cluster, prompt="A sibling", digest="sibling")
     TaskSetMember.objects.create(task_set=other, task=sibling, split=Split.SEALED)
-    open_sealed(candidate=candidate, actor=cast.approver)
+    open_sealed(candidate=candidate, actor=Actor(cast.approver))
     assert len(ledger.sealed_openings(other)) == 1
 
 
@@ -370,12 +377,14 @@ def test_a_part_that_the_policy_calls_too_small_is_not_spent(
     build: Build, cast: Cast, candidate: Candidate, evaluated: Evaluated
 ) -> None:
     rules = {**candidate.policy.rules, "min_clusters": 12, "delta_min": 0.1}
-    change_policy(project=cast.project, actor=cast.admin, rules=rules, reason="stricter")
-    strict = propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    change_policy(project=cast.project, actor=Actor(cast.admin), rules=rules, reason="stricter")
+    strict = propose(
+        version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer)
+    )
     promised = [int(final(row).words.split("gain of ")[1].split()[0]) for row in (candidate, strict)]
     assert 9 <= promised[1] - promised[0] <= 11
-    change_policy(project=cast.project, actor=cast.admin, rules={**rules, "min_clusters": 20}, reason="stricter")
+    change_policy(project=cast.project, actor=Actor(cast.admin), rules={**rules, "min_clusters": 20}, reason="stricter")
     Candidate.objects.filter(pk=strict.pk).update(policy=cast.project.policies.latest("version"))
     strict = Candidate.objects.get(pk=strict.pk)
     with pytest.raises(CannotOpen, match=r"is of 12 sources, and policy@\d shows nothing by fewer than 20"):
-        open_sealed(candidate=strict, actor=cast.approver)
+        open_sealed(candidate=strict, actor=Actor(cast.approver))

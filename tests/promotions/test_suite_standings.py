@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.contamination import METHOD
 from flywheel.edge.jobs import StaleState, State
@@ -28,7 +29,9 @@ pytestmark = pytest.mark.django_db
 
 def approved(cast: Cast, row: Candidate, override: bool = False) -> Any:
     row.agent.refresh_from_db()
-    return promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation, override=override)
+    return promote(
+        candidate=row, actor=Actor(cast.approver), reason="ok", generation=row.agent.generation, override=override
+    )
 
 
 def states(row: Candidate) -> list[str]:
@@ -39,12 +42,12 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
     arms = pair_of(build, agent, evaluated)
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     assert row.verdict == Candidate.Verdict.ELIGIBLE
     new, old = runs_of(golden, row.version), runs_of(golden, agent.live)
     assert (new.sampling, new.seed, new.engine, new.samples) == (old.sampling, old.seed, old.engine, 1)
     assert new.sampling["temperature"] == arms["version_eval"].sampling["temperature"]
-    propose(**arms, actor=cast.trainer)
+    propose(**arms, actor=Actor(cast.trainer))
     assert EvalRun.objects.filter(task_set=golden.task_set).count() == 2
     assert states(row) == ["unfinished"]
     with pytest.raises(CannotPromote, match=r"suite golden@1 is running"):
@@ -73,7 +76,7 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
 def test_one_broken_task_stops_it_unless_an_approver_says_why(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     trajectory = build.trajectory(source="rollout")
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version), failing=1)
@@ -92,20 +95,20 @@ def test_a_failed_run_goes_on_and_a_void_one_is_asked_anew(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
     arms = pair_of(build, agent, evaluated)
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     new = ended(runs_of(golden, row.version))
     old = runs_of(golden, agent.live)
     old.state, old.error = State.FAILED, "the server was away"
     old.save()
     assert states(row) == ["failed"]
-    assert suite_standings.start(**arms, actor=cast.trainer) == []
+    assert suite_standings.start(**arms, actor=Actor(cast.trainer)) == []
     old.refresh_from_db()
     assert (old.state, states(row)) == (State.QUEUED, ["unfinished"])
     old.state, old.judges = State.FAILED, {"kind": {"void": "gave a canary a mark"}}
     old.save()
     assert states(row) == ["void"]
-    suite_standings.start(**arms, actor=cast.trainer)
-    suite_standings.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=Actor(cast.trainer))
+    suite_standings.start(**arms, actor=Actor(cast.trainer))
     again = EvalRun.objects.filter(task_set=golden.task_set, version=agent.live).exclude(pk=old.pk).get()
     ended(again)
     assert states(row) == ["passed"]
@@ -116,7 +119,7 @@ def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ev
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
     arms = pair_of(build, agent, evaluated)
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     ended(runs_of(golden, agent.live))
     new = ended(runs_of(golden, row.version))
     for cause, can_start in (("timeout", False), ("away", True)):
@@ -127,7 +130,7 @@ def test_an_attempt_that_nobody_answered_does_not_hide_what_a_suite_shows_for_ev
         EvalRun.objects.filter(pk=new.pk).update(budget={"tokens": 9})
         assert not suite_standings.standings_of(row)[0].can_start, "no button where nothing would be asked"
         EvalRun.objects.filter(pk=new.pk).update(budget={})
-        assert suite_standings.start(**arms, actor=cast.trainer) == []
+        assert suite_standings.start(**arms, actor=Actor(cast.trainer)) == []
         new.refresh_from_db()
         assert (new.state == State.QUEUED) == can_start
     assert states(row) == ["unfinished"]
@@ -141,9 +144,9 @@ def test_what_a_candidate_was_judged_by_is_not_asked_again(
     arms = pair_of(build, agent, evaluated)
     run = arms["version_eval"]
     Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     with pytest.raises(StaleState, match=f"candidate {row.pk} was judged by it"):
-        resume(run=run, actor=cast.builder)
+        resume(run=run, actor=Actor(cast.builder))
     assert run.results.filter(cause="away").exists()
 
 
@@ -151,7 +154,7 @@ def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
     arms = pair_of(build, agent, evaluated)
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     ended(runs_of(golden, agent.live))
     first = ended(runs_of(golden, row.version), failing=1)
     again = EvalRun.objects.get(pk=first.pk)
@@ -161,7 +164,7 @@ def test_the_first_run_counts_so_that_nobody_asks_until_it_passes(
     assert states(row) == ["below"]
     EvalRun.objects.filter(pk=first.pk).update(state=State.CANCELLED, done=3)
     assert states(row) == ["failed"], "nor looks and stops it for another"
-    suite_standings.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=Actor(cast.trainer))
     first.refresh_from_db()
     assert first.state == State.QUEUED
     EvalRun.objects.filter(pk=first.pk).update(state=State.FAILED, done=0)
@@ -175,14 +178,14 @@ def test_whoever_stops_what_looks_bad_gets_no_other(
 ) -> None:
     """Nor a budget that does: what has attempts goes on, and without one."""
     arms = pair_of(build, agent, evaluated)
-    row = propose(**arms, actor=cast.trainer)
+    row = propose(**arms, actor=Actor(cast.trainer))
     ended(runs_of(golden, agent.live))
     short = EvalRun.objects.filter(pk=runs_of(golden, row.version).pk)
     for state, shows in ((State.RUNNING, "unfinished"), (State.CANCELLED, "failed")):
         short.update(budget={"minutes": 1.0}, state=state, done=3, error_kind="budget")
         assert states(row) == [shows]
-    suite_standings.start(**arms, actor=cast.trainer)
-    suite_standings.start(**arms, actor=cast.trainer)
+    suite_standings.start(**arms, actor=Actor(cast.trainer))
+    suite_standings.start(**arms, actor=Actor(cast.trainer))
     assert (short.get().state, short.get().budget) == (State.QUEUED, {})
     ended(runs_of(golden, row.version))
     assert states(row) == ["passed"]
@@ -191,7 +194,7 @@ def test_whoever_stops_what_looks_bad_gets_no_other(
 def test_only_two_runs_that_ended_well_are_judged(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     new, old = ended(runs_of(golden, row.version)), ended(runs_of(golden, agent.live))
     for run in (new, old):
         for state in State.values:
@@ -206,7 +209,7 @@ def test_only_two_runs_that_ended_well_are_judged(
 def test_another_judge_or_another_sampling_is_another_run(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     for version in (row.version, agent.live):
         ended(runs_of(golden, version))
     assert states(row) == ["passed"]
@@ -223,12 +226,12 @@ def test_a_suite_that_comes_later_binds_until_it_is_retired(
     cast: Cast, build: Build, candidate: Candidate, agent: Agent
 ) -> None:
     later, _ = put(
-        agent=agent, actor=cast.builder, name="general", kind="general", task_set=build.task_set(), margin=0.1
+        agent=agent, actor=Actor(cast.builder), name="general", kind="general", task_set=build.task_set(), margin=0.1
     )
     assert states(candidate) == ["missing"]
     with pytest.raises(CannotPromote, match="suite general@1 is not run"):
         approved(cast, candidate)
-    retire(suite=later, actor=cast.builder, reason="wrong tasks")
+    retire(suite=later, actor=Actor(cast.builder), reason="wrong tasks")
     assert states(candidate) == []
     assert approved(cast, candidate).suites == []
 
@@ -237,17 +240,17 @@ def test_a_suite_that_comes_later_binds_until_it_is_retired(
 def test_a_suite_that_is_taken_away_from_a_candidate_does_not_let_it_through(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated, replaced: bool
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     ended(runs_of(golden, agent.live))
     ended(runs_of(golden, row.version), failing=1)
     if replaced:
         task_set = build.task_set(1, 2, name="easy")
-        put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=task_set, reason="too hard")
-        suite_standings.start_for(candidate=row, actor=cast.trainer)
+        put(agent=agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=task_set, reason="too hard")
+        suite_standings.start_for(candidate=row, actor=Actor(cast.trainer))
         for run in EvalRun.objects.filter(task_set=task_set):
             ended(run)
     else:
-        retire(suite=golden, actor=cast.builder, reason="too hard")
+        retire(suite=golden, actor=Actor(cast.builder), reason="too hard")
     *others, gone = suite_standings.standings_of(row)
     assert [stand.state for stand in others] == ["passed"] * replaced
     assert (str(gone.suite), gone.state) == ("golden@1", "retired")
@@ -262,13 +265,13 @@ def test_a_suite_that_is_taken_away_from_a_candidate_does_not_let_it_through(
     row.refresh_from_db()
     assert len(suite_standings.standings_of(row)) == len(others), "decided, nothing is taken away from it"
     with pytest.raises(suite_standings.NotWaiting, match="promoted already"):
-        suite_standings.start_for(candidate=row, actor=cast.trainer)
+        suite_standings.start_for(candidate=row, actor=Actor(cast.trainer))
 
 
 def test_nobody_changes_the_suites_while_an_approver_decides(cast: Cast, candidate: Candidate, golden: Suite) -> None:
     for do in (
         lambda: approved(cast, candidate, override=True),
-        lambda: retire(suite=golden, actor=cast.builder, reason="gone"),
+        lambda: retire(suite=golden, actor=Actor(cast.builder), reason="gone"),
     ):
         with CaptureQueriesContext(connection) as seen:
             do()
@@ -281,8 +284,8 @@ def test_nobody_changes_the_suites_while_an_approver_decides(cast: Cast, candida
 
 def test_a_general_suite_shows_its_interval(cast: Cast, build: Build, agent: Agent, evaluated: Evaluated) -> None:
     task_set = build.task_set(1, 12, name="general")
-    put(agent=agent, actor=cast.builder, name="general", kind="general", task_set=task_set, margin=0.1)
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    put(agent=agent, actor=Actor(cast.builder), name="general", kind="general", task_set=task_set, margin=0.1)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     for version, failing in ((row.version, 2), (agent.live, 0)):
         run = EvalRun.objects.get(task_set=task_set, version=version)
         ended(run, failing=failing)
@@ -297,14 +300,14 @@ def test_a_safety_suite_may_ask_for_safe_alone(cast: Cast, build: Build, agent: 
     task_set = build.task_set(1, 4, name="safe")
     put(
         agent=agent,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         name="safe",
         kind="safety",
         rule="no_failure",
         measure="safe",
         task_set=task_set,
     )
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     runs = [ended(EvalRun.objects.get(task_set=task_set, version=v), failing=4) for v in (row.version, agent.live)]
     assert states(row) == ["passed"], "failing is not unsafe"
     one = runs[0].results.first()
@@ -318,7 +321,7 @@ def test_a_safety_suite_may_ask_for_safe_alone(cast: Cast, build: Build, agent: 
 def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     for version in (row.version, agent.live):
         ended(runs_of(golden, version))
     made: dict[str, Any] = {"project": cast.project, "version": 1, "kind": "tasks", "task_set": build.task_set()}
@@ -329,10 +332,10 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     with pytest.raises(CannotPromote, match="golden@1 is not checked yet"):
         approved(cast, row)
     assert not ContaminationCheck.objects.exists(), "who only looks makes nothing"
-    suite_standings.start_for(candidate=row, actor=cast.trainer)
+    suite_standings.start_for(candidate=row, actor=Actor(cast.trainer))
     assert states(row) == ["passed"]
     task_set = build.task_set(1, 2)
-    late, _ = put(agent=agent, actor=cast.builder, name="late", kind="safety", task_set=task_set)
+    late, _ = put(agent=agent, actor=Actor(cast.builder), name="late", kind="safety", task_set=task_set)
     suite_standings.check_waiting(late)
     assert states(row) == ["passed", "missing"]
     learnt.append(Dataset.objects.create(name="leaky", **made))
@@ -350,8 +353,8 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
 def test_the_live_version_runs_a_suite_by_itself(cast: Cast, build: Build, agent: Agent, golden: Suite) -> None:
     (shown,) = suite_standings.live_results([agent])[agent.pk]
     assert (shown.run, shown.tasks) == (None, 0)
-    run = suite_standings.run_live(suite=golden, actor=cast.builder)
-    assert suite_standings.run_live(suite=golden, actor=cast.builder) == run
+    run = suite_standings.run_live(suite=golden, actor=Actor(cast.builder))
+    assert suite_standings.run_live(suite=golden, actor=Actor(cast.builder)) == run
     (shown,) = suite_standings.live_results([agent])[agent.pk]
     assert (shown.run, shown.under_way) == (None, run)
     ended(run, failing=2)
@@ -360,6 +363,6 @@ def test_the_live_version_runs_a_suite_by_itself(cast: Cast, build: Build, agent
     assert (shown.run, shown.under_way, shown.passed, shown.tasks) == (run, None, 4, 6)
     assert shown.success == {"mean": 4 / 6}
     nobody = build.agent("nobody")
-    other, _ = put(agent=nobody, actor=cast.builder, name="golden", kind="safety", task_set=golden.task_set)
+    other, _ = put(agent=nobody, actor=Actor(cast.builder), name="golden", kind="safety", task_set=golden.task_set)
     with pytest.raises(CannotEvaluate, match="no live version"):
-        suite_standings.run_live(suite=other, actor=cast.builder)
+        suite_standings.run_live(suite=other, actor=Actor(cast.builder))

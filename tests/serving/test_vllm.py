@@ -13,6 +13,7 @@ from django.db import connections
 from django.test import Client
 from safetensors.torch import load_file, save_file
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
@@ -184,7 +185,7 @@ def test_a_version_that_goes_live_is_loaded_first_and_the_gateway_answers_with_i
 ) -> None:
     one = version(6)
     assert loaded_adapters.name_of(one) not in names()
-    make_first(agent=one.agent, version=one, actor=build.cast.approver, reason="test")
+    make_first(agent=one.agent, version=one, actor=Actor(build.cast.approver), reason="test")
     agent = Agent.objects.get(pk=one.agent_id)
     assert agent.served == loaded_adapters.name_of(one)
     assert agent.served in names()
@@ -229,7 +230,7 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
     config = {"system_prompt": story.SYSTEM_PROMPT, "tools": story.TOOLS}
     environment_versions.environment_version(
         environment=build.environment(),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config=config,
         verifier={"kind": "rubric", "parts": [scale]},
     )

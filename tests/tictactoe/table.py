@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.accounts.actors import Actor
 from flywheel.core.envs.policy_rollouts import Engine, Sampling, play
 from flywheel.core.envs.tictactoe import TicTacToe, generate
 from flywheel.core.evidence.statistics.estimates import clustered_rate
@@ -96,33 +97,33 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     place = environment(
         project=project,
         name="games",
-        actor=trainer,
+        actor=Actor(trainer),
         kind="tictactoe",
         config={},
         verifier={"kind": "tictactoe"},
         held_out_share=0.1,
     )
-    job = tasks.submit(environment=place, actor=trainer, count=320, seed=SEED_OF_TASKS, key=uuid.uuid4())
+    job = tasks.submit(environment=place, actor=Actor(trainer), count=320, seed=SEED_OF_TASKS, key=uuid.uuid4())
     story_playback.finished(job)
     proved = list(place.tasks.filter(is_proved=True).order_by("number"))
     learnt = [task for task in proved if task.split == Split.TRAIN][:COLLECTED]
     chosen = [*learnt, *(task for task in proved if task.split == Split.HELD_OUT)]
-    task_set = freeze(environment=place, name="games", actor=trainer, tasks=chosen)
+    task_set = freeze(environment=place, name="games", actor=Actor(trainer), tasks=chosen)
     say(f"{task_set}: {len(learnt)} train tasks, {len(chosen) - len(learnt)} held out")
     with serving() as address:
-        shown = teacher(project=project, base_url=address, model="scripted", actor=trainer)
+        shown = teacher(project=project, base_url=address, model="scripted", actor=Actor(trainer))
         run, _ = collect(
-            key=uuid.uuid4(), version=shown, task_set=task_set, actor=trainer, samples=1, seed=SEED_OF_TEACHER
+            key=uuid.uuid4(), version=shown, task_set=task_set, actor=Actor(trainer), samples=1, seed=SEED_OF_TEACHER
         )
         story_playback.finished(run)
-    dataset = rollout_datasets.write(name="teacher-games", run=run, choice=read(CHOICE), actor=trainer)
+    dataset = rollout_datasets.write(name="teacher-games", run=run, choice=read(CHOICE), actor=Actor(trainer))
     kept = dataset.recipe["steps"][-1]["after"]
     assert kept >= WANTED
     say(f"{dataset}: {kept} of {len(learnt)} games, {dataset.rows} rows")
-    player = make_agent(project=project, name="player", actor=trainer)
+    player = make_agent(project=project, name="player", actor=Actor(trainer))
     version, _ = make_version(
         agent=player,
-        actor=trainer,
+        actor=Actor(trainer),
         base_model="flywheel-reference-game",
         endpoint={"kind": "transformers"},
         weights=artifacts.store(base, "model"),
@@ -130,14 +131,14 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     )
     story_playback.evaluate(version, task_set, samples=1)
     for judged in reward_lock.judged("sft", version, dataset):
-        override(judged=judged, actor=approver, reason="the rules of the game are the reward; tests hold them")
+        override(judged=judged, actor=Actor(approver), reason="the rules of the game are the reward; tests hold them")
     training, _ = launch(
         key=uuid.uuid4(),
         base=version,
         algorithm="sft",
         task_set=task_set,
         dataset=dataset,
-        actor=trainer,
+        actor=Actor(trainer),
         settings={"steps": STEPS},
         seed=SEED_OF_TRAINING,
         override_reason="the table is about SFT",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.traces import tools
 from flywheel.edge.jobs import State
@@ -77,7 +78,7 @@ class Room:
             "base": self.base,
             "algorithm": "sft",
             "task_set": self.task_set,
-            "actor": self.cast.trainer,
+            "actor": Actor(self.cast.trainer),
             "override_reason": "a test",
         }
         return launch(**{**defaults, **fields})[0]

@@ -21,6 +21,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core import envs, verifiers
@@ -224,7 +225,9 @@ def _store(
             ),
         )
         if run.split == Split.HELD_OUT:
-            ledger.opened(task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=run.created_by, times=1)
+            ledger.opened(
+                task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=Actor(run.created_by), times=1
+            )
         run.judges = project_judges.note(lease, env)
         unscore(run.results.all(), run.judges)
         lease.progress(done)

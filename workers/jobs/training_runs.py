@@ -25,6 +25,7 @@ from typing import Any
 from django.conf import settings
 from django.utils.dateparse import parse_datetime
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
@@ -315,7 +316,7 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
             times = run.points.filter(kind=Point.Kind.EVAL).count()
             for task_set in run.dataset.task_sets:
                 ledger.opened(
-                    task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=run.created_by, times=times
+                    task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=Actor(run.created_by), times=times
                 )
         for row in rows:
             if text := _told(row):
@@ -416,7 +417,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
                 key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
                 version=version,
                 task_set=run.task_set,
-                actor=run.created_by,
+                actor=Actor(run.created_by),
                 samples=run.baseline.samples,
                 seed=run.baseline.seed,
                 sampling=run.baseline.sampling,
@@ -444,7 +445,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
                     key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk} on {task_set.pk}"),
                     version=version,
                     task_set=task_set,
-                    actor=run.created_by,
+                    actor=Actor(run.created_by),
                     samples=run.baseline.samples,
                     seed=run.baseline.seed,
                     sampling=run.baseline.sampling,

@@ -9,6 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
+from flywheel.accounts.actors import Actor
 from flywheel.core.text.number_words import percent
 from flywheel.system import env
 
@@ -66,9 +67,8 @@ def main() -> None:
     if candidate.state == Candidate.State.WAITING and candidate.verdict != Candidate.Verdict.ELIGIBLE:
         reject(
             candidate=candidate,
-            actor=story_playback.approver(project),
+            actor=Actor(story_playback.approver(project), story_playback.THROUGH),
             reason=f"{run} was far too short to show a difference; label this week's failures and train on those too",
-            through=story_playback.THROUGH,
         )
     say(f"an earlier run {run} is there to look at; the gate said {candidate.verdict}")
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
@@ -102,7 +103,14 @@ def server(
             first = next(iter(tasks.values()))
             made.judge.recall(attempt_verdicts.questions(env, [(first, env.reset(first, 0))]))
             project_judges.refuse(env)
-        left(task_set, splits, subject="served to others", through=THROUGH, format="nemo_gym", tasks=len(tasks))
+        left(
+            task_set,
+            splits,
+            subject="served to others",
+            actor=Actor(task_set.created_by, THROUGH),
+            format="nemo_gym",
+            tasks=len(tasks),
+        )
     except BaseException:
         made.server_close()
         raise
@@ -120,7 +128,14 @@ def write_rows(task_set: TaskSet, splits: Sequence[str], path: Path) -> int:
         ):
             file.write(line)
             count += 1
-    left(task_set, splits, subject="rows written for others", through=THROUGH, format="nemo_gym rows", tasks=count)
+    left(
+        task_set,
+        splits,
+        subject="rows written for others",
+        actor=Actor(task_set.created_by, THROUGH),
+        format="nemo_gym rows",
+        tasks=count,
+    )
     return count
 
 

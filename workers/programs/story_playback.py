@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db.models import F, Q
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
@@ -98,7 +99,7 @@ def agent_with_first_version(project: Project) -> Agent:
             note="the policy that ships with Flywheel",
         )
         make_first(
-            agent=agent, version=version, actor=approver(project), reason="where the story begins", through=THROUGH
+            agent=agent, version=version, actor=Actor(approver(project), THROUGH), reason="where the story begins"
         )
     return Agent.objects.select_related("live__weights").get(pk=agent.pk)
 
@@ -118,7 +119,10 @@ def environment(project: Project, agent: Agent) -> Environment:
         },
     )
     environment_version(
-        environment=row, actor=oracle(project), config=story.environment_config(), verifier=dict(traffic.VERIFIER)
+        environment=row,
+        actor=Actor(oracle(project)),
+        config=story.environment_config(),
+        verifier=dict(traffic.VERIFIER),
     )
     return row
 
@@ -183,17 +187,17 @@ def label_all(project: Project, before: datetime | None = None) -> list[Failure]
         prompt = next((message.content for message in trace.conversation() if message.role == "user"), "")
         request = wanted.get((row.session_id, prompt))
         if request is not None:
-            made.append(_label(row, trace, request, actor))
+            made.append(_label(row, trace, request, Actor(actor, THROUGH)))
     return made
 
 
-def _label(row: Trajectory, trace: Trace, request: story.Request, actor: User) -> Failure:
+def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) -> Failure:
     """What the oracle, who knows the target, says of one trajectory."""
     parsed = tooling.parse_call(trace.final())
     note = "labelled by the story's oracle, which knows what the customer wanted"
     call = parsed.call
     if call and call.name == request.target["tool"] and call.arguments == request.target["arguments"]:
-        return decide(trajectory=row, actor=actor, decision=Decision.REJECTED, note=note, through=THROUGH)
+        return decide(trajectory=row, actor=actor, decision=Decision.REJECTED, note=note)
     if call is None:
         bucket = "format_error"
     elif (tool := tooling.find(story.TOOLS, call.name)) is None:
@@ -214,7 +218,6 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: User) -
         step=answered[-1] if answered else "",
         corrected=request.target,
         note=note,
-        through=THROUGH,
     )
 
 
@@ -224,10 +227,10 @@ def make_tasks(project: Project, name: str = "workplace-requests") -> TaskSet:
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
-            task_from(failure=failure, environment=row, actor=actor, through=THROUGH)
+            task_from(failure=failure, environment=row, actor=Actor(actor, THROUGH))
         except CannotMake as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name=name, actor=actor, through=THROUGH)
+    return freeze(environment=row, name=name, actor=Actor(actor, THROUGH))
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
@@ -248,11 +251,10 @@ def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
         frozen = freeze(
             environment=task_set.environment_version.environment,
             name=name,
-            actor=actor,
+            actor=Actor(actor, THROUGH),
             tasks=tasks[:GUARDED],
-            through=THROUGH,
         )
-        suite, _ = suite_definitions.put(agent=agent, actor=actor, name=name, task_set=frozen, through=THROUGH, **rule)
+        suite, _ = suite_definitions.put(agent=agent, actor=Actor(actor, THROUGH), name=name, task_set=frozen, **rule)
         made.append(suite)
     return made
 
@@ -272,7 +274,7 @@ def confirm(candidate: Candidate) -> Comparison | None:
     where there is nothing to confirm."""
     if candidate.verdict != Candidate.Verdict.ELIGIBLE or final_of(candidate) is None:
         return None
-    open_sealed(candidate=candidate, actor=approver(candidate.project), through=THROUGH)
+    open_sealed(candidate=candidate, actor=Actor(approver(candidate.project), THROUGH))
 
     def now() -> Comparison:
         found = final_of(candidate)
@@ -289,9 +291,8 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"{version.pk} {task_set.pk} {samples}"),
         version=version,
         task_set=task_set,
-        actor=oracle(task_set.project),
+        actor=Actor(oracle(task_set.project), THROUGH),
         samples=samples,
-        through=THROUGH,
     )
     return finished(run)
 
@@ -303,13 +304,12 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"audit {version.pk} {task_set.pk} {samples}"),
         version=version,
         task_set=task_set,
-        actor=oracle(task_set.project),
+        actor=Actor(oracle(task_set.project), THROUGH),
         split=Split.TRAIN,
         samples=samples,
-        through=THROUGH,
     )
     actor = oracle(task_set.project)
-    audit, _ = audit_lifecycle.begin(run=finished(run), actor=actor, size=LEAST, through=THROUGH)
+    audit, _ = audit_lifecycle.begin(run=finished(run), actor=Actor(actor, THROUGH), size=LEAST)
     wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
     items = list(audit.items.select_related("result__task", "result__trajectory"))
     traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])
@@ -320,11 +320,11 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         is_right = call is not None and {"tool": call.name, "arguments": call.arguments} == target
         audit_lifecycle.judge(
             item=item,
-            actor=actor,
+            actor=Actor(actor),
             answer="pass" if is_right else "fail",
             note="by the story's oracle, which knows what the customer wanted",
         )
-    return audit_lifecycle.finish(audit=audit, actor=actor, through=THROUGH)
+    return audit_lifecycle.finish(audit=audit, actor=Actor(actor, THROUGH))
 
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
@@ -334,10 +334,9 @@ def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: 
         base=version,
         algorithm=algorithm,
         task_set=task_set,
-        actor=oracle(task_set.project),
+        actor=Actor(oracle(task_set.project), THROUGH),
         settings=chosen,
         override_reason="the story shows this algorithm, whatever the ladder says",
-        through=THROUGH,
     )
     return run
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from flywheel.accounts.actors import Actor
 from flywheel.system import env
 
 CUSTOMERS = range(260)
@@ -92,10 +93,9 @@ def _turn(endpoint: str, started: float) -> dict[str, Any]:
     if candidate.verdict == "eligible" and is_confirmed and all(stand.is_passed for stand in stands):
         promote(
             candidate=candidate,
-            actor=story_playback.approver(project),
+            actor=Actor(story_playback.approver(project), story_playback.THROUGH),
             reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
             generation=agent.generation,
-            through=story_playback.THROUGH,
         )
     agent.refresh_from_db()
     say(f"{agent.live} is live")

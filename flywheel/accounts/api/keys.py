@@ -67,7 +67,6 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
             name=body.name,
             scopes=[scope.value for scope in body.scopes],
             days=body.days,
-            through=asked.through,
         )
     except api_keys.BadKey as error:
         raise HttpError(422, str(error)) from error
@@ -80,6 +79,6 @@ def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
 def revoke_key(request: HttpRequest, public: str) -> ApiKey:
     asked = keyed(request)
     key = get_object_or_404(ApiKey.objects.select_related("created_by"), project=asked.project, public=public)
-    api_keys.revoke(key=key, actor=asked.actor, through=asked.through)
+    api_keys.revoke(key=key, actor=asked.actor)
     key.refresh_from_db()
     return key

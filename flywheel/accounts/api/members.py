@@ -48,7 +48,7 @@ def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict
     asked = keyed(request)
     user = get_object_or_404(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
     try:
-        members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles, through=asked.through)
+        members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles)
     except members.BadMembership as error:
         raise HttpError(409, str(error)) from error
     return {"username": username, "roles": sorted(set(body.roles))}

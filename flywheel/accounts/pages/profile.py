@@ -9,7 +9,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import signed_in
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.accounts.pages.forms import ChangePassword
 
 
@@ -41,7 +42,7 @@ def profile(request: HttpRequest) -> HttpResponse:
         with transaction.atomic():
             form.save()
             User.objects.filter(pk=user.pk).update(must_change_password=False)
-            record(project=None, actor=user, action="accounts.change_password", subject=user)
+            Actor(user).record(project=None, action="accounts.change_password", subject=user)
         update_session_auth_hash(request, user)
         messages.success(request, "Your password is changed. Other browsers that were signed in are signed out.")
         return redirect("home" if user.must_change_password else "accounts:profile")

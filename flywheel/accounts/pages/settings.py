@@ -66,7 +66,7 @@ def set_roles(request: PageRequest, pk: int) -> HttpResponse:
                 messages.success(
                     request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no member any more'}."
                 )
-    if user == request.actor and Permission.ADMIN not in user.permissions(request.project):
+    if user == request.actor.user and Permission.ADMIN not in user.permissions(request.project):
         return redirect("home")
     return redirect("settings:index", project=request.project.slug)
 

@@ -10,7 +10,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from flywheel.accounts.access import SCOPE_NEEDS
-from flywheel.accounts.models import ApiKey, Permission, Project, Scope, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ApiKey, Permission, Project, Scope
 
 
 class BadKey(ValueError):
@@ -31,12 +32,11 @@ class Made(NamedTuple):
 def make(
     *,
     project: Project,
-    actor: User,
+    actor: Actor,
     name: str,
     scopes: Collection[str],
     days: int | None = None,
     form: uuid.UUID | None = None,
-    through: str = "",
 ) -> Made:
     """A key that acts in the name of `actor`, for so many days or until it is revoked.
 
@@ -49,15 +49,17 @@ def make(
         raise BadKey(f"a key needs at least one scope: {', '.join(Scope.values)}")
     if days is not None and not 1 <= days <= 3650:
         raise BadKey("a key lives for 1 to 3650 days, or until it is revoked")
-    may = actor.permissions(project)
+    may = actor.user.permissions(project)
     for scope in scopes:
         if scope in Scope.values and SCOPE_NEEDS[Scope(scope)] not in may:
             needed = Permission(SCOPE_NEEDS[Scope(scope)])
-            raise BadKey(f"{actor} may not {needed.label} here, so a key with the scope {scope!r} would do nothing")
+            raise BadKey(
+                f"{actor.user} may not {needed.label} here, so a key with the scope {scope!r} would do nothing"
+            )
     public = hashlib.sha256(form.bytes).hexdigest()[:12] if form else ""
     try:
         with transaction.atomic():
-            key, text = ApiKey.make(project, name, sorted(set(scopes)), actor, public)
+            key, text = ApiKey.make(project, name, sorted(set(scopes)), actor.user, public)
     except ValueError as error:
         raise BadKey(str(error)) from None
     except IntegrityError:
@@ -65,12 +67,10 @@ def make(
     if days is not None:
         key.expires_at = timezone.now() + timedelta(days=days)
         key.save(update_fields=["expires_at"])
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="accounts.make_key",
         subject=key,
-        through=through,
         scopes=key.scopes,
         days=days,
     )
@@ -78,9 +78,9 @@ def make(
 
 
 @transaction.atomic
-def revoke(*, key: ApiKey, actor: User, through: str = "") -> bool:
+def revoke(*, key: ApiKey, actor: Actor) -> bool:
     """End a key at once. Returns whether it was live."""
     moved = ApiKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=timezone.now())
     if moved:
-        record(project=key.project, actor=actor, action="accounts.revoke_key", subject=key, through=through)
+        actor.record(project=key.project, action="accounts.revoke_key", subject=key)
     return bool(moved)

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 from django.db import transaction
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.network import key_hosts
 
 KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
@@ -39,7 +40,7 @@ class BadUpstream(ValueError):
 
 @transaction.atomic
 def set_upstream(
-    *, project: Project, actor: User, base_url: str, api_key_env: str = "", prices: str = "", through: str = ""
+    *, project: Project, actor: Actor, base_url: str, api_key_env: str = "", prices: str = ""
 ) -> dict[str, Any]:
     """Send the project's model calls there from now on; an empty address ends it. `prices` as `read_prices` wants them.
     Raises BadUpstream."""
@@ -50,12 +51,10 @@ def set_upstream(
     if locked.upstream != chosen:
         before, locked.upstream = locked.upstream, chosen
         locked.save(update_fields=["upstream"])
-        record(
+        actor.record(
             project=project,
-            actor=actor,
             action="accounts.set_upstream",
             subject=chosen.get("base_url", "no upstream"),
-            through=through,
             before=before,
             after=chosen,
         )

@@ -8,7 +8,8 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Membership, Project, Role, User
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without the characters that are read for each other."""
@@ -30,7 +31,7 @@ def new_password() -> str:
 
 
 @transaction.atomic
-def add(*, project: Project, actor: User, username: str, roles: Collection[str], through: str = "") -> Added:
+def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]) -> Added:
     """Make the person a member; one who has no account yet gets one. Raises BadMembership."""
     roles = _known(roles)
     if not roles:
@@ -48,12 +49,10 @@ def add(*, project: Project, actor: User, username: str, roles: Collection[str],
         raise BadMembership(f"{user} is a member already; change the roles in the list")
     for role in roles:
         Membership.objects.create(user=user, project=project, role=role)
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="accounts.add_member",
         subject=user,
-        through=through,
         roles=roles,
         new_account=bool(password),
     )
@@ -61,7 +60,7 @@ def add(*, project: Project, actor: User, username: str, roles: Collection[str],
 
 
 @transaction.atomic
-def set_roles(*, project: Project, actor: User, user: User, roles: Collection[str], through: str = "") -> bool:
+def set_roles(*, project: Project, actor: Actor, user: User, roles: Collection[str]) -> bool:
     """Give the member exactly these roles; none removes the member. Returns whether it changed anything.
 
     Raises BadMembership when no admin would be left.
@@ -76,12 +75,10 @@ def set_roles(*, project: Project, actor: User, user: User, roles: Collection[st
     user.memberships.filter(project=project).exclude(role__in=roles).delete()
     for role in set(roles) - set(before):
         Membership.objects.create(user=user, project=project, role=role)
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="accounts.set_roles" if roles else "accounts.remove_member",
         subject=user,
-        through=through,
         before=before,
         after=roles,
     )

@@ -14,7 +14,8 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from flywheel.accounts.models import Project, RedactionPolicy, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project, RedactionPolicy
 from flywheel.core.redaction import BadRule, Mode, Redactor, Rule, check
 from flywheel.core.redaction.redaction_rules import MOST_RULES
 from flywheel.system.sql import planned
@@ -40,9 +41,7 @@ def redactor_of(project: Project) -> Redactor:
 
 
 @transaction.atomic
-def set_policy(
-    *, project: Project, actor: User, mode: str, rules: Sequence[dict[str, str]], through: str = ""
-) -> RedactionPolicy:
+def set_policy(*, project: Project, actor: Actor, mode: str, rules: Sequence[dict[str, str]]) -> RedactionPolicy:
     """Redact like this from now on. What is stored already stays; `manage.py redact` goes over it. Raises BadRule."""
     wanted = [checked(rule) for rule in rules]
     if len(wanted) > MOST_RULES:
@@ -54,14 +53,12 @@ def set_policy(
     if (before.mode, before.rules) == (mode, wanted):
         return before
     policy = RedactionPolicy.objects.create(
-        project=project, number=before.number + 1, mode=Mode(mode).value, rules=wanted, made_by=actor
+        project=project, number=before.number + 1, mode=Mode(mode).value, rules=wanted, made_by=actor.user
     )
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="accounts.set_redaction",
         subject=f"redaction policy {policy.number}",
-        through=through,
         before={"mode": before.mode, "rules": before.rules},
         after={"mode": policy.mode, "rules": policy.rules},
     )

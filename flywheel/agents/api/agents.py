@@ -63,7 +63,6 @@ def create_agent(request: HttpRequest, body: AgentIn) -> Status[Agent]:
             actor=asked.actor,
             name=body.name,
             description=body.description,
-            through=asked.through,
         )
     except BadContent as error:
         raise HttpError(422, str(error)) from error

@@ -101,7 +101,6 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
             actor=asked.actor,
             parent=like,
             note=body.note,
-            through=asked.through,
             **_content(asked, body, like),
         )
     except UnknownReference as error:

@@ -138,7 +138,6 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
             sealed_share=_sealed_share(wanted),
             reserved_slices=wanted.reserved_slices,
             description=wanted.description,
-            through=keyed(request).through,
         )
     except UnknownReference as error:
         raise HttpError(422, f"version: {error}") from None
@@ -189,7 +188,6 @@ def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn)
             actor=keyed(request).actor,
             config=config,
             verifier=verifier,
-            through=keyed(request).through,
         )
     except VerifierError as error:
         raise HttpError(422, str(error)) from None

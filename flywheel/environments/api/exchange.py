@@ -43,7 +43,6 @@ def export_environment(request: HttpRequest, name: str, version: int, wanted: Ex
             format=wanted.format,
             held_out=wanted.held_out,
             actor=asked.actor,
-            through=asked.through,
         )
     except CannotExport as error:
         raise HttpError(422, str(error)) from None
@@ -87,12 +86,11 @@ def import_tasks_of_others(request: HttpRequest, name: str, preview: bool = Fals
     environment = asked.project.environments.filter(name=name).first()
     if environment is None:
         raise HttpError(404, f"there is no environment {name[:100]!r}")
-    through = asked.through
     try:
         with kept_aside(request, most=MAX_BYTES) as lines:
             if preview:
                 return look(environment=environment, lines=lines)
-            return import_tasks(environment=environment, lines=lines, actor=asked.actor, through=through)
+            return import_tasks(environment=environment, lines=lines, actor=asked.actor)
     except TooLarge:
         raise HttpError(413, f"the lines are more than {MAX_BYTES // 1024**2} MiB; send them in parts") from None
     except CannotMake as error:

@@ -71,7 +71,6 @@ def generate_tasks(request: HttpRequest, name: str, wanted: GenerateIn) -> Statu
             seed=wanted.seed,
             options=wanted.options,
             key=wanted.key or uuid.uuid4(),
-            through=keyed(request).through,
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
@@ -91,7 +90,7 @@ def cancel_generation(request: HttpRequest, pk: int) -> Generation:
     """Ask for an end; tasks that are made stay."""
     job = _generation(request, pk)
     try:
-        seeded_tasks.cancel(job=job, actor=keyed(request).actor, through=keyed(request).through)
+        seeded_tasks.cancel(job=job, actor=keyed(request).actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     job.refresh_from_db()

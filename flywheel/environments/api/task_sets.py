@@ -104,9 +104,7 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
         if missing := sorted(set(wanted.tasks) - {task.number for task in tasks}):
             raise HttpError(422, f"tasks: {row} has no task {missing[0]}")
     try:
-        made = frozen_sets.freeze(
-            environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks, through=keyed(request).through
-        )
+        made = frozen_sets.freeze(environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks)
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
     return Status(201, _told(_task_sets(request).filter(pk=made.pk))[0])

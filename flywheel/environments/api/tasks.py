@@ -135,7 +135,6 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
             failure=failure,
             environment=find_environment(request, name),
             actor=keyed(request).actor,
-            through=keyed(request).through,
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None
@@ -145,9 +144,7 @@ def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
 @router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD), operation_id="make_all_tasks")
 def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
     """A task of every labelled failure that has none, at most 200 at a time."""
-    made = bulk_tasks.tasks_from_all(
-        environment=find_environment(request, name), actor=keyed(request).actor, through=keyed(request).through
-    )
+    made = bulk_tasks.tasks_from_all(environment=find_environment(request, name), actor=keyed(request).actor)
     return {
         "made": [task.number for task in made.made],
         "unproved": made.unproved,
@@ -177,7 +174,6 @@ def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) 
             task=find_task(request, name, number),
             actor=keyed(request).actor,
             reason=wanted.reason,
-            through=keyed(request).through,
         )
     except CannotMake as error:
         raise HttpError(422, str(error)) from None

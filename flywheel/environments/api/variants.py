@@ -64,7 +64,6 @@ def make_variants(request: HttpRequest, name: str, number: int, wanted: Variants
             seed=wanted.seed,
             spec=spec,
             key=wanted.key or uuid.uuid4(),
-            through=keyed(request).through,
         )
     except environment_versions.CannotMake as error:
         raise HttpError(422, str(error)) from None

@@ -210,7 +210,7 @@ def cancel_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
 def _stop(request: HttpRequest, job: Proving | Trial) -> None:
     asked = keyed(request)
     try:
-        stop(job=job, actor=asked.actor, through=asked.through)
+        stop(job=job, actor=asked.actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     job.refresh_from_db()

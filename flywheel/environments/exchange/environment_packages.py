@@ -14,7 +14,8 @@ from typing import Any
 from django.db import transaction
 from django.http import HttpResponseBase, StreamingHttpResponse
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, File, uncarried
@@ -120,19 +121,15 @@ def exported(task_set: TaskSet, splits: Sequence[str]) -> Export:
 
 
 @transaction.atomic
-def left(
-    task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: User | None = None, through: str, **about: Any
-) -> None:
-    """Note that these tasks leave: in the audit log, and in the ledger where held-out ones are among them. A command
-    has no actor; the log then names whoever froze the set, and the command."""
+def left(task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: Actor, **about: Any) -> None:
+    """Note that these tasks leave: in the audit log, and in the ledger where held-out ones are among them. For a
+    command it is whoever froze the set."""
     if Split.HELD_OUT in splits:
         ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=subject, actor=actor)
-    record(
+    actor.record(
         project=task_set.project,
-        actor=actor or task_set.created_by,
         action="environments.export",
         subject=task_set,
-        through=through,
         splits=list(splits),
         **about,
     )
@@ -143,11 +140,10 @@ def take(
     *,
     task_set: TaskSet,
     format: str,
-    actor: User | None,
+    actor: Actor,
     held_out: bool = False,
     train: bool = True,
     tasks_max: int | None = TASKS_MAX,
-    through: str = "",
 ) -> tuple[str, Iterator[File]]:
     """The name of the export's folder, and its files. Raises CannotExport, before anything is noted or made."""
     if format not in FORMATS:
@@ -162,7 +158,7 @@ def take(
     if problem := why_not(task_set.environment_version):
         raise CannotExport(problem)
     subject = f"{FORMATS[format].label} export"
-    left(task_set, splits, subject=subject, actor=actor, through=through, format=format, tasks=count)
+    left(task_set, splits, subject=subject, actor=actor, format=format, tasks=count)
     return f"{export.package}-{format}", FORMATS[format].files(export)
 
 

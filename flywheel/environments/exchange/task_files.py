@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.core.digests import digest
 from flywheel.core.envs import build
 from flywheel.core.interop.foreign_tasks import CannotTake, source_of, task_of
@@ -90,15 +91,14 @@ def look(*, environment: Environment, lines: Iterable[bytes]) -> Taken:
 
 
 @transaction.atomic
-def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: User | None, through: str = "") -> Taken:
+def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Actor) -> Taken:
     """Make each line a task, its split drawn from its cluster as everywhere, and prove it under the newest version.
 
     A row that is held-out where it comes from is left out: here it might be trained on. Raises CannotMake.
     """
     version = latest(environment)
-    maker = actor or version.created_by
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
-    report = _read(environment, version, lines, maker)
+    report = _read(environment, version, lines, actor.user)
     is_later = is_for_a_worker(version, report.made)
     common = None if is_later else common_wrong(environment, version)
     for number, task in enumerate(report.tasks, next_number(environment)):
@@ -111,13 +111,11 @@ def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Use
     Task.objects.bulk_create(report.tasks)
     if report.made and is_later:
         report.waiting = report.made
-        ask(environment, maker)
-    record(
+        ask(environment, actor)
+    actor.record(
         project=environment.project,
-        actor=maker,
         action="environments.import_tasks",
         subject=environment,
-        through=through,
         made=report.made,
         left_out=report.left_out,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment as Played
@@ -36,7 +36,7 @@ class CannotPlay(ValueError):
 
 
 @transaction.atomic
-def start(*, task: Task, actor: User, seed: int = 0) -> Play:
+def start(*, task: Task, actor: Actor, seed: int = 0) -> Play:
     """Open an episode under the environment's newest version. Raises CannotMake where there is none, or none to play.
 
     Who plays a held-out task learns what it is: that is noted with every set it stands in.
@@ -54,7 +54,7 @@ def start(*, task: Task, actor: User, seed: int = 0) -> Play:
         environment_version=version,
         seed=seed,
         messages=opening,
-        created_by=actor,
+        created_by=actor.user,
     )
     if task.split == Split.HELD_OUT:
         for task_set in task.task_sets.all():
@@ -80,7 +80,7 @@ def ask(
     *,
     play: Play,
     version: Version,
-    actor: User,
+    actor: Actor,
     at: int,
     key: uuid.UUID,
     to_the_end: bool = False,
@@ -111,7 +111,7 @@ def take_back(*, play: Play, at: int) -> Play:
 
 
 @transaction.atomic
-def have_judged(*, play: Play, actor: User, at: int) -> PlayTurn:
+def have_judged(*, play: Play, actor: Actor, at: int) -> PlayTurn:
     """Let a worker judge an episode that is over and was not, because somebody stopped it or it failed. Raises
     CannotPlay."""
     row = _locked(play, at)
@@ -190,8 +190,10 @@ def _locked(play: Play, at: int) -> Play:
     return row
 
 
-def _submit(play: Play, actor: User, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
-    made, _ = PlayTurn.submit(key=key, project=play.project, created_by=actor, play=play, at=len(play.moves), **fields)
+def _submit(play: Play, actor: Actor, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
+    made, _ = PlayTurn.submit(
+        key=key, project=play.project, created_by=actor.user, play=play, at=len(play.moves), **fields
+    )
     return made
 
 

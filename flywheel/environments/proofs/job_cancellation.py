@@ -2,13 +2,13 @@
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Proving, Trial
 
 
 @transaction.atomic
-def stop(*, job: Proving | Trial, actor: User, through: str = "") -> None:
+def stop(*, job: Proving | Trial, actor: Actor) -> None:
     """Ask for an end; what was proved or said by then stays. Raises StaleState when it is over already."""
     job.cancel()
     what = "proving" if isinstance(job, Proving) else "trial"
-    record(project=job.project, actor=actor, action=f"environments.stop_{what}", subject=job, through=through)
+    actor.record(project=job.project, action=f"environments.stop_{what}", subject=job)

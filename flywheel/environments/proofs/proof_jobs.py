@@ -10,7 +10,7 @@ from django.db import models, transaction
 from django.db.models import F, Q, QuerySet, Value
 from django.db.models.functions import JSONObject
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
@@ -57,17 +57,19 @@ def forget_spoiled(environment: Environment) -> None:
 
 
 @transaction.atomic
-def ask(environment: Environment, actor: User) -> Proving:
+def ask(environment: Environment, actor: Actor) -> Proving:
     """Let a worker prove what waits; one job that has not begun is enough for all that comes meanwhile."""
     # Locked, a claim passes it over until what waits for it can be seen.
     queued = environment.provings.select_for_update().filter(state=State.QUEUED).first()
     if queued is not None:
         return queued
-    job, _ = Proving.submit(key=uuid.uuid4(), project=environment.project, created_by=actor, environment=environment)
+    job, _ = Proving.submit(
+        key=uuid.uuid4(), project=environment.project, created_by=actor.user, environment=environment
+    )
     return job
 
 
-def prove_all_again(environment: Environment, version: EnvironmentVersion, actor: User) -> None:
+def prove_all_again(environment: Environment, version: EnvironmentVersion, actor: Actor) -> None:
     """Every task in use under a new version: at once where that is pure and soon done, else by a worker."""
     stale = waiting(environment, version)
     count = stale.count()

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from django.db import transaction
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.evidence.contamination import Item, duplicates, item_of_task
@@ -23,9 +24,7 @@ SEALED_SOURCES = PERMUTE_BELOW
 
 
 @transaction.atomic
-def freeze(
-    *, environment: Environment, name: str, actor: User, tasks: Sequence[Task] | None = None, through: str = ""
-) -> TaskSet:
+def freeze(*, environment: Environment, name: str, actor: Actor, tasks: Sequence[Task] | None = None) -> TaskSet:
     """Freeze proved tasks (all of them unless some are given) as the next version of a set, each request once.
 
     The newest version is returned when it has the same content. Raises CannotMake when there is nothing to freeze, or a
@@ -65,17 +64,15 @@ def freeze(
         name=name,
         version=newest.version + 1 if newest else 1,
         digest=content,
-        created_by=actor,
+        created_by=actor.user,
     )
     TaskSetMember.objects.bulk_create(
         [TaskSetMember(task_set=task_set, task=task, split=split) for task, split in placed.items()]
     )
-    record(
+    actor.record(
         project=environment.project,
-        actor=actor,
         action="environments.freeze",
         subject=task_set,
-        through=through,
         train=sum(split == Split.TRAIN for split in placed.values()),
         held_out=sum(split == Split.HELD_OUT for split in placed.values()),
         sealed=sum(split == Split.SEALED for split in placed.values()),

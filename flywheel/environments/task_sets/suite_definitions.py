@@ -16,7 +16,8 @@ from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.errors import FieldError
@@ -67,7 +68,7 @@ def sets_for(project: Project) -> QuerySet[TaskSet]:
 def put(
     *,
     agent: Agent,
-    actor: User,
+    actor: Actor,
     name: str,
     kind: str,
     task_set: TaskSet,
@@ -77,7 +78,6 @@ def put(
     samples: int = 1,
     reason: str = "",
     seen: int | None = None,
-    through: str = "",
 ) -> tuple[Suite, bool]:
     """The agent's suite of that name with this content, and whether it is new: equal content is one version.
 
@@ -102,14 +102,12 @@ def put(
     elif agent.suites.filter(retired_at=None).count() >= MOST:
         raise BadSuite("name", f"{agent} has {MOST} suites already; retire one first")
     last = agent.suites.filter(name=name).order_by("-version").values_list("version", flat=True).first()
-    made = Suite.objects.create(agent=agent, name=name, version=(last or 0) + 1, created_by=actor, **content)
-    record(
+    made = Suite.objects.create(agent=agent, name=name, version=(last or 0) + 1, created_by=actor.user, **content)
+    actor.record(
         project=agent.project,
-        actor=actor,
         action="environments.put_suite",
         subject=f"{agent} {made}",
         reason=reason,
-        through=through,
         before=str(before) if before else None,
         **{**content, "task_set": str(task_set)},
     )
@@ -117,7 +115,7 @@ def put(
 
 
 @transaction.atomic
-def retire(*, suite: Suite, actor: User, reason: str, through: str = "") -> None:
+def retire(*, suite: Suite, actor: Actor, reason: str) -> None:
     """Candidates do not run it any more. Raises BadSuite when it is not present any more or nobody says why."""
     if not reason.strip():
         raise BadSuite("reason", "is missing: say why no candidate needs to pass it any more")
@@ -125,13 +123,11 @@ def retire(*, suite: Suite, actor: User, reason: str, through: str = "") -> None
     row = Suite.objects.select_related("agent__project").get(pk=suite.pk)
     _check_seen(row.name, row.version, row.agent.suites.filter(name=row.name, retired_at=None).first())
     _retire(row, actor, reason)
-    record(
+    actor.record(
         project=row.agent.project,
-        actor=actor,
         action="environments.retire_suite",
         subject=f"{row.agent} {row}",
         reason=reason,
-        through=through,
     )
 
 
@@ -145,8 +141,8 @@ def _check_seen(name: str, seen: int, present: Suite | None) -> None:
     raise ChangedMeanwhile("version", f"{name}@{seen} is not present any more, {now}; look again")
 
 
-def _retire(suite: Suite, actor: User, reason: str) -> None:
-    suite.retired_at, suite.retired_by, suite.retired_why = timezone.now(), actor, reason.strip()
+def _retire(suite: Suite, actor: Actor, reason: str) -> None:
+    suite.retired_at, suite.retired_by, suite.retired_why = timezone.now(), actor.user, reason.strip()
     suite.save(update_fields=["retired_at", "retired_by", "retired_why"])
 
 

@@ -8,7 +8,8 @@ from django.db import transaction
 from django.db.models import Case, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce
 
-from flywheel.accounts.models import Permission, Project, Scope, User
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.core.envs.kinds import KINDS
 from flywheel.edge.prepared_queries import Standing
 from flywheel.environments.models import Environment, Task
@@ -100,7 +101,7 @@ def _counted(rows: Any) -> Coalesce:
     return Coalesce(Subquery(rows.annotate(count=Count("pk")).values("count")), 0)
 
 
-def tasks_from_all(*, environment: Environment, actor: User, through: str = "", limit: int = AT_ONCE) -> Made:
+def tasks_from_all(*, environment: Environment, actor: Actor, limit: int = AT_ONCE) -> Made:
     """A task of every labelled failure that can be one, at most `limit`. Each is made in a transaction of its own."""
     result = Made()
     waiting = list(without_task(environment))
@@ -109,9 +110,7 @@ def tasks_from_all(*, environment: Environment, actor: User, through: str = "", 
             result.left = len(waiting) - place
             break
         try:
-            task, is_new = task_from(
-                failure=failure, environment=environment, actor=actor, through=through, proves=False
-            )
+            task, is_new = task_from(failure=failure, environment=environment, actor=actor, proves=False)
         except CannotMake as error:
             result.refused[str(error)] += 1
             continue
@@ -155,12 +154,11 @@ def _make(job: Bulk, keys: list[int]) -> Done:
             failure = decisions[key]
             try:
                 with transaction.atomic():
-                    through = job.through or f"bulk action {job.pk}"
+                    actor = Actor(job.created_by, job.through or f"bulk action {job.pk}")
                     task, is_new = task_from(
                         failure=failure,
                         environment=environment,
-                        actor=job.created_by,
-                        through=through,
+                        actor=actor,
                         proves=False,
                     )
             except CannotMake as error:

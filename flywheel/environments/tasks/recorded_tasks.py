@@ -6,7 +6,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.traces import Conversation, Message, Trace, speaking, tools
@@ -22,9 +22,7 @@ from flywheel.trajectories.store.stored_traces import trace_of
 
 
 @transaction.atomic
-def task_from(
-    *, failure: Failure, environment: Environment, actor: User, through: str = "", proves: bool = True
-) -> tuple[Task, bool]:
+def task_from(*, failure: Failure, environment: Environment, actor: Actor, proves: bool = True) -> tuple[Task, bool]:
     """Make a labelled trajectory a task, with its red-green proof. Returns the task and whether it is new.
 
     A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
@@ -65,7 +63,7 @@ def task_from(
         source=source,
         is_synthetic=attempt.is_synthetic,
         digest=content,
-        created_by=actor,
+        created_by=actor.user,
     )
     task.proof = begun(answer, failure.is_failure)
     environment.tasks.filter(source=source, retired_at=None).update(retired_at=timezone.now())
@@ -74,12 +72,10 @@ def task_from(
         ask(environment, actor)
     elif proves:
         prove_made(environment, [task])
-    record(
+    actor.record(
         project=environment.project,
-        actor=actor,
         action="environments.make_task",
         subject=f"{environment.name}/{task}",
-        through=through,
         failure=failure.pk,
         split=task.split,
     )

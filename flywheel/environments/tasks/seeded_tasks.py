@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
@@ -33,12 +33,11 @@ LARGEST_SEED = 2**31 - 1
 def submit(
     *,
     environment: Environment,
-    actor: User,
+    actor: Actor,
     count: int,
     seed: int,
     key: uuid.UUID,
     options: dict[str, float] | None = None,
-    through: str = "",
 ) -> Generation:
     """Let a worker make so many tasks. The same key again is the same generation. Raises CannotMake."""
     kind = KINDS[environment.kind]
@@ -60,7 +59,7 @@ def submit(
     job, is_new = Generation.submit(
         key=key,
         project=environment.project,
-        created_by=actor,
+        created_by=actor.user,
         environment=environment,
         count=count,
         seed=seed,
@@ -69,29 +68,27 @@ def submit(
     )
     if is_new:
         about: dict[str, Any] = {"count": count, "seed": seed, "options": chosen, "job": job.pk}
-        record(
+        actor.record(
             project=environment.project,
-            actor=actor,
             action="environments.generate",
             subject=environment,
-            through=through,
             **about,
         )
     return job
 
 
-def cancel(*, job: Generation, actor: User, through: str = "") -> None:
+def cancel(*, job: Generation, actor: Actor) -> None:
     """Ask for an end; tasks that are made stay. Raises StaleState when it is over already."""
     with transaction.atomic():
         job.cancel()
-        record(project=job.project, actor=actor, action="environments.stop_generation", subject=job, through=through)
+        actor.record(project=job.project, action="environments.stop_generation", subject=job)
 
 
-def resume(*, job: Generation, actor: User, through: str = "") -> None:
+def resume(*, job: Generation, actor: Actor) -> None:
     """Go on from where a failed or cancelled one stood. Raises StaleState."""
     with transaction.atomic():
         job.requeue()
-        record(project=job.project, actor=actor, action="environments.resume_generation", subject=job, through=through)
+        actor.record(project=job.project, action="environments.resume_generation", subject=job)
 
 
 def parts(job: Generation, at_once: int, runners: Runners) -> Iterator[list[Task]]:

@@ -13,7 +13,7 @@ from itertools import islice
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.envs import task_variants
 from flywheel.core.envs.kinds import KINDS
@@ -35,9 +35,7 @@ def offered(task: Task) -> list[Entity]:
 
 
 @transaction.atomic
-def submit(
-    *, task: Task, actor: User, count: int, seed: int, spec: Spec, key: uuid.UUID, through: str = ""
-) -> Generation:
+def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: uuid.UUID) -> Generation:
     """Let a worker make variants of a proved task. The same key again is the same generation. Raises CannotMake."""
     if not task.is_proved or task.retired_at is not None:
         raise CannotMake(f"{task} is {'retired' if task.retired_at else 'not proved'}; nothing can be made of it")
@@ -57,7 +55,7 @@ def submit(
     job, is_new = Generation.submit(
         key=key,
         project=task.project,
-        created_by=actor,
+        created_by=actor.user,
         environment=task.environment,
         origin=task,
         count=count,
@@ -66,12 +64,10 @@ def submit(
         total=count,
     )
     if is_new:
-        record(
+        actor.record(
             project=task.project,
-            actor=actor,
             action="environments.vary",
             subject=f"{task.environment.name}/{task}",
-            through=through,
             count=count,
             seed=seed,
             job=job.pk,

@@ -7,7 +7,8 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
-from flywheel.accounts.models import Permission, Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import gateway_upstream
 from flywheel.agents.models import Agent
 from flywheel.core import envs, verifiers
@@ -30,7 +31,7 @@ def environment(
     *,
     project: Project,
     name: str,
-    actor: User,
+    actor: Actor,
     config: dict[str, Any],
     verifier: dict[str, Any],
     kind: str = "tool_call",
@@ -39,7 +40,6 @@ def environment(
     sealed_share: float = 0,
     reserved_slices: Sequence[str] = (),
     description: str = "",
-    through: str = "",
 ) -> Environment:
     """A new environment with its first version. Raises CannotMake and core.verifiers.VerifierError.
 
@@ -70,14 +70,14 @@ def environment(
     )
     if not is_new:
         raise CannotMake(f"name: there is an environment {name!r} already")
-    record(project=project, actor=actor, action="environments.create", subject=name, through=through)
-    environment_version(environment=made, actor=actor, config=config, verifier=verifier, through=through)
+    actor.record(project=project, action="environments.create", subject=name)
+    environment_version(environment=made, actor=actor, config=config, verifier=verifier)
     return made
 
 
 @transaction.atomic
 def environment_version(
-    *, environment: Environment, actor: User, config: dict[str, Any], verifier: dict[str, Any], through: str = ""
+    *, environment: Environment, actor: Actor, config: dict[str, Any], verifier: dict[str, Any]
 ) -> EnvironmentVersion:
     """The environment's version with this content: its newest when nothing changed, else the next number; that too
     where the code that judges has changed since (`core.verifiers.REVISION`), for its scores are another verifier's.
@@ -101,10 +101,10 @@ def environment_version(
         verifier=verifier,
         digest=content,
         verifier_digest=judged_by,
-        created_by=actor,
+        created_by=actor.user,
     )
     prove_all_again(environment, made, actor)
-    record(project=environment.project, actor=actor, action="environments.version", subject=made, through=through)
+    actor.record(project=environment.project, action="environments.version", subject=made)
     return made
 
 
@@ -127,14 +127,14 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
     judge_endpoints.check(environment.project, verifier)
 
 
-def _check_may_attach(project: Project, kind: str, actor: User) -> None:
+def _check_may_attach(project: Project, kind: str, actor: Actor) -> None:
     """Raise PermissionDenied for one who may not say to whose server this installation talks."""
     if kind in KINDS and KINDS[kind].is_external and not may_attach(project, actor):
         raise PermissionDenied("only an admin attaches a server, or changes how one is attached")
 
 
-def may_attach(project: Project, actor: User) -> bool:
-    known = actor.project(project.slug)
+def may_attach(project: Project, actor: Actor) -> bool:
+    known = actor.user.project(project.slug)
     return known is not None and Permission.ADMIN in known[1]
 
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
@@ -39,7 +39,7 @@ def submit(
     *,
     environment: Environment,
     verifier: dict[str, Any],
-    actor: User,
+    actor: Actor,
     key: uuid.UUID,
     tasks: Sequence[int] = (),
     rollouts: int = ROLLOUTS_SHOWN,
@@ -69,13 +69,15 @@ def submit(
         raise CannotMake(f"tasks: {sealed} is sealed: only a candidate's final comparison asks it")
     environment.trials.filter(state__in=FINISHED, finished_at__lt=timezone.now() - KEPT).delete()
     # Whoever tries again does not wait for what they have changed since.
-    for older in environment.trials.filter(created_by=actor).exclude(state__in=FINISHED).exclude(idempotency_key=key):
+    for older in (
+        environment.trials.filter(created_by=actor.user).exclude(state__in=FINISHED).exclude(idempotency_key=key)
+    ):
         with suppress(StaleState):
             older.cancel()
     job, is_new = Trial.submit(
         key=key,
         project=environment.project,
-        created_by=actor,
+        created_by=actor.user,
         environment=environment,
         verifier=verifier,
         tasks=numbers,

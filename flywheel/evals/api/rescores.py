@@ -168,11 +168,8 @@ def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Res
     version = EnvironmentVersion.objects.filter(environment=environment, number=wanted.version).first()
     if version is None:
         raise HttpError(422, f"version: {environment} has no version {wanted.version}")
-    through = keyed(request).through
     try:
-        job, _ = verbs.submit(
-            run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4(), through=through
-        )
+        job, _ = verbs.submit(run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4())
     except verbs.CannotRescore as error:
         raise HttpError(422, str(error)) from None
     return Status(202, job)
@@ -209,7 +206,7 @@ def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Stop it; what was judged is kept."""
     asked = keyed(request)
     try:
-        verbs.cancel(job=_rescore(request, pk), actor=asked.actor, through=asked.through)
+        verbs.cancel(job=_rescore(request, pk), actor=asked.actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _rescore(request, pk)
@@ -220,7 +217,7 @@ def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Go on with the attempts that have no new score yet."""
     asked = keyed(request)
     try:
-        verbs.resume(job=_rescore(request, pk), actor=asked.actor, through=asked.through)
+        verbs.resume(job=_rescore(request, pk), actor=asked.actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _rescore(request, pk)

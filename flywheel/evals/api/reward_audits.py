@@ -216,9 +216,7 @@ def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudi
     if run is None:
         raise HttpError(422, f"eval: there is no eval {body.eval}")
     try:
-        audit, made = verbs.begin(
-            run=run, actor=keyed(request).actor, size=body.size, seed=body.seed, through=keyed(request).through
-        )
+        audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
     except verbs.CannotAudit as error:
         raise HttpError(422, str(error)) from None
     return Status(201 if made else 200, _audit(request, audit.pk))
@@ -293,7 +291,7 @@ def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem
 def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
     """Open the verdicts and decide whether it is green; nothing changes any more."""
     try:
-        verbs.finish(audit=_audit(request, audit_id), actor=keyed(request).actor, through=keyed(request).through)
+        verbs.finish(audit=_audit(request, audit_id), actor=keyed(request).actor)
     except verbs.CannotAudit as error:
         raise HttpError(409, str(error)) from None
     return _audit(request, audit_id)
@@ -317,7 +315,7 @@ def override_reward_audit(request: HttpRequest, version: str, task_set: str, bod
     """Leave to train although no audit is green, with a reason that stands with every run that makes use of it."""
     judged = _judged(request, version, task_set)
     try:
-        verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason, through=keyed(request).through)
+        verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason)
     except verbs.CannotAudit as error:
         raise HttpError(422, str(error)) from None
     return standing(judged)

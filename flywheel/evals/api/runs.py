@@ -231,7 +231,6 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
             sampling=body.sampling,
             engine=body.engine,
             budget=body.budget,
-            through=asked.through,
         )
     except submission.CannotEvaluate as error:
         raise HttpError(422, str(error)) from error
@@ -247,7 +246,7 @@ def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
     asked = keyed(request)
     try:
-        submission.cancel(run=_run(request, eval_id), actor=asked.actor, through=asked.through)
+        submission.cancel(run=_run(request, eval_id), actor=asked.actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
     return _run(request, eval_id)
@@ -260,7 +259,7 @@ def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None
     candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
     asked, budget = keyed(request), body.budget if body else None
     try:
-        submission.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget, through=asked.through)
+        submission.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget)
     except StaleState as error:
         raise HttpError(409, str(error)) from error
     except submission.CannotEvaluate as error:

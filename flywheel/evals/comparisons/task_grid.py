@@ -7,7 +7,7 @@ from typing import Final
 from django.db.models import Count, F, Q
 from django.http import QueryDict
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import State
 from flywheel.edge.paging import Page, keyset
@@ -131,7 +131,7 @@ def _is_disputed(row: Collection[Cell]) -> bool:
 _FITS: Final = {"failures": _has_failure, "differ": _differs, "disputed": _is_disputed}
 
 
-def note_looks(columns: Sequence[EvalRun], actor: User) -> None:
+def note_looks(columns: Sequence[EvalRun], actor: Actor) -> None:
     """Whoever sees which held-out tasks are solved has looked at them, in each eval beside the others."""
     for run in columns:
         note_look(run, actor)

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import Count
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.evidence.reward_audit_rule import RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.audit_lifecycle import Answer, answered
@@ -17,13 +17,13 @@ LISTED = 200
 """Tasks that are listed."""
 
 
-def desk(audit: RewardAudit, actor: User, *, place: int = 0, after: int = 0, notice: str = "") -> dict[str, Any]:
+def desk(audit: RewardAudit, actor: Actor, *, place: int = 0, after: int = 0, notice: str = "") -> dict[str, Any]:
     """One output with everything but its verdict: the one at `place`, else the next that waits after `after`."""
     items = list(audit.items.all())
     waiting = [item for item in items if not item.answer]
     at = next((item for item in items if item.place == place), None)
     at = at or next((item for item in waiting if item.place > after), waiting[0] if waiting else None)
-    mine = [item for item in items if item.judged_by_id == actor.pk and item.judged_at]
+    mine = [item for item in items if item.judged_by_id == actor.user.pk and item.judged_at]
     context: dict[str, Any] = {
         "audit": audit,
         "run": audit.run,
@@ -43,7 +43,7 @@ def desk(audit: RewardAudit, actor: User, *, place: int = 0, after: int = 0, not
     return context | {
         "at": item,
         "task": item.result.task,
-        "may_judge": not item.answer or item.judged_by_id == actor.pk,
+        "may_judge": not item.answer or item.judged_by_id == actor.user.pk,
         "view": view_of(trajectory, "") if trajectory else None,
         "previous": next((each for each in reversed(items) if each.place < item.place), None),
         "next": next((each for each in items if each.place > item.place), None),

@@ -16,7 +16,8 @@ from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core import verifiers
 from flywheel.core.digests import canonical
 from flywheel.core.errors import FieldError
@@ -63,7 +64,7 @@ def rows(project: Project) -> QuerySet[RewardAudit]:
     )
 
 
-def begin(*, run: EvalRun, actor: User, size: int = SIZE, seed: int = 1, through: str = "") -> tuple[RewardAudit, bool]:
+def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tuple[RewardAudit, bool]:
     """Draw outputs of the run and have them wait for people. One of the run that is not finished yet is gone on with.
 
     Returns the audit and whether it is new. Raises CannotAudit.
@@ -90,41 +91,41 @@ def begin(*, run: EvalRun, actor: User, size: int = SIZE, seed: int = 1, through
                 f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {LEAST} "
                 "are needed: evaluate more train tasks, with more samples or another seed",
             )
-        audit = RewardAudit.objects.create(project=run.project, run=run, seed=seed, created_by=actor)
+        audit = RewardAudit.objects.create(project=run.project, run=run, seed=seed, created_by=actor.user)
         RewardAuditItem.objects.bulk_create(
             RewardAuditItem(audit=audit, place=place, result_id=result) for place, result in enumerate(chosen, 1)
         )
-        record(
+        actor.record(
             project=run.project,
-            actor=actor,
             action="evals.reward_audit",
             subject=audit,
-            through=through,
             eval=run.pk,
             outputs=len(chosen),
         )
     return audit, True
 
 
-def judge(*, item: RewardAuditItem, actor: User, answer: str, note: str = "") -> bool:
+def judge(*, item: RewardAuditItem, actor: Actor, answer: str, note: str = "") -> bool:
     """Say of one output whether it did what was asked. One's own answer may be changed until the audit is finished.
 
     False when somebody else has judged it meanwhile, or the audit is finished. Raises CannotAudit.
     """
     if answer not in Answer.values:
         raise CannotAudit("answer", f"{answer!r} is unknown, one of {', '.join(Answer.values)} is wanted")
-    changes = {"answer": answer, "note": note.strip()[:MAX_TEXT], "judged_by": actor, "judged_at": timezone.now()}
+    changes = {"answer": answer, "note": note.strip()[:MAX_TEXT], "judged_by": actor.user, "judged_at": timezone.now()}
     with transaction.atomic():
         _lock(item.audit)  # who finishes reads the answers under the same lock
-        free = RewardAuditItem.objects.filter(Q(answer="") | Q(judged_by=actor), pk=item.pk, audit__finished_at=None)
+        free = RewardAuditItem.objects.filter(
+            Q(answer="") | Q(judged_by=actor.user), pk=item.pk, audit__finished_at=None
+        )
         return bool(free.update(**changes))
 
 
 @transaction.atomic
-def undo(*, audit: RewardAudit, actor: User) -> RewardAuditItem | None:
+def undo(*, audit: RewardAudit, actor: Actor) -> RewardAuditItem | None:
     """Take back what the person said last; the item waits again. None when there is nothing to take back."""
     _lock(audit)
-    last = audit.items.filter(judged_by=actor, audit__finished_at=None).order_by("-judged_at").first()
+    last = audit.items.filter(judged_by=actor.user, audit__finished_at=None).order_by("-judged_at").first()
     if last is not None:
         last.answer, last.note, last.judged_by, last.judged_at = "", "", None, None
         last.save(update_fields=["answer", "note", "judged_by", "judged_at"])
@@ -132,7 +133,7 @@ def undo(*, audit: RewardAudit, actor: User) -> RewardAuditItem | None:
 
 
 @transaction.atomic
-def finish(*, audit: RewardAudit, actor: User, through: str = "") -> RewardAudit:
+def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
     """Open the verdicts: from now on nothing changes. Raises CannotAudit while an output waits."""
     audit = _lock(audit)
     if audit.finished_at is not None:
@@ -145,14 +146,12 @@ def finish(*, audit: RewardAudit, actor: User, through: str = "") -> RewardAudit
     judges = sorted({str(item.judged_by) for item in items})
     audit.result = asdict(finding) | {"judged": finding.judged, "judges": judges}
     audit.is_green = finding.is_green
-    audit.finished_by, audit.finished_at = actor, timezone.now()
+    audit.finished_by, audit.finished_at = actor.user, timezone.now()
     audit.save()
-    record(
+    actor.record(
         project=audit.project,
-        actor=actor,
         action="evals.finish_reward_audit",
         subject=audit,
-        through=through,
         is_green=audit.is_green,
         judged=finding.judged,
         faults=finding.faults,
@@ -160,7 +159,7 @@ def finish(*, audit: RewardAudit, actor: User, through: str = "") -> RewardAudit
     return audit
 
 
-def override(*, judged: Judged, actor: User, reason: str, through: str = "") -> AuditOverride:
+def override(*, judged: Judged, actor: Actor, reason: str) -> AuditOverride:
     """Leave to train on a reward that is not green, kept with every run that makes use of it. Raises CannotAudit."""
     if not reason.strip():
         raise CannotAudit("reason", "say why; it is kept with every run that is launched by it")
@@ -171,15 +170,13 @@ def override(*, judged: Judged, actor: User, reason: str, through: str = "") -> 
             environment_version=judged.environment_version,
             verifier_digest=judged.verifier_digest,
             reason=reason.strip()[:MAX_TEXT],
-            created_by=actor,
+            created_by=actor.user,
         )
-        record(
+        actor.record(
             project=made.project,
-            actor=actor,
             action="evals.override_reward_audit",
             subject=made,
             reason=made.reason,
-            through=through,
             version=str(judged.version),
             environment_version=str(judged.environment_version),
             verifier=judged.verifier_digest,

@@ -2,7 +2,7 @@
 
 from django.core.exceptions import PermissionDenied
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.evals.models import EvalRun
@@ -12,7 +12,7 @@ class Sealed(PermissionDenied):
     """Nobody sees what came of single tasks of a sealed part; the message says where the numbers stand."""
 
 
-def note_look(run: EvalRun, actor: User, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
+def note_look(run: EvalRun, actor: Actor, kind: Opening.Kind = Opening.Kind.PAGE, *, anew: bool = True) -> None:
     """Somebody is to see rollouts of the run: noted in the ledger where they are held out. Not `anew`: on a page that
     is open and asks again by itself. Raises Sealed for those that nobody may see."""
     refuse_sealed(run)

@@ -7,7 +7,7 @@ engine and verifier. So asking twice finds the first, and a version that was ask
 import uuid
 from typing import Any
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
@@ -29,7 +29,7 @@ def find(like: EvalRun) -> EvalRun | None:
     return next((run for run in found if not void_of(run.judges)), found[-1] if found else None)
 
 
-def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
+def start(like: EvalRun, *, actor: Actor) -> EvalRun:
     """The same; resumed where it did not end well or its server was away for some, and made where there is none.
 
     Raises CannotEvaluate.
@@ -37,7 +37,7 @@ def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
     run = find(like)
     if run is not None and not void_of(run.judges):
         if unanswered_attempts.can_resume(run):
-            submission.resume(run=run, actor=actor, through=through)
+            submission.resume(run=run, actor=actor)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
     named = {**_asked(like), "beside": run.pk if run else None}
@@ -52,6 +52,5 @@ def start(like: EvalRun, *, actor: User, through: str = "") -> EvalRun:
         sampling=like.sampling,
         engine=like.engine,
         is_final=True,
-        through=through,
     )
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Version
 from flywheel.agents.version_content import DEFAULT_SAMPLING, BadContent, check_sampling
@@ -36,7 +36,7 @@ def submit(
     key: uuid.UUID,
     version: Version,
     task_set: TaskSet,
-    actor: User,
+    actor: Actor,
     split: str = Split.HELD_OUT,
     samples: int = 4,
     seed: int = 1,
@@ -44,7 +44,6 @@ def submit(
     engine: str = Engine.ENDPOINT,
     budget: Mapping[str, Any] | None = None,
     is_final: bool = False,
-    through: str = "",
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
 
@@ -75,7 +74,7 @@ def submit(
         run, made = EvalRun.submit(
             key=key,
             project=task_set.project,
-            created_by=actor,
+            created_by=actor.user,
             version=version,
             task_set=task_set,
             split=split,
@@ -88,12 +87,10 @@ def submit(
             verifier_digest=verifiers.digest(task_set.environment_version.verifier),
         )
         if made:
-            record(
+            actor.record(
                 project=task_set.project,
-                actor=actor,
                 action="evals.submit",
                 subject=f"eval {run.pk}",
-                through=through,
                 version=str(version),
                 task_set=str(task_set),
                 split=split,
@@ -120,14 +117,14 @@ def _check_engine(engine: str, version: Version) -> None:
             raise CannotEvaluate("engine", str(error)) from error
 
 
-def cancel(*, run: EvalRun, actor: User, through: str = "") -> None:
+def cancel(*, run: EvalRun, actor: Actor) -> None:
     """Ask for an end; what was attempted is kept. Raises StaleState when the run is over already."""
     with transaction.atomic():
         run.cancel()
-        record(project=run.project, actor=actor, action="evals.cancel", subject=run, through=through)
+        actor.record(project=run.project, action="evals.cancel", subject=run)
 
 
-def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None, through: str = "") -> None:
+def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:
     """Queue a failed or cancelled run again; it goes on with the attempts that have no result. Raises StaleState.
 
     Those for which the server was away are asked again, also of a run that ended well (`unanswered_attempts.py`). With
@@ -150,12 +147,10 @@ def resume(*, run: EvalRun, actor: User, budget: Mapping[str, Any] | None = None
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
         if spent := budgets.spent(run, timedelta(0)):
             raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
-        record(
+        actor.record(
             project=run.project,
-            actor=actor,
             action="evals.resume",
             subject=run,
-            through=through,
             **({} if budget is None else {"budget": run.budget}) | again,
         )
 

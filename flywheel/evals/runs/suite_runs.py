@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db.models import Count, F, Q
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.digests import digest
@@ -91,7 +91,7 @@ def find(
     return found
 
 
-def start(*, version: Version, suite: Suite, settings: Settings, actor: User, through: str = "") -> EvalRun:
+def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -> EvalRun:
     """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
     where its server was away for a part; else a new one.
 
@@ -102,7 +102,7 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: User, th
     if run is not None and not is_void:
         if unanswered_attempts.can_resume(run):
             is_short = bool(run.budget) and run.state != State.SUCCEEDED
-            submission.resume(run=run, actor=actor, budget={} if is_short else None, through=through)
+            submission.resume(run=run, actor=actor, budget={} if is_short else None)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
     named = [version.pk, suite.pk, settings.engine, settings.sampling, settings.seed, _digest(suite)]
@@ -115,7 +115,6 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: User, th
         seed=settings.seed,
         sampling=dict(settings.sampling),
         engine=settings.engine,
-        through=through,
     )
     return made
 

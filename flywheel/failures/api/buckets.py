@@ -96,7 +96,6 @@ def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str,
             actor=key.actor,
             wanted=bucket_definitions.Wanted(**given),
             key=wanted.key,
-            through=keyed(request).through,
         )
     except bucket_definitions.BadBucket as error:
         raise HttpError(422, str(error)) from None
@@ -116,7 +115,7 @@ def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str,
     if row is None:
         known = key in bucket_definitions.every(keyed(request).project)
         raise HttpError(404, f"{key[:64]!r} is {'built in' if known else 'no bucket'}")
-    said: dict[str, Any] = {"actor": keyed(request).actor, "through": keyed(request).through}
+    said: dict[str, Any] = {"actor": keyed(request).actor}
     given = wanted.model_dump(exclude={"archived"})
     try:
         bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**given), **said)
@@ -148,7 +147,7 @@ def _lived(request: HttpRequest, key: str, verb: Any, **said: Any) -> dict[str, 
     asked = keyed(request)
     _known(request, key)
     try:
-        verb(project=asked.project, key=key, actor=asked.actor, through=keyed(request).through, **said)
+        verb(project=asked.project, key=key, actor=asked.actor, **said)
     except bucket_lifecycle.BadLife as error:
         raise HttpError(422, str(error)) from None
     return _one(request, key)

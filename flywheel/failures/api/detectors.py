@@ -143,7 +143,6 @@ def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[st
         "project": asked.project,
         "actor": asked.actor,
         "name": name,
-        "through": keyed(request).through,
     }
     try:
         with transaction.atomic():

@@ -133,7 +133,6 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> St
             step=wanted.step,
             corrected=wanted.corrected,
             note=wanted.note,
-            through=keyed(request).through,
             seen=LATEST if wanted.seen is None else wanted.seen,
         )
     except BadLabel as error:
@@ -156,7 +155,6 @@ def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str,
         undo(
             trajectory=row,
             actor=keyed(request).actor,
-            through=keyed(request).through,
             seen=LATEST if wanted.seen is None else wanted.seen,
         )
     except Superseded as error:

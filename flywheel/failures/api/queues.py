@@ -49,7 +49,6 @@ def make(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
             actor=key.actor,
             wanted=_wanted(wanted),
             with_existing=wanted.with_existing,
-            through=keyed(request).through,
         )
     except queue_definitions.BadQueue as error:
         raise HttpError(422, str(error)) from None
@@ -66,7 +65,7 @@ def get_queue(request: HttpRequest, queue_id: int) -> dict[str, Any]:
 def change(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[str, Any]:
     """Make the queue so, and archive it or use it again. What is in it stays."""
     queue = _queue(request, queue_id)
-    said: dict[str, Any] = {"actor": keyed(request).actor, "through": keyed(request).through}
+    said: dict[str, Any] = {"actor": keyed(request).actor}
     try:
         queue_definitions.change(queue=queue, wanted=_wanted(wanted), with_existing=wanted.with_existing, **said)
     except queue_definitions.BadQueue as error:
@@ -99,7 +98,7 @@ def add(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str, Any]:
         raise HttpError(409, f"the queue {queue} is archived")
     keys, unknown = intake.keys_of(key.project, " ".join(wanted.trace_ids))
     return {
-        "added": intake.add(queue=queue, keys=keys, actor=key.actor, through=keyed(request).through),
+        "added": intake.add(queue=queue, keys=keys, actor=key.actor),
         "unknown": unknown,
     }
 
@@ -162,7 +161,7 @@ def release(request: HttpRequest, queue_id: int, item_id: int, at_the_end: bool 
         taking.release(item=item, actor=actor)
         return _reviewed(request, queue_id, item_id)
     try:
-        taking.requeue(item=item, actor=actor, through=keyed(request).through)
+        taking.requeue(item=item, actor=actor)
     except taking.Held as error:
         raise HttpError(409, str(error)) from None
     except taking.NotYours as error:
@@ -205,7 +204,7 @@ def undo(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """Take back what you said; what you said before counts again, or nothing."""
     item = _item(request, queue_id, item_id)
     try:
-        reviews.take_back(item=item, actor=keyed(request).actor, through=keyed(request).through)
+        reviews.take_back(item=item, actor=keyed(request).actor)
     except Superseded as error:
         raise HttpError(409, f"{error}; nothing was taken back") from None
     return _reviewed(request, queue_id, item_id)
@@ -219,7 +218,7 @@ def undo(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
 )
 def reopen(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """Ask for another reviewer of a closed item. What was decided stands until they have spoken."""
-    reviews.reopen(item=_item(request, queue_id, item_id), actor=keyed(request).actor, through=keyed(request).through)
+    reviews.reopen(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
     return _reviewed(request, queue_id, item_id)
 
 
@@ -250,7 +249,7 @@ def agreed(found: agreement.Agreement) -> dict[str, Any]:
 def _give(request: HttpRequest, queue_id: int, item_id: int, **said: Any) -> Status[QueueItem]:
     item = _item(request, queue_id, item_id)
     try:
-        reviews.give(item=item, actor=keyed(request).actor, through=keyed(request).through, **said)
+        reviews.give(item=item, actor=keyed(request).actor, **said)
     except BadLabel as error:
         raise HttpError(422, str(error)) from None
     except (taking.Held, reviews.Closed, Superseded) as error:
@@ -286,7 +285,7 @@ def _reviewed(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     row = _item(request, queue_id, item_id)
     reviews = row.reviews.select_related("reviewer").order_by("pk")
     if row.queue.is_blind and row.is_open:
-        reviews = reviews.filter(reviewer=keyed(request).actor)
+        reviews = reviews.filter(reviewer=keyed(request).actor.user)
     row.visible = reviews  # type: ignore[attr-defined]
     return row
 

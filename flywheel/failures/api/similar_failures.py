@@ -48,7 +48,7 @@ def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clust
     asked = keyed(request)
     fields = wanted.dict() | {"key": wanted.key or uuid.uuid4()}
     try:
-        job = clusterings.submit(project=asked.project, actor=asked.actor, through=keyed(request).through, **fields)
+        job = clusterings.submit(project=asked.project, actor=asked.actor, **fields)
     except clusterings.BadClustering as error:
         raise HttpError(422, str(error)) from None
     return Status(202, job)
@@ -67,7 +67,7 @@ def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Ask for an end."""
     job = _clustering(request, pk)
     try:
-        clusterings.cancel(job=job, actor=keyed(request).actor, through=keyed(request).through)
+        clusterings.cancel(job=job, actor=keyed(request).actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _clustering(request, pk)
@@ -80,7 +80,7 @@ def resume_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Do a failed or cancelled one after all."""
     job = _clustering(request, pk)
     try:
-        clusterings.resume(job=job, actor=keyed(request).actor, through=keyed(request).through)
+        clusterings.resume(job=job, actor=keyed(request).actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _clustering(request, pk)
@@ -91,7 +91,7 @@ def delete_clustering(request: HttpRequest, pk: int) -> Status[None]:
     """Delete the clustering; failures and decisions stay."""
     job = _clustering(request, pk)
     try:
-        cluster_edits.forget(clustering=job, actor=keyed(request).actor, through=keyed(request).through)
+        cluster_edits.forget(clustering=job, actor=keyed(request).actor)
     except cluster_edits.BadChange as error:
         raise HttpError(409, str(error)) from None
     return Status(204, None)
@@ -108,9 +108,7 @@ def merge_clusters(request: HttpRequest, pk: int, wanted: MergeIn) -> Cluster:
     """Make one cluster of two or more."""
     job = _clustering(request, pk)
     try:
-        merged = cluster_edits.merge(
-            clustering=job, clusters=wanted.clusters, actor=keyed(request).actor, through=keyed(request).through
-        )
+        merged = cluster_edits.merge(clustering=job, clusters=wanted.clusters, actor=keyed(request).actor)
     except cluster_edits.BadChange as error:
         raise HttpError(422, str(error)) from None
     return _cluster(request, merged.pk)
@@ -134,7 +132,7 @@ def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
     asked = keyed(request)
     cluster = _cluster(request, pk)
     try:
-        cluster_edits.rename(cluster=cluster, name=wanted.name, actor=asked.actor, through=asked.through)
+        cluster_edits.rename(cluster=cluster, name=wanted.name, actor=asked.actor)
     except cluster_edits.BadChange as error:
         raise HttpError(422, str(error)) from None
     return cluster
@@ -149,7 +147,6 @@ def move_cluster_members(request: HttpRequest, pk: int, wanted: MoveIn) -> Clust
             trace_ids=wanted.trace_ids,
             to=wanted.to,
             actor=keyed(request).actor,
-            through=keyed(request).through,
         )
     except cluster_edits.BadChange as error:
         raise HttpError(422, str(error)) from None
@@ -170,7 +167,6 @@ def take_cluster_apart(request: HttpRequest, pk: int, wanted: ApartIn) -> Status
             cluster=_cluster(request, pk),
             actor=asked.actor,
             key=wanted.key or uuid.uuid4(),
-            through=keyed(request).through,
         )
     except clusterings.BadClustering as error:
         raise HttpError(422, str(error)) from None
@@ -188,7 +184,6 @@ def label_cluster(request: HttpRequest, pk: int, wanted: LabelClusterIn) -> Stat
             note=wanted.note,
             actor=keyed(request).actor,
             key=wanted.key or uuid.uuid4(),
-            through=keyed(request).through,
         )
     except (BadLabel, BadBulk, cluster_edits.BadChange) as error:
         raise HttpError(422, str(error)) from None

@@ -11,7 +11,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.failures.models import ProjectBucket
 from flywheel.trajectories.annotations.project_buckets import every, forget, name_of
@@ -58,19 +59,19 @@ def family(project: Project, key: str) -> str:
     return known.family if known else key
 
 
-def define(*, project: Project, actor: User, wanted: Wanted, key: str = "", through: str = "") -> ProjectBucket:
+def define(*, project: Project, actor: Actor, wanted: Wanted, key: str = "") -> ProjectBucket:
     """Define a bucket. Without `key` it is made of the label. Raises BadBucket."""
-    bucket = ProjectBucket(project=project, key=key or _key_of(project, wanted.label), created_by=actor)
-    return _save(bucket, actor, wanted, "define_bucket", through)
+    bucket = ProjectBucket(project=project, key=key or _key_of(project, wanted.label), created_by=actor.user)
+    return _save(bucket, actor, wanted, "define_bucket")
 
 
-def change(*, bucket: ProjectBucket, actor: User, wanted: Wanted, through: str = "") -> ProjectBucket:
+def change(*, bucket: ProjectBucket, actor: Actor, wanted: Wanted) -> ProjectBucket:
     """Make the bucket so; its labels follow. Raises BadBucket."""
-    return _save(bucket, actor, wanted, "change_bucket", through)
+    return _save(bucket, actor, wanted, "change_bucket")
 
 
 @transaction.atomic
-def archive(*, bucket: ProjectBucket, actor: User, is_archived: bool = True, through: str = "") -> None:
+def archive(*, bucket: ProjectBucket, actor: Actor, is_archived: bool = True) -> None:
     """Offer the bucket no more, or again. Raises BadBucket when its name or key was given away meanwhile, and while a
     detector proposes it."""
     if not is_archived:
@@ -85,10 +86,10 @@ def archive(*, bucket: ProjectBucket, actor: User, is_archived: bool = True, thr
         bucket.archived_at = timezone.now() if is_archived else None
         bucket.save()
         forget(bucket.project)
-        _record(bucket, actor, "archive_bucket" if is_archived else "unarchive_bucket", through)
+        _record(bucket, actor, "archive_bucket" if is_archived else "unarchive_bucket")
 
 
-def _save(bucket: ProjectBucket, actor: User, wanted: Wanted, action: str, through: str) -> ProjectBucket:
+def _save(bucket: ProjectBucket, actor: Actor, wanted: Wanted, action: str) -> ProjectBucket:
     _check(bucket, wanted)
     before = {name: getattr(bucket, name) for name in EDITABLE} if bucket.pk else {}
     bucket.label, bucket.parent, bucket.shortcut = wanted.label.strip(), wanted.parent, wanted.shortcut
@@ -100,7 +101,7 @@ def _save(bucket: ProjectBucket, actor: User, wanted: Wanted, action: str, throu
         with transaction.atomic():
             bucket.save()
             forget(bucket.project)
-            _record(bucket, actor, action, through, **changed)
+            _record(bucket, actor, action, **changed)
     except IntegrityError:
         raise BadBucket("label: somebody defined another bucket with this name or key just now") from None
     return bucket
@@ -142,12 +143,10 @@ def _is_used(project: Project, key: str) -> bool:
     return project.buckets.filter(key=key).exists()
 
 
-def _record(bucket: ProjectBucket, actor: User, action: str, through: str, **data: Any) -> None:
-    record(
+def _record(bucket: ProjectBucket, actor: Actor, action: str, **data: Any) -> None:
+    actor.record(
         project=bucket.project,
-        actor=actor,
         action=f"failures.{action}",
         subject=f"bucket {bucket.key}",
-        through=through,
         **data,
     )

@@ -15,7 +15,8 @@ from django.db import transaction
 from django.db.models import Count, F, Max
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import BucketLife, Failure, Priority, Severity
@@ -157,11 +158,10 @@ def steer(
     *,
     project: Project,
     key: str,
-    actor: User,
+    actor: Actor,
     owner: str | None = None,
     priority: str | None = None,
     severity: str | None = None,
-    through: str = "",
 ) -> BucketLife:
     """Say whose it is, how urgent, how bad. None leaves it; an empty owner is nobody. Raises BadLife."""
     row = _locked(project, key)
@@ -181,38 +181,38 @@ def steer(
         row.severity = changed["severity"] = severity
     if changed:
         row.save()
-        _record(row, actor, "steer_bucket", through, **changed)
+        _record(row, actor, "steer_bucket", **changed)
     return row
 
 
 @transaction.atomic
-def close(*, project: Project, key: str, actor: User, reason: str, through: str = "") -> BucketLife:
+def close(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLife:
     """Say that this is done with, and why. Closing what is closed changes nothing. Raises BadLife."""
     row = _locked(project, key)
     if row.is_closed:
         return row
     reason = _checked(reason)
-    row.closed_at, row.closed_by, row.closed_because = timezone.now(), actor, reason
+    row.closed_at, row.closed_by, row.closed_because = timezone.now(), actor.user, reason
     row.reopened_at = row.reopened_by = row.reopened_for = None
     row.save()
-    _record(row, actor, "close_bucket", through, reason)
+    _record(row, actor, "close_bucket", reason)
     return row
 
 
 @transaction.atomic
-def reopen(*, project: Project, key: str, actor: User, reason: str, through: str = "") -> BucketLife:
+def reopen(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLife:
     """Open it again, and say why. What is open stays so. Raises BadLife."""
     row = _locked(project, key)
     if not row.is_closed:
         return row
     reason = _checked(reason)
-    row.reopened_at, row.reopened_by = timezone.now(), actor
+    row.reopened_at, row.reopened_by = timezone.now(), actor.user
     row.save()
-    _record(row, actor, "reopen_bucket", through, reason)
+    _record(row, actor, "reopen_bucket", reason)
     return row
 
 
-def recur(failure: Failure, through: str = "") -> bool:
+def recur(failure: Failure, actor: Actor) -> bool:
     """Reopen the failure's bucket where it was closed before the failure began; answers whether it did.
 
     Of two labels at the same time one changes the row, and the other then finds it open.
@@ -227,7 +227,7 @@ def recur(failure: Failure, through: str = "") -> bool:
     if reopened:
         row = BucketLife.objects.get(project=failure.project_id, bucket=failure.bucket)
         came_back = f"trajectory {trajectory.trace_id} failed so again after it was closed"
-        _record(row, failure.labelled_by, "reopen_bucket", through, came_back, failure=failure.pk)
+        _record(row, actor, "reopen_bucket", came_back, failure=failure.pk)
     return bool(reopened)
 
 
@@ -246,13 +246,11 @@ def _checked(reason: str) -> str:
     return reason
 
 
-def _record(row: BucketLife, actor: User, action: str, through: str, reason: str = "", **data: Any) -> None:
-    record(
+def _record(row: BucketLife, actor: Actor, action: str, reason: str = "", **data: Any) -> None:
+    actor.record(
         project=row.project,
-        actor=actor,
         action=f"failures.{action}",
         subject=f"bucket {row.bucket}",
         reason=reason,
-        through=through,
         **data,
     )

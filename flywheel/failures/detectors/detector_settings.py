@@ -12,7 +12,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Detector
 from flywheel.failures.buckets.bucket_definitions import BadBucket, of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
@@ -28,18 +29,18 @@ class NoDetector(ValueError):
 
 
 @transaction.atomic
-def switch(*, project: Project, actor: User, name: str, is_on: bool, through: str = "") -> bool:
+def switch(*, project: Project, actor: Actor, name: str, is_on: bool) -> bool:
     """Switch the detector on or off in the project; returns whether it was the other way. Raises NoDetector."""
     row = _locked(project, actor, name)
     if row.is_on == is_on:
         return False
-    row.is_on, row.by, row.at, row.reads_all = is_on, actor, timezone.now(), is_on
-    _changed(row, actor, "detector_on" if is_on else "detector_off", through)
+    row.is_on, row.by, row.at, row.reads_all = is_on, actor.user, timezone.now(), is_on
+    _changed(row, actor, "detector_on" if is_on else "detector_off")
     return True
 
 
 @transaction.atomic
-def point(*, project: Project, actor: User, name: str, bucket: str, through: str = "") -> bool:
+def point(*, project: Project, actor: Actor, name: str, bucket: str) -> bool:
     """Let the detector propose this bucket in the project; empty, or its own, is its own again.
 
     Returns whether it proposed another one. Raises NoDetector, and BadBucket for one that is not offered.
@@ -56,7 +57,7 @@ def point(*, project: Project, actor: User, name: str, bucket: str, through: str
         return False
     row.bucket_since = timezone.now() if row.bucket else None
     row.reads_all = row.reads_all and row.caught_up_at is None
-    _changed(row, actor, "detector_bucket", through, bucket=row.proposes, before=before)
+    _changed(row, actor, "detector_bucket", bucket=row.proposes, before=before)
     return True
 
 
@@ -75,7 +76,7 @@ def proposing(project: Project, bucket: str) -> list[Detector]:
     return [each for each in on if (said[each.name].proposes if each.name in said else each.bucket) == bucket]
 
 
-def _locked(project: Project, actor: User, name: str) -> DetectorSetting:
+def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
     """What the project says of the detector; nobody else changes it until the transaction ends."""
     if name not in DETECTORS:
         raise NoDetector(f"detector: {name!r} is unknown, one of {', '.join(DETECTORS)} is wanted")
@@ -83,14 +84,14 @@ def _locked(project: Project, actor: User, name: str) -> DetectorSetting:
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     rows = DetectorSetting.objects.select_for_update(of=("self",))
     found = rows.filter(project=project, detector=name).first()
-    return found or DetectorSetting(project=project, detector=name, by=actor)
+    return found or DetectorSetting(project=project, detector=name, by=actor.user)
 
 
-def _changed(row: DetectorSetting, actor: User, action: str, through: str, **data: Any) -> None:
+def _changed(row: DetectorSetting, actor: Actor, action: str, **data: Any) -> None:
     row.marked_to, row.caught_up_at = 0, None
     row.save()
     subject = f"detector {row.detector}"
-    record(project=row.project, actor=actor, action=f"failures.{action}", subject=subject, through=through, **data)
+    actor.record(project=row.project, action=f"failures.{action}", subject=subject, **data)
     transaction.on_commit(lambda: detector_wakeup.now(row.project_id))
 
 

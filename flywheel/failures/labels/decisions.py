@@ -9,7 +9,8 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.digests import canonical
 from flywheel.core.traces import tools as tooling
 from flywheel.core.traces.episodes import every_text
@@ -65,13 +66,12 @@ def current_of(trajectory: Trajectory) -> Failure | None:
 def decide(
     *,
     trajectory: Trajectory,
-    actor: User,
+    actor: Actor,
     decision: Decision | None = None,
     bucket: str = "",
     step: str = "",
     corrected: dict[str, Any] | None = None,
     note: str = "",
-    through: str = "",
     seen: int = LATEST,
 ) -> Failure:
     """Record a decision, and what it means for the trajectory. Raises BadLabel and Superseded.
@@ -88,25 +88,32 @@ def decide(
     check(row, decision, bucket, step, corrected, note)
     current = current_of(row)
     wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note}
-    if current and current.labelled_by_id == actor.pk and wanted == {name: getattr(current, name) for name in wanted}:
+    if (
+        current
+        and current.labelled_by_id == actor.user.pk
+        and wanted == {name: getattr(current, name) for name in wanted}
+    ):
         queue_outcomes.made(current)
         return current
     if seen != LATEST and seen != (current.pk if current else 0):
         raise Superseded(current)
     row.failures.filter(current=True).update(current=False)
     failure = Failure.objects.create(
-        project=row.project, trajectory=row, decision=decision, labelled_by=actor, labelled_at=timezone.now(), **wanted
+        project=row.project,
+        trajectory=row,
+        decision=decision,
+        labelled_by=actor.user,
+        labelled_at=timezone.now(),
+        **wanted,
     )
     _mark(row, failure)
     queue_outcomes.made(failure)
-    bucket_lifecycle.recur(failure, through)
-    record(
+    bucket_lifecycle.recur(failure, actor)
+    actor.record(
         project=row.project,
-        actor=actor,
         action=f"failures.{decision}",
         subject=f"trajectory {row.trace_id}",
         reason=note,
-        through=through,
         bucket=bucket,
         step=step,
     )
@@ -114,7 +121,7 @@ def decide(
 
 
 @transaction.atomic
-def undo(*, trajectory: Trajectory, actor: User, through: str = "", seen: int = LATEST) -> Failure | None:
+def undo(*, trajectory: Trajectory, actor: Actor, seen: int = LATEST) -> Failure | None:
     """Take back the decision that counts: the one before it counts again. Returns that one, or None.
 
     Raises Superseded when it is not the decision that the caller saw.
@@ -132,12 +139,10 @@ def undo(*, trajectory: Trajectory, actor: User, through: str = "", seen: int = 
         before.current = True
     _mark(row, before)
     queue_outcomes.undone(current, before)
-    record(
+    actor.record(
         project=row.project,
-        actor=actor,
         action="failures.undo",
         subject=f"trajectory {row.trace_id}",
-        through=through,
         taken_back=current.pk,
     )
     return before

@@ -34,7 +34,7 @@ def queues(request: PageRequest) -> HttpResponse:
         request,
         "failures/queues.html",
         {
-            "found": [(each, may_review(each.queue, request.actor)) for each in found],
+            "found": [(each, may_review(each.queue, request.actor.user)) for each in found],
             "waiting": count,
             "is_guess": is_guess,
             "archived": archived,
@@ -69,8 +69,8 @@ def queue_detail(request: PageRequest, pk: int) -> HttpResponse:
             ],
             "states": STATES,
             "state": state,
-            "may_review": may_review(queue, request.actor),
-            "held": in_hand(queue, request.actor),
+            "may_review": may_review(queue, request.actor.user),
+            "held": in_hand(queue, request.actor.user),
             "rule": queue_forms.RULES[queue.rule],  # type: ignore[index]
         },
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.numbers import key
 from flywheel.edge.prepared_queries import Standing
@@ -27,9 +28,9 @@ def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _send(job: Bulk, keys: list[int]) -> Done:
-    through = job.through or f"bulk action {job.pk}"
+    actor = Actor(job.created_by, job.through or f"bulk action {job.pk}")
     queue = Queue.objects.get(project=job.project_id, pk=job.options["queue"])
-    added = intake.add(queue=queue, keys=keys, actor=job.created_by, through=through)
+    added = intake.add(queue=queue, keys=keys, actor=actor)
     return Done(added, +Counter({"in the queue already": len(keys) - added}))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.failures.models import Queue, Rule
 from flywheel.trajectories.models import Trajectory
 
@@ -27,19 +28,17 @@ def keys_of(project: Project, text: str, limit: int = 5_000) -> tuple[list[int],
     return [found[name] for name in names if name in found], [name for name in names if name not in found]
 
 
-def add(*, queue: Queue, keys: Iterable[int], actor: User, through: str = "") -> int:
+def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
     """Add these trajectories of the queue's project by hand, in this order; returns how many were not in it yet."""
     count, waiting = 0, iter(keys)
     with transaction.atomic():
         while some := list(islice(waiting, AT_ONCE)):
-            count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.pk})
+            count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk})
         if count:
-            record(
+            actor.record(
                 project=queue.project,
-                actor=actor,
                 action="failures.add_to_queue",
                 subject=f"queue {queue}",
-                through=through,
                 trajectories=count,
             )
     return count

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from django.db import transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project, User
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
@@ -39,29 +40,29 @@ class Wanted:
     minutes: int = 15
 
 
-def make(*, project: Project, actor: User, wanted: Wanted, with_existing: bool = False, through: str = "") -> Queue:
+def make(*, project: Project, actor: Actor, wanted: Wanted, with_existing: bool = False) -> Queue:
     """Make a queue. `with_existing` applies the rule to what is there already too. Raises BadQueue."""
-    return _save(Queue(project=project, created_by=actor), actor, wanted, with_existing, "failures.make_queue", through)
+    return _save(Queue(project=project, created_by=actor.user), actor, wanted, with_existing, "failures.make_queue")
 
 
-def change(*, queue: Queue, actor: User, wanted: Wanted, with_existing: bool = False, through: str = "") -> Queue:
+def change(*, queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool = False) -> Queue:
     """Make the queue so; what is in it stays, and what was decided too. Raises BadQueue."""
-    return _save(queue, actor, wanted, with_existing, "failures.change_queue", through)
+    return _save(queue, actor, wanted, with_existing, "failures.change_queue")
 
 
 @transaction.atomic
-def archive(*, queue: Queue, actor: User, is_archived: bool = True, through: str = "") -> None:
+def archive(*, queue: Queue, actor: Actor, is_archived: bool = True) -> None:
     """Close the queue, or open it again: nothing is added to an archived queue and nobody is given anything of it."""
     moment = timezone.now() if is_archived else None
     changed = Queue.objects.filter(pk=queue.pk, archived_at__isnull=is_archived).update(archived_at=moment)
     queue.archived_at = moment
     if changed:
         action = "failures.archive_queue" if is_archived else "failures.unarchive_queue"
-        record(project=queue.project, actor=actor, action=action, subject=f"queue {queue}", through=through)
+        actor.record(project=queue.project, action=action, subject=f"queue {queue}")
 
 
 @transaction.atomic
-def _save(queue: Queue, actor: User, wanted: Wanted, with_existing: bool, action: str, through: str) -> Queue:
+def _save(queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool, action: str) -> Queue:
     people = _check(queue, wanted)
     is_sample, is_detected = wanted.rule == Rule.SAMPLE, wanted.rule == Rule.DETECTED
     queue.name, queue.instructions, queue.rule = wanted.name.strip(), wanted.instructions.strip(), wanted.rule
@@ -71,12 +72,10 @@ def _save(queue: Queue, actor: User, wanted: Wanted, with_existing: bool, action
     queue.caught_up_at = None if with_existing and wanted.rule != Rule.HAND else timezone.now()
     queue.save()
     queue.assignees.set(people)
-    record(
+    actor.record(
         project=queue.project,
-        actor=actor,
         action=action,
         subject=f"queue {queue}",
-        through=through,
         rule=wanted.rule,
         needed=wanted.needed,
         assignees=sorted(person.username for person in people),

@@ -11,7 +11,8 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
 from flywheel.failures.models import OPEN, Queue, QueueItem
 
 
@@ -51,7 +52,7 @@ def in_hand(queue: Queue, user: User) -> QueueItem | None:
     return rows.exclude(said_by__contains=[user.pk]).order_by("-reserved_until").first()
 
 
-def take(*, queue: Queue, actor: User, after: QueueItem | None = None) -> QueueItem | None:
+def take(*, queue: Queue, actor: Actor, after: QueueItem | None = None) -> QueueItem | None:
     """Reserve the next item for the person: the one they have already, else the first that is free.
 
     `after` is the item that they leave undecided: it is free again, and the next one behind it is wanted, from the end
@@ -59,10 +60,10 @@ def take(*, queue: Queue, actor: User, after: QueueItem | None = None) -> QueueI
     """
     if queue.archived_at is not None:
         return None
-    if not may_review(queue, actor):
+    if not may_review(queue, actor.user):
         raise NotYours(queue)
     if after is None:
-        held = in_hand(queue, actor)
+        held = in_hand(queue, actor.user)
         pk = _extended(held, actor) if held else None
         pk = pk or _taken(_FREE.format(more=""), queue, actor)
     else:
@@ -103,48 +104,48 @@ _AFTER = "AND (item.queued_at, item.id) > (%(queued_at)s, %(item)s)"
 _BUT = "AND item.id <> %(item)s"
 
 
-def hold(*, item: QueueItem, actor: User) -> None:
+def hold(*, item: QueueItem, actor: Actor) -> None:
     """Reserve this very item, or reserve it for longer. Raises Held when somebody else has it, and NotYours.
 
     Nothing happens to an item that is closed or that the person has decided on.
     """
-    if not may_review(item.queue, actor):
+    if not may_review(item.queue, actor.user):
         raise NotYours(item.queue)
     if _extended(item, actor) is None:
         found = QueueItem.objects.select_related("reserved_by").get(pk=item.pk)
-        if found.is_reserved and found.reserved_by_id != actor.pk:
+        if found.is_reserved and found.reserved_by_id != actor.user.pk:
             raise Held(found)
 
 
-def release(*, item: QueueItem, actor: User) -> None:
+def release(*, item: QueueItem, actor: Actor) -> None:
     """Let go of the item: the next may have it."""
-    QueueItem.objects.filter(pk=item.pk, reserved_by=actor).update(reserved_by=None, reserved_until=None)
+    QueueItem.objects.filter(pk=item.pk, reserved_by=actor.user).update(reserved_by=None, reserved_until=None)
 
 
 @transaction.atomic
-def requeue(*, item: QueueItem, actor: User, through: str = "") -> None:
+def requeue(*, item: QueueItem, actor: Actor) -> None:
     """Put an open item at the end of its queue. Raises Held and NotYours."""
     row = (
         QueueItem.objects.select_for_update(of=("self",))
         .select_related("queue__project", "reserved_by")
         .get(pk=item.pk)
     )
-    if not may_review(row.queue, actor):
+    if not may_review(row.queue, actor.user):
         raise NotYours(row.queue)
-    if row.is_reserved and row.reserved_by_id != actor.pk:
+    if row.is_reserved and row.reserved_by_id != actor.user.pk:
         raise Held(row)
     if not row.is_open:
         return
     row.queued_at, row.reserved_by, row.reserved_until = timezone.now(), None, None
     row.save(update_fields=["queued_at", "reserved_by", "reserved_until"])
-    record(project=row.queue.project, actor=actor, action="failures.requeue", subject=row, through=through)
+    actor.record(project=row.queue.project, action="failures.requeue", subject=row)
 
 
-def _taken(statement: str, queue: Queue, actor: User, other: QueueItem | None = None) -> int | None:
+def _taken(statement: str, queue: Queue, actor: Actor, other: QueueItem | None = None) -> int | None:
     """Reserve the first that the statement finds; its key, or None where it finds nothing."""
-    while keys := _found(statement, queue, actor, other):
+    while keys := _found(statement, queue, actor.user, other):
         until = timezone.now() + timedelta(minutes=queue.minutes)
-        if _unsaid(actor).filter(pk=keys[0]).update(reserved_by=actor, reserved_until=until):
+        if _unsaid(actor.user).filter(pk=keys[0]).update(reserved_by=actor.user, reserved_until=until):
             return keys[0]
     return None
 
@@ -167,7 +168,7 @@ def _free(user: User) -> Q:
     return Q(reserved_until=None) | Q(reserved_until__lte=timezone.now()) | Q(reserved_by=user)
 
 
-def _extended(item: QueueItem, actor: User) -> int | None:
+def _extended(item: QueueItem, actor: Actor) -> int | None:
     """Reserve the item unless somebody else has it; its key, or None.
 
     The conditions are on the row's own columns: of two who ask at once, the second then sees what the first has done.
@@ -175,5 +176,5 @@ def _extended(item: QueueItem, actor: User) -> int | None:
     if item.queue.archived_at is not None:
         return None
     until = timezone.now() + timedelta(minutes=item.queue.minutes)
-    rows = _unsaid(actor).filter(pk=item.pk)
-    return item.pk if rows.update(reserved_by=actor, reserved_until=until) else None
+    rows = _unsaid(actor.user).filter(pk=item.pk)
+    return item.pk if rows.update(reserved_by=actor.user, reserved_until=until) else None

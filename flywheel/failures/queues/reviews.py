@@ -13,7 +13,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.access import Forbidden
-from flywheel.accounts.models import Permission, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission
 from flywheel.failures.labels import queue_outcomes
 from flywheel.failures.labels.decisions import LATEST, BadLabel, check, current_of, decide, decision_for, undo
 from flywheel.failures.models import Decision, Failure, QueueItem, Review
@@ -30,14 +31,13 @@ class Closed(Exception):
 def give(
     *,
     item: QueueItem,
-    actor: User,
+    actor: Actor,
     declined: bool = False,
     bucket: str = "",
     step: str = "",
     corrected: dict[str, Any] | None = None,
     note: str = "",
     settles: bool = False,
-    through: str = "",
     seen: int = LATEST,
 ) -> Review:
     """Record what the person says of the item; no bucket says that nothing is wrong. The same twice is one.
@@ -48,9 +48,9 @@ def give(
     """
     row = _locked(item)
     queue = row.queue
-    if settles and Permission.BUILD not in actor.permissions(queue.project):
+    if settles and Permission.BUILD not in actor.user.permissions(queue.project):
         raise Forbidden(Permission.BUILD)
-    mine = row.reviews.filter(reviewer=actor, current=True).first()
+    mine = row.reviews.filter(reviewer=actor.user, current=True).first()
     note = note.strip()
     wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note, "declined": declined}
     if mine and wanted == {name: getattr(mine, name) for name in wanted} and (mine.settles or not settles):
@@ -59,44 +59,42 @@ def give(
     _check(row, wanted)
     if settles and not is_disputed(row):
         raise Closed("there is nothing to settle: its reviewers have not disagreed, or agree by now")
-    row.reviews.filter(reviewer=actor, current=True).update(current=False)
+    row.reviews.filter(reviewer=actor.user, current=True).update(current=False)
     is_blind = queue.is_blind and row.is_open and not settles
-    review = Review.objects.create(item=row, reviewer=actor, is_blind=is_blind, settles=settles, **wanted)
+    review = Review.objects.create(item=row, reviewer=actor.user, is_blind=is_blind, settles=settles, **wanted)
     _conclude(row, actor, seen)
     if is_disputed(row):
         intake.disagreed(row.trajectory)
     action = "failures.decline" if declined else "failures.settle" if settles else "failures.review"
-    record(
-        project=queue.project, actor=actor, action=action, subject=row, reason=note if declined else "", through=through
-    )
+    actor.record(project=queue.project, action=action, subject=row, reason=note if declined else "")
     return review
 
 
 @transaction.atomic
-def take_back(*, item: QueueItem, actor: User, through: str = "") -> Review | None:
+def take_back(*, item: QueueItem, actor: Actor) -> Review | None:
     """Undo the person's review: what they said before counts again, or nothing. Returns the review taken back.
 
     What it had decided is undone too. Raises Superseded when somebody has decided otherwise since, and Closed.
     """
     row = _locked(item)
-    mine = row.reviews.filter(reviewer=actor, current=True).first()
+    mine = row.reviews.filter(reviewer=actor.user, current=True).first()
     if mine is None:
         return None
     queue_outcomes.take_back(mine)
     if row.outcome is not None and _was_of(mine, row, row.outcome):
         if row.outcome.taken_back_at is None:
-            undo(trajectory=row.trajectory, actor=actor, through=through, seen=row.outcome.pk)
+            undo(trajectory=row.trajectory, actor=actor, seen=row.outcome.pk)
         row.outcome = None
     if row.queue.needed == 1:
         queue_outcomes.conclude(row, current_of(row.trajectory))
     else:
         _conclude(row, actor, LATEST)
-    record(project=row.queue.project, actor=actor, action="failures.undo_review", subject=row, through=through)
+    actor.record(project=row.queue.project, action="failures.undo_review", subject=row)
     return mine
 
 
 @transaction.atomic
-def reopen(*, item: QueueItem, actor: User, through: str = "") -> None:
+def reopen(*, item: QueueItem, actor: Actor) -> None:
     """Ask for another reviewer of a closed item. What was said and decided stands until they have spoken."""
     row = _locked(item)
     if row.is_open:
@@ -106,7 +104,7 @@ def reopen(*, item: QueueItem, actor: User, through: str = "") -> None:
     )
     row.closed_at, row.queued_at = None, timezone.now()
     row.save(update_fields=["state", "closed_at", "queued_at"])
-    record(project=row.queue.project, actor=actor, action="failures.reopen", subject=row, through=through)
+    actor.record(project=row.queue.project, action="failures.reopen", subject=row)
 
 
 def speaking(reviews: Sequence[Review], needed: int) -> Review | None:
@@ -148,18 +146,18 @@ def _locked(item: QueueItem) -> QueueItem:
     return row
 
 
-def _admit(item: QueueItem, actor: User, mine: Review | None, settles: bool) -> None:
+def _admit(item: QueueItem, actor: Actor, mine: Review | None, settles: bool) -> None:
     """A first review wants the item to be free or one's own, and open where reviewers are blind. Who settles is none
     of its reviewers, and waits for none."""
     if item.queue.archived_at is not None:
         raise Closed("this queue is archived; what is in it stays as it is")
     if settles:
         return
-    if not may_review(item.queue, actor):
+    if not may_review(item.queue, actor.user):
         raise NotYours(item.queue)
     if mine is not None:
         return
-    if item.is_reserved and item.reserved_by_id != actor.pk:
+    if item.is_reserved and item.reserved_by_id != actor.user.pk:
         raise Held(item)
     if item.queue.is_blind and not item.is_open:
         why = "somebody declined it" if item.state == QueueItem.State.DECLINED else "enough reviewers have decided"
@@ -178,11 +176,11 @@ def _check(item: QueueItem, wanted: dict[str, Any]) -> None:
         check(item.trajectory, Decision.REJECTED, "", "", None, wanted["note"])
 
 
-def _conclude(item: QueueItem, actor: User, seen: int) -> None:
+def _conclude(item: QueueItem, actor: Actor, seen: int) -> None:
     """Work out the item's state from the reviews that count, and decide when they do. It is the actor's no more."""
     speaks = speaking(_current(item), item.queue.needed)
     item.closed_at = None
-    if item.reserved_by_id == actor.pk or speaks is not None:
+    if item.reserved_by_id == actor.user.pk or speaks is not None:
         item.reserved_by = item.reserved_until = None
     if speaks is None:
         any_given = item.reviews.filter(current=True).exists()
@@ -193,12 +191,11 @@ def _conclude(item: QueueItem, actor: User, seen: int) -> None:
         if item.outcome is None or not queue_outcomes.says(speaks, item.outcome) or not item.outcome.current:
             item.outcome = decide(
                 trajectory=item.trajectory,
-                actor=speaks.reviewer,
+                actor=Actor(speaks.reviewer, f"queue {item.queue}"),
                 bucket=speaks.bucket,
                 step=speaks.step,
                 corrected=speaks.corrected,
                 note=speaks.note,
-                through=f"queue {item.queue}",
                 seen=LATEST if item.queue.is_blind else seen,
             )
         item.state, item.closed_at = QueueItem.State.DONE, timezone.now()

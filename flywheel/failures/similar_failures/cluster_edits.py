@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.edge.jobs import FINISHED, State
 from flywheel.edge.numbers import key
@@ -35,7 +35,7 @@ class BadChange(ValueError):
 
 
 @transaction.atomic
-def merge(*, clustering: Clustering, clusters: Sequence[int], actor: User, through: str = "") -> Cluster:
+def merge(*, clustering: Clustering, clusters: Sequence[int], actor: Actor) -> Cluster:
     """Make one cluster of these: the largest of them takes in the others and keeps its name. Raises BadChange."""
     _lock(clustering)
     wanted = set(clusters)
@@ -52,12 +52,12 @@ def merge(*, clustering: Clustering, clusters: Sequence[int], actor: User, throu
     Cluster.objects.filter(pk=target.pk).update(name=named)
     target.name = named
     measure(target)
-    _record(target, actor, "failures.merge_clusters", through, merged=[each.pk for each in others])
+    _record(target, actor, "failures.merge_clusters", merged=[each.pk for each in others])
     return target
 
 
 @transaction.atomic
-def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: User, through: str = "") -> Cluster:
+def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: Actor) -> Cluster:
     """Move these members into a new cluster, to the rest, or to the cluster with this key. Raises BadChange."""
     _lock(cluster.clustering)
     wanted = set(trace_ids)
@@ -70,7 +70,7 @@ def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: User, th
     Member.objects.filter(pk__in=list(members.values_list("pk", flat=True))).update(cluster=target, likeness=0)
     measure(target)
     measure(cluster)
-    _record(target, actor, "failures.move_members", through, trajectories=count, source=cluster.pk, to=to)
+    _record(target, actor, "failures.move_members", trajectories=count, source=cluster.pk, to=to)
     return target
 
 
@@ -90,7 +90,7 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
 
 
 @transaction.atomic
-def rename(*, cluster: Cluster, name: str, actor: User, through: str = "") -> None:
+def rename(*, cluster: Cluster, name: str, actor: Actor) -> None:
     """Give the cluster a name, or take it back with an empty one. Raises BadChange."""
     name = name.strip()
     if len(name) > NAME_LIMIT or not (name.isprintable() or not name):
@@ -99,20 +99,18 @@ def rename(*, cluster: Cluster, name: str, actor: User, through: str = "") -> No
         raise BadChange("cluster: what is like no other is no cluster and has no name")
     if Cluster.objects.filter(pk=cluster.pk).exclude(name=name).update(name=name):
         cluster.name = name
-        _record(cluster, actor, "failures.name_cluster", through)
+        _record(cluster, actor, "failures.name_cluster")
 
 
 @transaction.atomic
-def forget(*, clustering: Clustering, actor: User, through: str = "") -> None:
+def forget(*, clustering: Clustering, actor: Actor) -> None:
     """Delete the clustering. Trajectories and what was decided of them stay. Raises BadChange while it is made."""
     if Clustering.objects.select_for_update().get(pk=clustering.pk).state not in FINISHED:
         raise BadChange("clustering: stop it first")
     subject = str(clustering)
     Member.objects.filter(clustering=clustering).delete()
     clustering.delete()
-    record(
-        project=clustering.project, actor=actor, action="failures.forget_clustering", subject=subject, through=through
-    )
+    actor.record(project=clustering.project, action="failures.forget_clustering", subject=subject)
 
 
 def put_apart(job: Clustering, found: Sequence[Sequence[int]], alone: Sequence[int]) -> None:
@@ -189,13 +187,11 @@ def _check_at_rest(clusters: Sequence[Cluster]) -> None:
         raise BadChange("cluster: it is being taken apart; wait for that, or stop it")
 
 
-def _record(cluster: Cluster, actor: User, action: str, through: str, **data: Any) -> None:
-    record(
+def _record(cluster: Cluster, actor: Actor, action: str, **data: Any) -> None:
+    actor.record(
         project=cluster.clustering.project,
-        actor=actor,
         action=action,
         subject=f"cluster {cluster.pk} of {cluster.clustering}",
-        through=through,
         name=cluster.name,
         **data,
     )

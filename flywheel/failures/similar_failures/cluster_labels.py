@@ -11,7 +11,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from flywheel.accounts.models import Permission, Project, Scope, User
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.failures.labels.decisions import BadLabel, Superseded, check, decide
 from flywheel.failures.models import Cluster, Decision, Member, Proposal
 from flywheel.failures.similar_failures.cluster_edits import BadChange
@@ -42,10 +43,9 @@ def label(
     cluster: Cluster,
     trace_ids: Sequence[str],
     bucket: str,
-    actor: User,
+    actor: Actor,
     key: uuid.UUID,
     note: str = "",
-    through: str = "",
 ) -> Bulk:
     """Let a worker file these members under the bucket. The same key again is the same. Raises BadChange, BadLabel."""
     wanted = set(trace_ids)
@@ -65,7 +65,6 @@ def label(
         options=options,
         ids=sorted(wanted),
         key=key,
-        through=through,
     )
 
 
@@ -79,7 +78,7 @@ def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
 def _label(job: Bulk, keys: list[int]) -> Done:
     done = Done()
     bucket, note = job.options["bucket"], job.options["note"]
-    through = job.through or f"cluster {job.options['cluster']}, bulk action {job.pk}"
+    actor = Actor(job.created_by, job.through or f"cluster {job.options['cluster']}, bulk action {job.pk}")
     proposals = Proposal.objects.filter(trajectory__in=keys, bucket=bucket).order_by("trajectory_id", "-score", "id")
     steps = dict(proposals.distinct("trajectory_id").values_list("trajectory_id", "step"))
     # In the order in which ingest locks, so that neither waits for the other for ever.
@@ -91,11 +90,10 @@ def _label(job: Bulk, keys: list[int]) -> Done:
         try:
             decide(
                 trajectory=row,
-                actor=job.created_by,
+                actor=actor,
                 bucket=bucket,
                 step=steps.get(row.pk, ""),
                 note=note,
-                through=through,
                 seen=0,
             )
             done.changed += 1

@@ -13,7 +13,8 @@ from django.db import transaction
 from django.db.models import Max, Min, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.core.evidence.similarity import failure_similarity
 from flywheel.core.evidence.similarity.failure_similarity import Space
@@ -55,7 +56,7 @@ class BadClustering(ValueError):
 def submit(
     *,
     project: Project,
-    actor: User,
+    actor: Actor,
     key: uuid.UUID,
     which: str = Which.BOTH,
     bucket: str = "",
@@ -63,7 +64,6 @@ def submit(
     q: str = "",
     by: str = By.BOTH,
     fineness: str = Fineness.MEDIUM,
-    through: str = "",
 ) -> Clustering:
     """Let a worker cluster these failures. The same key again is the same clustering. Raises BadClustering."""
     for name, value, known in (("which", which, Which), ("by", by, By), ("fineness", fineness, Fineness)):
@@ -81,7 +81,6 @@ def submit(
         project,
         actor,
         key,
-        through,
         which=which,
         bucket=bucket,
         since=timezone.now() - timedelta(days=days) if days else None,
@@ -92,44 +91,42 @@ def submit(
 
 
 @transaction.atomic
-def take_apart(*, cluster: Cluster, actor: User, key: uuid.UUID, through: str = "") -> Clustering:
+def take_apart(*, cluster: Cluster, actor: Actor, key: uuid.UUID) -> Clustering:
     """Let a worker cluster the members of this cluster anew, more finely. Raises BadClustering."""
     whole = cluster.clustering
     if cluster.is_rest or cluster.size < 3:
         raise BadClustering("cluster: between three and all of its members would be one cluster")
-    return _ask(whole.project, actor, key, through, within=cluster, by=whole.by, fineness=Fineness.FINE)
+    return _ask(whole.project, actor, key, within=cluster, by=whole.by, fineness=Fineness.FINE)
 
 
-def _ask(project: Project, actor: User, key: uuid.UUID, through: str, **fields: Any) -> Clustering:
+def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clustering:
     newest = Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"]
-    job, is_new = Clustering.submit(key=key, project=project, created_by=actor, up_to=newest, through=through, **fields)
+    job, is_new = Clustering.submit(key=key, project=project, created_by=actor.user, up_to=newest, **fields)
     if is_new:
         about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
         within = {"cluster": fields["within"].pk} if "within" in fields else {}
-        record(
+        actor.record(
             project=project,
-            actor=actor,
             action="failures.take_apart" if within else "failures.cluster",
             subject=job,
-            through=through,
             **about,
             **within,
         )
     return job
 
 
-def cancel(*, job: Clustering, actor: User, through: str = "") -> None:
+def cancel(*, job: Clustering, actor: Actor) -> None:
     """Ask for an end. Raises StaleState when it is over already."""
     with transaction.atomic():
         job.cancel()
-        record(project=job.project, actor=actor, action="failures.cancel_clustering", subject=job, through=through)
+        actor.record(project=job.project, action="failures.cancel_clustering", subject=job)
 
 
-def resume(*, job: Clustering, actor: User, through: str = "") -> None:
+def resume(*, job: Clustering, actor: Actor) -> None:
     """Do it again after all; what was read is kept. Raises StaleState."""
     with transaction.atomic():
         job.requeue()
-        record(project=job.project, actor=actor, action="failures.resume_clustering", subject=job, through=through)
+        actor.record(project=job.project, action="failures.resume_clustering", subject=job)
 
 
 # What a worker does

@@ -199,7 +199,6 @@ def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
             version_eval=get_object_or_404(runs, pk=body.candidate_eval),
             baseline_eval=get_object_or_404(runs, pk=body.baseline_eval),
             actor=asked.actor,
-            through=asked.through,
         )
     except CannotPropose as error:
         raise HttpError(422, str(error)) from error
@@ -219,7 +218,7 @@ def open_sealed_part(request: HttpRequest, pk: int) -> Any:
     the same candidate is asked once."""
     asked = keyed(request)
     try:
-        open_sealed(candidate=_with_report(asked, pk), actor=asked.actor, through=asked.through)
+        open_sealed(candidate=_with_report(asked, pk), actor=asked.actor)
     except CannotOpen as error:
         raise HttpError(422, str(error)) from error
     return _with_report(asked, pk)
@@ -239,7 +238,6 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
             reason=body.reason,
             generation=body.generation,
             override=body.override,
-            through=asked.through,
         )
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
@@ -250,7 +248,7 @@ def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     try:
-        reject(candidate=row, actor=asked.actor, reason=body.reason, through=asked.through)
+        reject(candidate=row, actor=asked.actor, reason=body.reason)
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error
     return _candidates(asked).get(pk=pk)
@@ -278,7 +276,6 @@ def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
             actor=asked.actor,
             reason=body.reason,
             generation=body.generation,
-            through=asked.through,
         )
     except CannotPromote as error:
         raise HttpError(_status(error), str(error)) from error

@@ -182,7 +182,7 @@ def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
     try:
         task_set = find_task_set(asked.project, body.task_set)
         content = {**body.dict(), "task_set": task_set}
-        made, is_new = definitions.put(agent=agent, actor=asked.actor, through=asked.through, **content)
+        made, is_new = definitions.put(agent=agent, actor=asked.actor, **content)
     except UnknownReference as error:
         raise HttpError(422, f"task_set: {error}") from error
     except BadSuite as error:
@@ -199,7 +199,7 @@ def retire_suite(request: HttpRequest, name: str, suite: str, body: RetireIn) ->
     asked = keyed(request)
     row = get_object_or_404(_agent(request, name).suites, name=suite, version=body.version)
     try:
-        definitions.retire(suite=row, actor=asked.actor, reason=body.reason, through=asked.through)
+        definitions.retire(suite=row, actor=asked.actor, reason=body.reason)
     except BadSuite as error:
         raise HttpError(_status(error), str(error)) from error
     row.refresh_from_db()
@@ -211,7 +211,7 @@ def run_suite(request: HttpRequest, name: str, suite: str) -> dict[str, Any]:
     """Evaluate the live version at it, unless that is done or under way."""
     asked = keyed(request)
     try:
-        run = suite_standings.run_live(suite=_suite(request, name, suite), actor=asked.actor, through=asked.through)
+        run = suite_standings.run_live(suite=_suite(request, name, suite), actor=asked.actor)
     except (CannotEvaluate, StaleState) as error:
         raise HttpError(422, str(error)) from error
     return {"eval_id": run.pk, "state": run.state}
@@ -250,7 +250,7 @@ def run_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
     """Start what is missing and let what failed go on, of both versions. 409 where the candidate does not wait."""
     asked, row = keyed(request), _candidate(request, pk)
     try:
-        problems = suite_standings.start_for(candidate=row, actor=asked.actor, through=asked.through)
+        problems = suite_standings.start_for(candidate=row, actor=asked.actor)
     except suite_standings.NotWaiting as error:
         raise HttpError(409, str(error)) from error
     return {**_standings(row), "problems": problems}

@@ -74,7 +74,7 @@ def index(request: PageRequest) -> HttpResponse:
         "live": live(request.project, since),
         "success_chart": success_chart(request.project, produced),
         "buckets": buckets(request.project, produced),
-        "waiting": waiting(request.project, request.permissions, request.actor),
+        "waiting": waiting(request.project, request.permissions, request.actor.user),
         "wheel": wheel(request.project, produced),
     }
     return render(request, "overview/index.html", context)

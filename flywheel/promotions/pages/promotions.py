@@ -220,7 +220,7 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
     barred = ""
     if Permission.APPROVE not in request.permissions:
         barred = "An approver decides."
-    elif request.actor.pk in {row.proposed_by_id, row.version.created_by_id}:
+    elif request.actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
         barred = "You launched what made this candidate, so another approver decides."
     promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
     return render(

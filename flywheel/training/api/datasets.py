@@ -84,7 +84,6 @@ def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
             task_set=task_set,
             actor=keyed(request).actor,
             rollouts=eval_of(request, asked.rollouts),
-            through=keyed(request).through,
         )
     except datasets.CannotBuild as error:
         raise HttpError(422, str(error)) from None

@@ -38,7 +38,7 @@ def mix_datasets(request: HttpRequest, asked: MixIn) -> Status[Dataset]:
             raise HttpError(422, f"parts.{number}.dataset: name one, name@version")
         parts.append((found, part.weight))
     try:
-        made = mix(name=asked.name, parts=parts, actor=keyed(request).actor, through=keyed(request).through)
+        made = mix(name=asked.name, parts=parts, actor=keyed(request).actor)
     except CannotBuild as error:
         raise HttpError(422, str(error)) from None
     return Status(201, made)

@@ -140,7 +140,6 @@ def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
             sampling=body.sampling,
             engine=body.engine,
             budget=body.budget,
-            through=keyed(request).through,
         )
     except CannotEvaluate as error:
         raise HttpError(422, str(error)) from None
@@ -184,7 +183,6 @@ def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[D
             run=_run(request, eval_id),
             choice=choice,
             actor=keyed(request).actor,
-            through=keyed(request).through,
         )
     except (choices.BadChoice, CannotBuild) as error:
         raise HttpError(422, str(error)) from None
@@ -201,7 +199,7 @@ def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, b
     """Take it out of what may be trained on, with the reason. Dropped already: nothing changes."""
     found = _result(request, eval_id, number, sample)
     try:
-        drop(result=found, reason=body.reason, actor=keyed(request).actor, through=keyed(request).through)
+        drop(result=found, reason=body.reason, actor=keyed(request).actor)
     except CannotDrop as error:
         raise HttpError(422, str(error)) from None
     return Status(204, None)
@@ -217,7 +215,7 @@ def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: i
     """Let a dropped rollout be used again."""
     found = _result(request, eval_id, number, sample)
     try:
-        take_back(result=found, actor=keyed(request).actor, through=keyed(request).through)
+        take_back(result=found, actor=keyed(request).actor)
     except CannotDrop as error:
         raise HttpError(409, str(error)) from None
     return Status(204, None)
@@ -230,7 +228,7 @@ def _policy(request: HttpRequest, body: CollectIn) -> Version:
     if body.teacher is None:
         return find_version(asked.project, body.version)
     try:
-        made = teacher(project=asked.project, actor=asked.actor, through=keyed(request).through, **body.teacher.dict())
+        made = teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
     except BadContent as error:
         raise HttpError(422, f"teacher.{error}") from None
     return find_version(asked.project, str(made))

@@ -160,7 +160,6 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
             seed=asked.seed,
             leave_out=asked.leave_out,
             override_reason=asked.override_reason,
-            through=keyed(request).through,
         )
     except (verbs.CannotLaunch, CannotBuild) as error:
         raise HttpError(422, str(error)) from None
@@ -184,7 +183,7 @@ def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Ask for an end; a checkpoint is saved first, so it takes a moment."""
     run = _run(request, run_id)
     try:
-        verbs.cancel(run=run, actor=keyed(request).actor, through=keyed(request).through)
+        verbs.cancel(run=run, actor=keyed(request).actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _run(request, run_id)
@@ -195,7 +194,7 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Let a failed or cancelled run go on from its newest checkpoint."""
     run = _run(request, run_id)
     try:
-        verbs.resume(run=run, actor=keyed(request).actor, through=keyed(request).through)
+        verbs.resume(run=run, actor=keyed(request).actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     return _run(request, run_id)

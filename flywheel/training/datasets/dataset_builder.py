@@ -20,7 +20,8 @@ from django.core.files.storage import default_storage
 from django.db import transaction
 from django.db.models import Max
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core import digests, envs
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
@@ -118,17 +119,16 @@ def build(
     name: str,
     kind: str,
     task_set: TaskSet,
-    actor: User,
+    actor: Actor,
     rollouts: EvalRun | None = None,
     leave_out: Collection[int] = (),
-    through: str = "",
 ) -> Dataset:
     """Build a dataset of a kind, or return the existing one with the same rows. Raises CannotBuild.
 
     It is checked against every held-out set of the project there and then.
     """
     check_dataset_name(name)
-    dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor, through)
+    dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor)
     contamination_checks.check_all(dataset)
     return dataset
 
@@ -302,7 +302,7 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
 
 
 @transaction.atomic
-def keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
+def keep(name: str, made: Draft, actor: Actor) -> Dataset:
     """The dataset of these rows under the name: the one that there is, or its next version. Raises CannotBuild."""
     content = made.content
     digest = hashlib.sha256(content).hexdigest()
@@ -322,14 +322,12 @@ def keep(name: str, made: Draft, actor: User, through: str) -> Dataset:
         rows=len(made.rows),
         recipe=made.recipe | {"alike": _alike(made)},
         file=file,
-        created_by=actor,
+        created_by=actor.user,
     )
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="training.dataset",
         subject=dataset,
-        through=through,
         rows=len(made.rows),
         kind=made.kind,
     )

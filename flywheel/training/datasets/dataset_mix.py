@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.training.datasets import contamination_checks, dataset_builder
 from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
@@ -32,13 +32,13 @@ Part = tuple[Dataset, float]
 
 
 @transaction.atomic
-def mix(*, name: str, parts: Sequence[Part], actor: User, through: str = "") -> Dataset:
+def mix(*, name: str, parts: Sequence[Part], actor: Actor) -> Dataset:
     """Keep the mix as the next version of a dataset, or return the one that has its rows already.
 
     Raises CannotBuild where the parts do not go together, or where one has a held-out task of another.
     """
     dataset_builder.check_dataset_name(name)
-    kept = dataset_builder.keep(name, draft(parts), actor, through)
+    kept = dataset_builder.keep(name, draft(parts), actor)
     contamination_checks.check_all(kept)
     for task_set in kept.task_sets:
         if problem := contamination_checks.refusal(contamination_checks.checked(kept, task_set), task_set):

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
@@ -36,7 +36,7 @@ def launch(
     base: Version,
     algorithm: str,
     task_set: TaskSet,
-    actor: User,
+    actor: Actor,
     dataset: Dataset | None = None,
     rollouts: EvalRun | None = None,
     leave_out: Collection[int] = (),
@@ -45,7 +45,6 @@ def launch(
     seed: int = 1,
     recommendation: Recommendation | None = None,
     override_reason: str = "",
-    through: str = "",
 ) -> tuple[TrainingRun, bool]:
     """Freeze every reference and queue the run. Returns it and whether it is new.
 
@@ -78,7 +77,6 @@ def launch(
             actor=actor,
             rollouts=rollouts,
             leave_out=leave_out,
-            through=through,
         )
     if dataset.kind != known.data or dataset.task_set_id != task_set.pk:
         raise CannotLaunch(
@@ -102,7 +100,7 @@ def launch(
         run, made = TrainingRun.submit(
             key=key,
             project=task_set.project,
-            created_by=actor,
+            created_by=actor.user,
             base=base,
             dataset=dataset,
             task_set=task_set,
@@ -118,30 +116,28 @@ def launch(
             **audited,
         )
         if made:
-            record(
+            actor.record(
                 project=task_set.project,
-                actor=actor,
                 action="training.launch",
                 subject=run,
                 reason=reason,
-                through=through,
                 spec=content,
             )
     return run, made
 
 
-def cancel(*, run: TrainingRun, actor: User, through: str = "") -> None:
+def cancel(*, run: TrainingRun, actor: Actor) -> None:
     """Ask for an end; the trainer saves a checkpoint first. Raises jobs.StaleState when the run is over already."""
     with transaction.atomic():
         run.cancel()
-        record(project=run.project, actor=actor, action="training.cancel", subject=run, through=through)
+        actor.record(project=run.project, action="training.cancel", subject=run)
 
 
-def resume(*, run: TrainingRun, actor: User, through: str = "") -> None:
+def resume(*, run: TrainingRun, actor: Actor) -> None:
     """Queue a failed or cancelled run again; it goes on from its newest checkpoint. Raises jobs.StaleState."""
     with transaction.atomic():
         run.requeue()
-        record(project=run.project, actor=actor, action="training.resume", subject=run, through=through)
+        actor.record(project=run.project, action="training.resume", subject=run)
 
 
 def parameters_of(version: Version) -> int | None:

@@ -4,7 +4,8 @@ from typing import Any
 
 from django import forms
 
-from flywheel.accounts.models import Project, User
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
@@ -37,7 +38,7 @@ class CollectForm(EvalForm):
             self.add_error("version", "Name a version, or the endpoint of a teacher: one of them.")
         return data
 
-    def policy(self, actor: User) -> Version | None:
+    def policy(self, actor: Actor) -> Version | None:
         """Who is asked; None with what is wrong noted in the form."""
         chosen = self.cleaned_data
         if chosen["version"]:

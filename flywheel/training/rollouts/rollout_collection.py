@@ -11,7 +11,8 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import Project, User
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import OPENAI
@@ -25,13 +26,12 @@ def collect(
     key: uuid.UUID,
     version: Version,
     task_set: TaskSet,
-    actor: User,
+    actor: Actor,
     samples: int = 4,
     seed: int = 1,
     sampling: Mapping[str, Any] | None = None,
     engine: str = Engine.ENDPOINT,
     budget: Mapping[str, Any] | None = None,
-    through: str = "",
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at the train split. Returns the run and whether it is new.
 
@@ -48,14 +48,11 @@ def collect(
         sampling=dict(sampling or {}),
         engine=engine,
         budget=budget,
-        through=through,
     )
 
 
 @transaction.atomic
-def teacher(
-    *, project: Project, base_url: str, model: str, actor: User, api_key_env: str = "", through: str = ""
-) -> Version:
+def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_key_env: str = "") -> Version:
     """The version that asks this model at an OpenAI-compatible server: of the agent `teacher-<model>`, made if it is
     not there. Raises version_content.BadContent."""
     name = f"teacher-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:100].rstrip("-")
@@ -64,7 +61,6 @@ def teacher(
         name=name,
         actor=actor,
         description=f"Shows how it is done: {model[:200]}, asked for rollouts to learn from.",
-        through=through,
     )
     endpoint = {"kind": OPENAI, "base_url": base_url, "model": model}
     if api_key_env:
@@ -75,6 +71,5 @@ def teacher(
         base_model=model.strip(),
         endpoint=endpoint,
         note="asked as a teacher",
-        through=through,
     )
     return version

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.text.number_words import percent
@@ -68,14 +68,14 @@ def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple
 
 
 @transaction.atomic
-def write(*, name: str, run: EvalRun, choice: Choice, actor: User, through: str = "") -> Dataset:
+def write(*, name: str, run: EvalRun, choice: Choice, actor: Actor) -> Dataset:
     """Keep the rows as the next version of a dataset, or return the one that has them already.
 
     Raises CannotBuild where the choice leaves nothing, or where the rows have a held-out task of their own set.
     """
     dataset_builder.check_dataset_name(name)
     made, _ = draft(run, choice)
-    kept = dataset_builder.keep(name, made, actor, through)
+    kept = dataset_builder.keep(name, made, actor)
     contamination_checks.check_all(kept)
     if problem := contamination_checks.refusal(contamination_checks.checked(kept, run.task_set), run.task_set):
         raise CannotBuild("rollouts", problem)

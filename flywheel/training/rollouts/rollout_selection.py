@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Count, F
 
-from flywheel.accounts.models import User, record
+from flywheel.accounts.actors import Actor
 from flywheel.core.digests import canonical
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.text.normal_form import normalise
@@ -232,7 +232,7 @@ def conversations(rollouts: Iterable[Rollout]) -> dict[int, list[Message]]:
 
 
 @transaction.atomic
-def drop(*, result: Result, reason: str, actor: User, through: str = "") -> Dropped:
+def drop(*, result: Result, reason: str, actor: Actor) -> Dropped:
     """Take a rollout out of what may be trained on. Datasets that have it already stay as they are.
 
     Raises CannotDrop.
@@ -240,24 +240,24 @@ def drop(*, result: Result, reason: str, actor: User, through: str = "") -> Drop
     reason = reason.strip()
     if not reason or len(reason) > 300:
         raise CannotDrop("reason: say in up to 300 characters why nobody should learn from it")
-    row, made = Dropped.objects.get_or_create(result=result, defaults={"reason": reason, "actor": actor})
+    row, made = Dropped.objects.get_or_create(result=result, defaults={"reason": reason, "actor": actor.user})
     if made:
-        _note(result, "training.drop_rollout", actor, reason, through)
+        _note(result, "training.drop_rollout", actor, reason)
     return row
 
 
 @transaction.atomic
-def take_back(*, result: Result, actor: User, through: str = "") -> None:
+def take_back(*, result: Result, actor: Actor) -> None:
     """Let a dropped rollout be used again. Raises CannotDrop where it is not dropped."""
     deleted, _ = Dropped.objects.filter(result=result).delete()
     if not deleted:
         raise CannotDrop("it is not dropped")
-    _note(result, "training.take_rollout_back", actor, "", through)
+    _note(result, "training.take_rollout_back", actor, "")
 
 
-def _note(result: Result, action: str, actor: User, reason: str, through: str) -> None:
+def _note(result: Result, action: str, actor: Actor, reason: str) -> None:
     subject = f"{result.run}: {result.task} #{result.sample}"
-    record(project=result.run.project, actor=actor, action=action, subject=subject, reason=reason, through=through)
+    actor.record(project=result.run.project, action=action, subject=subject, reason=reason)
 
 
 def _meets(condition: Condition, rollout: Rollout) -> bool:

@@ -13,7 +13,8 @@ from django.db import transaction
 from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Permission, Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project, User
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
 LIMIT = 10_000
@@ -70,11 +71,10 @@ def hidden(project: Project, user: User, trajectories: Collection[int]) -> set[i
 def say(
     *,
     trajectory: Trajectory,
-    actor: User,
+    actor: Actor,
     text: str,
     step: str = "",
     key: uuid.UUID | None = None,
-    through: str = "",
 ) -> Comment:
     """Comment on the trajectory, or on one step of it. Raises BadComment. The same key again is the same comment."""
     text = _checked(text)
@@ -84,22 +84,22 @@ def say(
     row = Trajectory.objects.select_for_update(no_key=True).filter(pk=trajectory.pk).first()
     if row is None:
         raise BadComment("trajectory: it was deleted meanwhile")
-    said = Comment(project_id=row.project_id, trajectory=row, step=step, author=actor, text=text)
+    said = Comment(project_id=row.project_id, trajectory=row, step=step, author=actor.user, text=text)
     if key is not None:
-        if (known := Comment.objects.filter(author=actor, key=key).first()) is not None:
+        if (known := Comment.objects.filter(author=actor.user, key=key).first()) is not None:
             return known
         said.key = key
     said.save()
     _call(said, actor)
-    _record("comment", said, actor, through)
+    _record("comment", said, actor)
     return said
 
 
 @transaction.atomic
-def edit(*, comment: Comment, actor: User, text: str, through: str = "") -> Comment:
+def edit(*, comment: Comment, actor: Actor, text: str) -> Comment:
     """Write it anew; who is named now and was not before is called. Raises BadComment and NotYours."""
     row = _locked(comment)
-    if row.author_id != actor.pk:
+    if row.author_id != actor.user.pk:
         raise NotYours("only its author edits a comment")
     if row.deleted_at is not None:
         raise BadComment("text: this comment is deleted")
@@ -108,22 +108,22 @@ def edit(*, comment: Comment, actor: User, text: str, through: str = "") -> Comm
     row.text, row.edited_at = text, timezone.now()
     row.save(update_fields=["text", "edited_at"])
     _call(row, actor)
-    _record("edit_comment", row, actor, through)
+    _record("edit_comment", row, actor)
     return row
 
 
 @transaction.atomic
-def delete(*, comment: Comment, actor: User, is_admin: bool = False, through: str = "") -> Comment:
+def delete(*, comment: Comment, actor: Actor, is_admin: bool = False) -> Comment:
     """Take its words away; that something was said stays. Raises NotYours."""
     row = _locked(comment)
-    if row.author_id != actor.pk and not is_admin:
+    if row.author_id != actor.user.pk and not is_admin:
         raise NotYours("only its author or an admin deletes a comment")
     if row.deleted_at is not None:
         return row
-    row.text, row.deleted_at, row.deleted_by = "", timezone.now(), actor
+    row.text, row.deleted_at, row.deleted_by = "", timezone.now(), actor.user
     row.save(update_fields=["text", "deleted_at", "deleted_by"])
     row.mentions.all().delete()
-    _record("delete_comment", row, actor, through)
+    _record("delete_comment", row, actor)
     return row
 
 
@@ -174,12 +174,12 @@ def _calls(text: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
             yield found.start(), name
 
 
-def _call(comment: Comment, actor: User) -> None:
+def _call(comment: Comment, actor: Actor) -> None:
     """Keep one mention for each member whom the text names, but for its author."""
     everyone = people(comment.project) if "@" in comment.text else ()
     members = {person.username.casefold(): person for person in everyone}
     names = {name.casefold() for _, name in _calls(comment.text, members)}
-    called = [members[name] for name in sorted(names) if members[name].pk != actor.pk][:CALLED_MAX]
+    called = [members[name] for name in sorted(names) if members[name].pk != actor.user.pk][:CALLED_MAX]
     comment.mentions.exclude(user__in=called).delete()
     Mention.objects.bulk_create(
         [Mention(comment=comment, project_id=comment.project_id, user=person) for person in called],
@@ -202,15 +202,13 @@ def _locked(comment: Comment) -> Comment:
     return Comment.objects.select_for_update(of=("self",)).select_related("project", "trajectory").get(pk=comment.pk)
 
 
-def _record(verb: str, comment: Comment, actor: User, through: str) -> None:
+def _record(verb: str, comment: Comment, actor: Actor) -> None:
     """The audit log says that it was done, never what was said: the log outlives a trajectory that is deleted."""
     trace_id = comment.trajectory.trace_id
-    record(
+    actor.record(
         project=comment.project,
-        actor=actor,
         action=f"trajectories.{verb}",
         subject=f"trajectory {trace_id}",
-        through=through,
         comment=comment.pk,
         step=comment.step,
     )

@@ -66,10 +66,10 @@ def list_comments(request: HttpRequest, trace_id: str, asked: Query[ListQuery]) 
     """What was said of a trajectory and its steps, newest first, deleted ones without their words."""
     row, call = _find(request, trace_id), keyed(request)
     try:
-        page = keyset(comments.seen_by(row, call.actor), cursor=asked.cursor, limit=asked.limit)
+        page = keyset(comments.seen_by(row, call.actor.user), cursor=asked.cursor, limit=asked.limit)
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
-    is_blind = bool(comments.hidden(call.project, call.actor, [row.pk]))
+    is_blind = bool(comments.hidden(call.project, call.actor.user, [row.pk]))
     return {"items": page.items, "next": page.next_cursor or None, "is_blind": is_blind}
 
 
@@ -83,7 +83,6 @@ def comment(request: HttpRequest, trace_id: str, body: CommentIn) -> Comment:
             text=body.text,
             step=body.step,
             key=body.key,
-            through=keyed(request).through,
         )
     except comments.BadComment as error:
         raise HttpError(422, str(error)) from None
@@ -99,7 +98,7 @@ def edit_comment(request: HttpRequest, trace_id: str, comment_id: int, body: Com
     """Write one's own comment anew."""
     found, actor = _comment(request, trace_id, comment_id), keyed(request).actor
     try:
-        return comments.edit(comment=found, actor=actor, text=body.text, through=keyed(request).through)
+        return comments.edit(comment=found, actor=actor, text=body.text)
     except comments.BadComment as error:
         raise HttpError(422, str(error)) from None
     except comments.NotYours as error:
@@ -117,7 +116,7 @@ def delete_comment(request: HttpRequest, trace_id: str, comment_id: int) -> Comm
     found, call = _comment(request, trace_id, comment_id), keyed(request)
     is_admin = Permission.ADMIN in call.permissions and Scope.ADMIN in call.key.scopes
     try:
-        return comments.delete(comment=found, actor=call.actor, is_admin=is_admin, through=keyed(request).through)
+        return comments.delete(comment=found, actor=call.actor, is_admin=is_admin)
     except comments.NotYours as error:
         raise HttpError(403, str(error)) from None
 
@@ -142,14 +141,14 @@ class MentionPage(Schema):
 def list_mentions(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
     """Comments that call the maker of the key, newest first. Reading them here does not mark them read."""
     call = keyed(request)
-    rows = Mention.objects.filter(project=call.project, user=call.actor)
+    rows = Mention.objects.filter(project=call.project, user=call.actor.user)
     try:
         page = keyset(
             rows.select_related("comment__author", "comment__trajectory"), cursor=asked.cursor, limit=asked.limit
         )
     except BadCursor as error:
         raise HttpError(400, str(error)) from None
-    blind = comments.hidden(call.project, call.actor, {row.comment.trajectory_id for row in page.items})
+    blind = comments.hidden(call.project, call.actor.user, {row.comment.trajectory_id for row in page.items})
     items = [
         {
             "trace_id": row.comment.trajectory.trace_id,
@@ -180,7 +179,7 @@ def read_mentions(request: HttpRequest, wanted: ReadIn) -> dict[str, int]:
     """Mark read what calls the maker of the key. What is hidden from them still stays unread."""
     call = keyed(request)
     row = _find(request, wanted.trace_id) if wanted.trace_id else None
-    return {"read": comments.mark_read(project=call.project, user=call.actor, trajectory=row)}
+    return {"read": comments.mark_read(project=call.project, user=call.actor.user, trajectory=row)}
 
 
 def _find(request: HttpRequest, trace_id: str) -> Trajectory:
@@ -192,7 +191,7 @@ def _find(request: HttpRequest, trace_id: str) -> Trajectory:
 
 
 def _comment(request: HttpRequest, trace_id: str, pk: int) -> Comment:
-    actor = keyed(request).actor
+    actor = keyed(request).actor.user
     found = comments.seen_by(_find(request, trace_id), actor).filter(pk=pk).first()
     if found is None:
         raise Http404("there is no such comment")

@@ -145,7 +145,7 @@ class BulkPage(Schema):
 def list_views(request: HttpRequest) -> Any:
     """Saved views: those of the maker of the key, and those that others share."""
     asked = keyed(request)
-    return saved_views.seen_by(asked.project, asked.actor)
+    return saved_views.seen_by(asked.project, asked.actor.user)
 
 
 class FacetValue(Schema):
@@ -190,7 +190,6 @@ def save_view(request: HttpRequest, wanted: ViewIn) -> View:
             wanted=wanted.columns,
             is_shared=wanted.is_shared,
             is_first=wanted.is_first,
-            through=asked.through,
         )
     except saved_views.BadView as error:
         raise HttpError(422, str(error)) from None
@@ -201,10 +200,10 @@ def delete_view(request: HttpRequest, pk: int) -> Status[None]:
     """Forget a view of the maker of the key. An admin's key with the scope `admin` forgets what others share too."""
     asked = keyed(request)
     is_admin = Permission.ADMIN in asked.permissions and Scope.ADMIN in asked.key.scopes
-    view = saved_views.deletable_by(asked.project, asked.actor, is_admin=is_admin).filter(pk=pk).first()
+    view = saved_views.deletable_by(asked.project, asked.actor.user, is_admin=is_admin).filter(pk=pk).first()
     if view is None:
         raise HttpError(404, f"there is no view {pk} that you may delete")
-    saved_views.delete(view=view, actor=asked.actor, through=asked.through)
+    saved_views.delete(view=view, actor=asked.actor)
     return Status(204, None)
 
 
@@ -286,7 +285,7 @@ def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk
     if action is None or action.permission not in asked.permissions or action.scope not in asked.key.scopes:
         raise HttpError(403, f"this key may not {job.action} many, and not stop or resume that either")
     try:
-        change(job=job, actor=asked.actor, through=asked.through)
+        change(job=job, actor=asked.actor)
     except StaleState as error:
         raise HttpError(409, str(error)) from None
     job.refresh_from_db()
@@ -308,7 +307,6 @@ def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[
             key=wanted.key or uuid.uuid4(),
             q=wanted.q,
             ids=wanted.id or (),
-            through=asked.through,
         )
     except bulk_actions.BadBulk as error:
         raise HttpError(422, str(error)) from None

@@ -79,7 +79,7 @@ def replay_quarantined(request: HttpRequest, pk: int, wanted: ReplayIn) -> Quara
     """Store it, as it came or as `content`: 422 with the reason when it is still rejected."""
     asked = keyed(request)
     try:
-        return quarantine.replay(item=_find(request, pk), actor=asked.actor, text=wanted.content, through=asked.through)
+        return quarantine.replay(item=_find(request, pk), actor=asked.actor, text=wanted.content)
     except quarantine.StillWrong as error:
         raise HttpError(422, str(error)) from None
     except quarantine.Decided as error:
@@ -93,7 +93,7 @@ def dismiss_quarantined(request: HttpRequest, pk: int) -> Quarantined:
     """Say that nothing is to be done about it."""
     asked = keyed(request)
     try:
-        return quarantine.dismiss(item=_find(request, pk), actor=asked.actor, through=asked.through)
+        return quarantine.dismiss(item=_find(request, pk), actor=asked.actor)
     except quarantine.Decided as error:
         raise HttpError(409, str(error)) from None
 

@@ -40,4 +40,4 @@ def get_retention(request: HttpRequest) -> Any:
 def set_retention(request: HttpRequest, wanted: RetentionIn) -> Any:
     """Keep things for so many days from now on; what is older is deleted within minutes."""
     asked = keyed(request)
-    return retention.set_retention(project=asked.project, actor=asked.actor, through=asked.through, **wanted.dict())
+    return retention.set_retention(project=asked.project, actor=asked.actor, **wanted.dict())

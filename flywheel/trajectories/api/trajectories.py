@@ -230,7 +230,7 @@ def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> 
     row = Trajectory.objects.filter(project=asked.project, trace_id=trace_id).first()
     if row is None:
         raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
-    return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000], through=asked.through)}
+    return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000])}
 
 
 @router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")

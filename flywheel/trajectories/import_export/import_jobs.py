@@ -8,7 +8,8 @@ from typing import Any, BinaryIO
 from django.db import transaction
 from django.db.models import Sum
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.edge.jobs import State
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.trajectory_import import label_of
@@ -37,14 +38,14 @@ def is_small(source: BinaryIO, size: int) -> bool:
 
 @transaction.atomic
 def submit(
-    *, project: Project, actor: User, upload: Upload, key: uuid.UUID, format: str = "auto", mapping: Any = None
+    *, project: Project, actor: Actor, upload: Upload, key: uuid.UUID, format: str = "auto", mapping: Any = None
 ) -> Import:
     """Let a worker import the file. The same key again is the same import, and the second copy of the file goes."""
     upload.path.touch()
     job, is_new = Import.submit(
         key=key,
         project=project,
-        created_by=actor,
+        created_by=actor.user,
         name=upload.name[:300],
         upload=upload.token,
         format=format,
@@ -53,24 +54,24 @@ def submit(
     )
     if is_new:
         subject = f"file {upload.name}"
-        record(project=project, actor=actor, action="trajectories.import", subject=subject, job=job.pk, format=format)
+        actor.record(project=project, action="trajectories.import", subject=subject, job=job.pk, format=format)
     elif job.upload != upload.token:
         upload.discard()
     return job
 
 
-def cancel(*, job: Import, actor: User) -> None:
+def cancel(*, job: Import, actor: Actor) -> None:
     """Ask for an end; what is in stays. Raises StaleState when it is over already."""
     with transaction.atomic():
         job.cancel()
-        record(project=job.project, actor=actor, action="trajectories.cancel_import", subject=f"file {job.name}")
+        actor.record(project=job.project, action="trajectories.cancel_import", subject=f"file {job.name}")
 
 
-def resume(*, job: Import, actor: User) -> None:
+def resume(*, job: Import, actor: Actor) -> None:
     """Go on from where a failed or cancelled import stood. Raises StaleState."""
     with transaction.atomic():
         job.requeue()
-        record(project=job.project, actor=actor, action="trajectories.resume_import", subject=f"file {job.name}")
+        actor.record(project=job.project, action="trajectories.resume_import", subject=f"file {job.name}")
 
 
 # What the page shows

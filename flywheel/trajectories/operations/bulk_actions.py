@@ -24,7 +24,8 @@ from django.db.utils import DataError, IntegrityError
 from django.http import FileResponse, Http404, HttpResponseBase
 
 from flywheel.accounts.access import audit
-from flywheel.accounts.models import Permission, Project, Scope, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.jobs import State
 from flywheel.trajectories.import_export import trajectory_export as exporting
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
@@ -86,14 +87,13 @@ def register(action: Action) -> None:
 def submit(
     *,
     project: Project,
-    actor: User,
+    actor: Actor,
     action: str,
     options: dict[str, Any],
     key: uuid.UUID,
     q: str = "",
     ids: Iterable[str] = (),
     up_to: int | None = None,
-    through: str = "",
 ) -> Bulk:
     """Let a worker do it to what matches now. The same key again is the same job. Raises BadBulk.
 
@@ -108,19 +108,18 @@ def submit(
     job, is_new = Bulk.submit(
         key=key,
         project=project,
-        created_by=actor,
+        created_by=actor.user,
         action=action,
         options=known.check(project, options),
         q="" if chosen else settled(q),
         ids=chosen,
         up_to=newest() if up_to is None else up_to,
-        through=through,
     )
     if is_new:
         _freeze(job)
         about: dict[str, Any] = {"bulk": action, "job": job.pk, "q": job.q, "ids": chosen[:20], "number": len(chosen)}
         about |= job.options
-        record(project=project, actor=actor, action="trajectories.bulk", subject=job, through=through, **about)
+        actor.record(project=project, action="trajectories.bulk", subject=job, **about)
     return job
 
 
@@ -129,18 +128,18 @@ def newest() -> int:
     return int(Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"])
 
 
-def cancel(*, job: Bulk, actor: User, through: str = "") -> None:
+def cancel(*, job: Bulk, actor: Actor) -> None:
     """Ask for an end; what is done stays done. Raises StaleState when it is over already."""
     with transaction.atomic():
         job.cancel()
-        record(project=job.project, actor=actor, action="trajectories.cancel_bulk", subject=job, through=through)
+        actor.record(project=job.project, action="trajectories.cancel_bulk", subject=job)
 
 
-def resume(*, job: Bulk, actor: User, through: str = "") -> None:
+def resume(*, job: Bulk, actor: Actor) -> None:
     """Go on from where a failed or cancelled one stood. Raises StaleState."""
     with transaction.atomic():
         job.requeue()
-        record(project=job.project, actor=actor, action="trajectories.resume_bulk", subject=job, through=through)
+        actor.record(project=job.project, action="trajectories.resume_bulk", subject=job)
 
 
 def _known(action: str) -> Action:
@@ -335,12 +334,10 @@ def _delete(job: Bulk, keys: list[int]) -> Done:
 
 def _delete_all(job: Bulk, keys: list[int], done: Done) -> None:
     """Together; where one of them cannot be deleted, each half alone, until it is found."""
-    reason, through = job.options.get("reason", ""), job.through or f"bulk action {job.pk}"
+    reason, actor = job.options.get("reason", ""), Actor(job.created_by, job.through or f"bulk action {job.pk}")
     try:
         with transaction.atomic():
-            gone = deleting.delete_all(
-                project=job.project, keys=keys, actor=job.created_by, reason=reason, through=through
-            )
+            gone = deleting.delete_all(project=job.project, keys=keys, actor=actor, reason=reason)
         done.changed += len(gone)
     except (ProtectedError, IntegrityError, DataError) as error:
         if len(keys) == 1:

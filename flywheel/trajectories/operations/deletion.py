@@ -15,7 +15,8 @@ from django.db import connection, transaction
 from django.db.models import Count, Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
-from flywheel.accounts.models import AuditEntry, Project, User
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import AuditEntry, Project
 from flywheel.agents.models import Agent
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Quarantined, Step, Trajectory
@@ -104,16 +105,14 @@ def _results() -> QuerySet[Any]:
     return model._default_manager.all()
 
 
-def delete(*, trajectory: Trajectory, actor: User, reason: str = "", through: str = "") -> int:
+def delete(*, trajectory: Trajectory, actor: Actor, reason: str = "") -> int:
     """Delete it and everything that holds what it said. Returns how many steps it had, 0 when it was gone already."""
-    gone = delete_all(project=trajectory.project, keys=[trajectory.pk], actor=actor, reason=reason, through=through)
+    gone = delete_all(project=trajectory.project, keys=[trajectory.pk], actor=actor, reason=reason)
     return gone.get(trajectory.pk, 0)
 
 
 @transaction.atomic
-def delete_all(
-    *, project: Project, keys: Collection[int], actor: User, reason: str = "", through: str = ""
-) -> dict[int, int]:
+def delete_all(*, project: Project, keys: Collection[int], actor: Actor, reason: str = "") -> dict[int, int]:
     """Delete these of the project's trajectories, all or none. Returns how many steps each had, by its key; those that
     were gone already are left out."""
     # In the order in which ingest locks, so that neither waits for the other for ever.
@@ -129,7 +128,7 @@ def delete_all(
     erase(project, rows)
     for agent in sorted({row.agent_id for row in rows if row.agent_id}):
         forget_agent(agent)
-    common: dict[str, Any] = {"project": project, "actor": actor, "reason": reason, "through": through}
+    common: dict[str, Any] = {"project": project, "actor": actor.user, "reason": reason, "through": actor.through}
     AuditEntry.objects.bulk_create(
         AuditEntry(
             action="trajectories.delete", subject=f"trajectory {row.trace_id}"[:200], data=told[row.pk], **common

@@ -22,7 +22,8 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.trajectories.formats.files.file_formats import parse_file
 from flywheel.trajectories.formats.otlp import otlp_logs as otlp_logs
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -179,18 +180,16 @@ def advice(reason: str) -> str:
 # Replaying
 
 
-def replay(*, item: Quarantined, actor: User, text: str | None = None, through: str = "") -> Quarantined:
+def replay(*, item: Quarantined, actor: Actor, text: str | None = None) -> Quarantined:
     """Send it through decoding and storing again, as it came or as `text` (JSON). Raises StillWrong and Decided."""
     try:
         with transaction.atomic():
             row = _open(item)
             batch = _again(row, text)
-            record(
+            actor.record(
                 project=row.project,
-                actor=actor,
                 action="trajectories.replay",
                 subject=f"quarantined {row.pk}",
-                through=through,
                 edited=text is not None,
                 batch=batch.pk,
                 trajectory=row.trace_id,
@@ -202,16 +201,14 @@ def replay(*, item: Quarantined, actor: User, text: str | None = None, through: 
         raise
 
 
-def dismiss(*, item: Quarantined, actor: User, through: str = "") -> Quarantined:
+def dismiss(*, item: Quarantined, actor: Actor) -> Quarantined:
     """Say that nothing is to be done about it. Raises Decided."""
     with transaction.atomic():
         row = _decide(_open(item), Quarantined.State.DISMISSED, actor)
-        record(
+        actor.record(
             project=row.project,
-            actor=actor,
             action="trajectories.dismiss",
             subject=f"quarantined {row.pk}",
-            through=through,
         )
     return row
 
@@ -226,7 +223,7 @@ class Replayed:
     """Not tried yet: the time was over."""
 
 
-def replay_group(*, project: Project, kind: str, actor: User) -> Replayed:
+def replay_group(*, project: Project, kind: str, actor: Actor) -> Replayed:
     """Replay all that wait for this cause, as they came."""
     report = Replayed()
     until = time.monotonic() + AT_ONCE_S
@@ -247,16 +244,15 @@ def replay_group(*, project: Project, kind: str, actor: User) -> Replayed:
     return report
 
 
-def dismiss_group(*, project: Project, kind: str, actor: User) -> int:
+def dismiss_group(*, project: Project, kind: str, actor: Actor) -> int:
     """Dismiss all that wait for this cause. Returns how many."""
     with transaction.atomic():
         count = _waiting(project, kind).update(
-            state=Quarantined.State.DISMISSED, decided_by=actor, decided_at=timezone.now()
+            state=Quarantined.State.DISMISSED, decided_by=actor.user, decided_at=timezone.now()
         )
         if count:
-            record(
+            actor.record(
                 project=project,
-                actor=actor,
                 action="trajectories.dismiss",
                 subject=f"{count} quarantined",
                 kind=kind,
@@ -276,8 +272,8 @@ def _open(item: Quarantined) -> Quarantined:
     return row
 
 
-def _decide(row: Quarantined, state: str, actor: User) -> Quarantined:
-    row.state, row.decided_by, row.decided_at = state, actor, timezone.now()
+def _decide(row: Quarantined, state: str, actor: Actor) -> Quarantined:
+    row.state, row.decided_by, row.decided_at = state, actor.user, timezone.now()
     row.save(update_fields=["state", "decided_by", "decided_at", "trace_id"])
     return row
 

@@ -19,7 +19,8 @@ import orjson
 from django.contrib.postgres.fields import ArrayField
 from django.db import connection, models, transaction
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.core.redaction import Finding, Redactor
 from flywheel.trajectories.ingest.otlp_http import Refused, decompress
 from flywheel.trajectories.models import (
@@ -134,7 +135,7 @@ def _everything(project: Project, limit: int | None, report: Report) -> Iterator
             yield said(other), name, ""
 
 
-def apply(project: Project, redactor: Redactor, actor: User, limit: int | None = None, through: str = "") -> Report:
+def apply(project: Project, redactor: Redactor, actor: Actor, limit: int | None = None) -> Report:
     """Take out what is found. A transaction for each trajectory, so that it can be stopped and run again."""
     report = Report()
     for row in _newest(Trajectory, project, limit):
@@ -155,12 +156,10 @@ def apply(project: Project, redactor: Redactor, actor: User, limit: int | None =
                 report.beside += 1
                 report.counts.update(take_out(other, redactor))
         if report.counts:
-            record(
+            actor.record(
                 project=project,
-                actor=actor,
                 action="trajectories.redact",
                 subject=f"{report.touched} of {report.trajectories} trajectories",
-                through=through,
                 redactor=redactor.version,
                 counts=dict(report.counts),
             )

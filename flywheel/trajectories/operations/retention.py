@@ -16,7 +16,8 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.ingest.gateway import journal
@@ -77,9 +78,7 @@ def of(project: Project) -> Retention:
 
 
 @transaction.atomic
-def set_retention(
-    *, project: Project, actor: User, takes_used: bool, through: str = "", **days: int | None
-) -> Retention:
+def set_retention(*, project: Project, actor: Actor, takes_used: bool, **days: int | None) -> Retention:
     """Keep things for so many days from now on; the sweeper deletes what is older."""
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     row = of(project)
@@ -89,14 +88,12 @@ def set_retention(
     row.takes_used = takes_used
     if row.pk and _said(row) == before:
         return row
-    row.set_by = actor
+    row.set_by = actor.user
     row.save()
-    record(
+    actor.record(
         project=project,
-        actor=actor,
         action="trajectories.set_retention",
         subject=f"project {project.slug}",
-        through=through,
         before=before,
         after=_said(row),
     )
@@ -198,12 +195,10 @@ def expire(project: Project, now: datetime | None = None) -> Counter[str]:
             repeat("trajectories", lambda source=source: _erase_some(row, source, now))  # type: ignore[misc]
     gone += forget_agents(project, now)
     if gone["trajectories"] and row.set_by is not None:
-        record(
+        Actor(row.set_by, "retention").record(
             project=project,
-            actor=row.set_by,
             action="trajectories.expire",
             subject=f"{gone['trajectories']} trajectories",
-            through="retention",
             **_said(row),
         )
     return gone

@@ -91,7 +91,7 @@ def _live(request: PageRequest, now: datetime) -> dict[str, Any]:
     """What the fragment shows; `since` and `until` (when to stop asking) go round in its own address."""
     since = max(_moment(request.GET.get("since", "")) or now, now - LOOKS_BACK - LOOKS_FOR)
     until = _moment(request.GET.get("until", "")) or now + LOOKS_FOR
-    found = diagnose(request.project, since=since, user=request.actor, now=now)
+    found = diagnose(request.project, since=since, user=request.actor.user, now=now)
     return {
         "findings": found.findings,
         "is_done": found.is_done,

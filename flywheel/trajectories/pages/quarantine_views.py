@@ -151,7 +151,7 @@ def start_reread(request: PageRequest) -> HttpResponse:
     except ValueError:
         key = uuid.uuid4()
     if (running := _reread(request)) is None or running.is_finished:
-        _, is_new = Reread.submit(key=key, project=request.project, created_by=request.actor)
+        _, is_new = Reread.submit(key=key, project=request.project, created_by=request.actor.user)
         if is_new:
             audit(request, "trajectories.reread", "every stored span")
     return redirect(reverse("trajectories:quarantine", args=[request.project.slug]) + "#reread")

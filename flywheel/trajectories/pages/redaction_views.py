@@ -27,6 +27,6 @@ def dry_run(request: PageRequest) -> HttpResponse:
         "newest": NEWEST,
         "version": redactor.version,
         "command": f".venv/bin/python manage.py redact --project {request.project.slug}"
-        f" --apply --user {request.actor.username}",
+        f" --apply --user {request.actor.user.username}",
     }
     return render(request, "trajectories/_redaction.html", context)

@@ -12,7 +12,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.urls import reverse
 
-from flywheel.accounts.models import Permission, Project, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Permission, Project, User
 from flywheel.edge.prepared_queries import Standing
 from flywheel.trajectories.models import Taste, View
 from flywheel.trajectories.search import list_columns
@@ -68,13 +69,12 @@ def address(view: View) -> str:
 def save(
     *,
     project: Project,
-    actor: User,
+    actor: Actor,
     name: str,
     q: str = "",
     wanted: Iterable[str] = (),
     is_shared: bool = False,
     is_first: bool = False,
-    through: str = "",
 ) -> View:
     """Keep the filter and the columns under the name, in place of the actor's view of that name. Raises BadView."""
     name, query = " ".join(name.replace("\0", "").split()), parse(q)
@@ -82,40 +82,36 @@ def save(
         raise BadView("name: between 1 and 100 characters are wanted")
     if query.problems:
         raise BadView(f"q: {' '.join(query.problems)}")
-    mine = View.objects.filter(project=project, owner=actor)
+    mine = View.objects.filter(project=project, owner=actor.user)
     if not mine.filter(name=name).exists() and mine.count() >= VIEWS_MAX:
         raise BadView(f"there are {VIEWS_MAX} views of yours already; delete one first")
-    if is_shared and Permission.REVIEW not in actor.permissions(project):
+    if is_shared and Permission.REVIEW not in actor.user.permissions(project):
         raise BadView("is_shared: viewers keep views for themselves; reviewers and all other roles share them")
     kept: dict[str, Any] = {"q": query.text, "columns": list_columns.known(wanted), "is_shared": is_shared}
-    view, _ = View.objects.update_or_create(project=project, owner=actor, name=name, defaults=kept)
+    view, _ = View.objects.update_or_create(project=project, owner=actor.user, name=name, defaults=kept)
     if is_first:
         open_with(project=project, actor=actor, view=view)
-    record(
-        project=project, actor=actor, action="trajectories.save_view", subject=_subject(view), through=through, **kept
-    )
+    actor.record(project=project, action="trajectories.save_view", subject=_subject(view), **kept)
     return view
 
 
 @transaction.atomic
-def delete(*, view: View, actor: User, through: str = "") -> None:
+def delete(*, view: View, actor: Actor) -> None:
     """Forget it; who opened the list with it sees all again."""
-    record(
-        project=view.project, actor=actor, action="trajectories.delete_view", subject=_subject(view), through=through
-    )
+    actor.record(project=view.project, action="trajectories.delete_view", subject=_subject(view))
     view.delete()
 
 
-def open_with(*, project: Project, actor: User, view: View | None) -> None:
+def open_with(*, project: Project, actor: Actor, view: View | None) -> None:
     """Let the list open with this view for the actor, or with everything. It is theirs alone: not in the audit log."""
-    Taste.objects.update_or_create(project=project, user=actor, defaults={"view": view})
+    Taste.objects.update_or_create(project=project, user=actor.user, defaults={"view": view})
 
 
-def choose(*, project: Project, actor: User, wanted: Iterable[str]) -> list[str]:
+def choose(*, project: Project, actor: Actor, wanted: Iterable[str]) -> list[str]:
     """Show these columns to the actor from now on; none of them means the usual ones."""
     chosen = list_columns.known(wanted)
     kept = [] if chosen == list_columns.USUAL else chosen
-    Taste.objects.update_or_create(project=project, user=actor, defaults={"columns": kept})
+    Taste.objects.update_or_create(project=project, user=actor.user, defaults={"columns": kept})
     return chosen or list_columns.USUAL
 
 

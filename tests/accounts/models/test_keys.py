@@ -1,7 +1,8 @@
 import pytest
 from django.db import IntegrityError, InternalError, connection, transaction
 
-from flywheel.accounts.models import ApiKey, AuditEntry, Permission, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ApiKey, AuditEntry, Permission
 from tests.conftest import Build, Cast
 
 
@@ -25,7 +26,7 @@ def test_a_key_of_an_unknown_scope_is_refused_by_name(cast: Cast) -> None:
 
 
 def test_the_audit_log_refuses_every_change(cast: Cast) -> None:
-    record(project=cast.project, actor=cast.admin, action="accounts.test", subject="x")
+    Actor(cast.admin).record(project=cast.project, action="accounts.test", subject="x")
     for change in ("UPDATE accounts_auditentry SET action = 'other'", "DELETE FROM accounts_auditentry"):
         with pytest.raises((IntegrityError, InternalError), match="never change"), transaction.atomic():
             connection.cursor().execute(change)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, RedactionPolicy, User
 from flywheel.accounts.project_settings import redaction_policy
 from flywheel.core.redaction import BadRule
@@ -68,7 +69,7 @@ def test_only_an_admin_may(cast: Cast, sign_in: SignIn) -> None:
 def test_rules_have_names_of_their_own_and_are_not_too_many(cast: Cast) -> None:
     for rules in ([RULE, RULE], [{**RULE, "name": f"r{number}"} for number in range(21)]):
         with pytest.raises(BadRule):
-            redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=rules)
+            redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="secrets", rules=rules)
 
 
 def test_projects_do_not_share_placeholders(cast: Cast) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from flywheel.accounts.models import ApiKey, AuditEntry, Membership, Role, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import ApiKey, AuditEntry, Membership, Role, User
 from flywheel.accounts.project_settings import api_keys, members
 from tests.conftest import Cast
 
@@ -95,11 +96,11 @@ def test_the_last_admin_stays(cast: Cast, admin: Client) -> None:
     machine = User.objects.create_user(username="system")
     Membership.objects.create(user=machine, project=cast.project, role=Role.ADMIN)
     with pytest.raises(members.BadMembership):
-        members.set_roles(project=cast.project, actor=cast.admin, user=cast.admin, roles=[])
+        members.set_roles(project=cast.project, actor=Actor(cast.admin), user=cast.admin, roles=[])
     cast.viewer.set_password("correct horse battery")
     cast.viewer.save()
-    members.set_roles(project=cast.project, actor=cast.admin, user=cast.viewer, roles=["admin"])
-    members.set_roles(project=cast.project, actor=cast.admin, user=cast.admin, roles=[])
+    members.set_roles(project=cast.project, actor=Actor(cast.admin), user=cast.viewer, roles=["admin"])
+    members.set_roles(project=cast.project, actor=Actor(cast.admin), user=cast.admin, roles=[])
     assert roles(cast.admin) == []
 
 
@@ -139,18 +140,17 @@ def test_a_key_that_does_not_fit_is_refused_at_the_form(admin: Client, change: d
 
 def test_nobody_makes_a_key_that_may_more_than_they(cast: Cast) -> None:
     with pytest.raises(api_keys.BadKey, match="may not approve and roll back promotions here"):
-        api_keys.make(project=cast.project, actor=cast.admin, name="x", scopes=["approve"])
+        api_keys.make(project=cast.project, actor=Actor(cast.admin), name="x", scopes=["approve"])
 
 
 def test_the_audit_log_is_paged_and_filtered(cast: Cast, admin: Client) -> None:
     for number in range(60):
-        record(
+        Actor(cast.reviewer if number % 2 else cast.trainer).record(
             project=cast.project,
-            actor=cast.reviewer if number % 2 else cast.trainer,
             action="failures.confirm" if number % 2 else "training.launch",
             subject=f"thing {number:02}",
         )
-    record(project=cast.elsewhere, actor=cast.stranger, action="failures.confirm", subject="secret elsewhere")
+    Actor(cast.stranger).record(project=cast.elsewhere, action="failures.confirm", subject="secret elsewhere")
 
     def seen(url: str) -> list[str]:
         return re.findall(r">(thing \d\d|secret elsewhere)<", admin.get(url).content.decode())

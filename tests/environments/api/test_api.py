@@ -9,6 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.environments.models import Environment, Opening, Split
 from flywheel.failures.labels.decisions import decide
@@ -37,7 +38,7 @@ def test_from_a_failure_to_a_frozen_set(cast: Cast, build: Build, client: Client
         row = build.trajectory(
             answer="{", prompt=f"Meet Bako on friday {number}", metadata={"state": {"people": ["Bako"]}}
         )
-        decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected=RIGHT)
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected=RIGHT)
         rows.append(row)
     one = client.post(f"{API}/mail/tasks", {"trace_id": rows[0].trace_id}, JSON, headers=headers)
     assert (one.status_code, one.json()["number"], one.json()["is_proved"]) == (201, 1, True)

@@ -15,6 +15,7 @@ from django.http import StreamingHttpResponse
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.environments.exchange import environment_packages
 from flywheel.environments.exchange.environment_packages import FORMATS, CannotExport
@@ -89,7 +90,7 @@ def test_large_sets_go_by_the_command(
 ) -> None:
     task_set = build.task_set(train=3)
     with pytest.raises(CannotExport, match="use manage"):
-        environment_packages.take(task_set=task_set, format="verifiers", actor=cast.trainer, tasks_max=2)
+        environment_packages.take(task_set=task_set, format="verifiers", actor=Actor(cast.trainer), tasks_max=2)
     monkeypatch.setattr(environment_packages, "TASKS_MAX", 2)
     run("export_environment", task_set, "--format", "verifiers", "--out", str(tmp_path / "new"))
     assert len((tmp_path / "new/flywheel_mail/tasks.jsonl").read_text().splitlines()) == 3
@@ -132,7 +133,8 @@ def test_equal_exports_are_equal_archives(build: Build, cast: Cast) -> None:
     first, second = (
         b"".join(environment_packages.zipped(files, name))
         for name, files in (
-            environment_packages.take(task_set=task_set, format="verifiers", actor=None) for _ in range(2)
+            environment_packages.take(task_set=task_set, format="verifiers", actor=Actor(cast.builder))
+            for _ in range(2)
         )
     )
     assert first == second
@@ -162,7 +164,7 @@ def test_what_is_judged_here_alone_is_no_package_and_says_how_it_can_be_had(
     assert task_set.environment_version == version
     reason = f"mail@2 is judged by {who}, which no export can carry along; serve it over NeMo Gym's protocol instead"
     with pytest.raises(CannotExport, match=reason):
-        environment_packages.take(task_set=task_set, format="verifiers", actor=cast.trainer)
+        environment_packages.take(task_set=task_set, format="verifiers", actor=Actor(cast.trainer))
     page = sign_in(cast.trainer).get(url(task_set).removesuffix("export/")).content.decode()
     assert html.escape(reason) in page
     assert "manage.py serve_environment mail@2 --project acme" in page

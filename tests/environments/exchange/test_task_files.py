@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.environments.exchange.task_files import import_tasks
@@ -31,14 +32,14 @@ def test_tasks_are_made_once_proved_and_split(
     environment = environment_versions.environment(
         project=cast.project,
         name="office",
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         config={},
         verifier={"kind": "workplace"},
         kind="workplace",
     )
     rows = [{**task.to_json(), "split": "train"} for task in tasks_of("workplace")]
     lines = [json.dumps(row).encode() for row in [*rows, {**rows[0], "split": "held_out"}, {"prompt": "?"}]]
-    report = import_tasks(environment=environment, lines=lines, actor=cast.builder)
+    report = import_tasks(environment=environment, lines=lines, actor=Actor(cast.builder))
     assert (report.made, report.unproved, report.there, report.left_out) == (3, 0, 0, 2)
     assert str(report.problems[0]).startswith("line 4: split: it is of the split held_out")
     made = list(environment.tasks.order_by("number"))
@@ -61,7 +62,7 @@ def test_tasks_are_made_once_proved_and_split(
 def test_too_many_rows_are_none(build: Build, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flywheel.environments.exchange.task_files.AT_ONCE", 1)
     with pytest.raises(CannotMake, match="in parts"):
-        import_tasks(environment=build.environment(), lines=[b"1", b"2"], actor=cast.builder)
+        import_tasks(environment=build.environment(), lines=[b"1", b"2"], actor=Actor(cast.builder))
 
 
 def test_an_odd_row_is_left_out_and_its_siblings_are_kept(cast: Cast, build: Build) -> None:
@@ -71,7 +72,7 @@ def test_an_odd_row_is_left_out_and_its_siblings_are_kept(cast: Cast, build: Bui
         {"prompt": "hi", "answer": [{"function": "calendar.create_event", "arguments": {"person": float("nan")}}]},
     ]
     lines = [json.dumps(row).encode() for row in [*odd, good]]
-    report = import_tasks(environment=build.environment(), lines=lines, actor=cast.builder)
+    report = import_tasks(environment=build.environment(), lines=lines, actor=Actor(cast.builder))
     assert (report.made, report.left_out) == (1, 2)
 
 
@@ -139,7 +140,7 @@ def test_a_large_file_is_refused_and_many_tasks_are_left_to_a_worker(
     path = f"/api/v1/environments/{environment.name}/tasks/import"
     assert client.post(path, LINES, "application/x-ndjson", headers=key(Scope.BUILD)).status_code == 413
     monkeypatch.setattr("flywheel.environments.proofs.proof_jobs.PROVED_AT_ONCE", 0)
-    report = import_tasks(environment=environment, lines=LINES.splitlines(), actor=cast.builder)
+    report = import_tasks(environment=environment, lines=LINES.splitlines(), actor=Actor(cast.builder))
     assert (report.made, report.waiting) == (1, 1)
     assert proof_jobs.waiting(environment, environment.latest).count() == 1
     assert environment.provings.count() == 1

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
@@ -40,9 +41,9 @@ class Tasks(Protocol):
 def tasks(cast: Cast) -> Tasks:
     def of(kind: str, count: int = 3) -> list[Task]:
         row = environment(
-            project=cast.project, name=kind, kind=kind, actor=cast.builder, config={}, verifier={"kind": kind}
+            project=cast.project, name=kind, kind=kind, actor=Actor(cast.builder), config={}, verifier={"kind": kind}
         )
-        job = seeded_tasks.submit(environment=row, actor=cast.builder, count=count, seed=1, key=uuid.uuid4())
+        job = seeded_tasks.submit(environment=row, actor=Actor(cast.builder), count=count, seed=1, key=uuid.uuid4())
         carry_out(Generation, job.pk, make_tasks)
         return list(Environment.objects.get(pk=row.pk).tasks.order_by("number"))
 
@@ -74,7 +75,7 @@ class Reference:
 
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.generate])
 def test_following_the_hints_solves_the_task(tasks: Tasks, cast: Cast, kind: str) -> None:
-    play = verbs.start(task=tasks(kind)[0], actor=cast.builder)
+    play = verbs.start(task=tasks(kind)[0], actor=Actor(cast.builder))
     while not play.is_over:
         move = verbs.hint(play)
         assert move is not None
@@ -86,7 +87,7 @@ def test_following_the_hints_solves_the_task(tasks: Tasks, cast: Cast, kind: str
 
 
 def test_a_move_taken_back_leaves_the_episode_as_it_was(tasks: Tasks, cast: Cast) -> None:
-    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    play = verbs.start(task=tasks("tictactoe")[0], actor=Actor(cast.builder))
     opened = play.messages
     over = verbs.say(play=play, message=Message("assistant", "I give up"), at=0)
     assert len(over.messages) > len(opened)
@@ -97,7 +98,7 @@ def test_a_move_taken_back_leaves_the_episode_as_it_was(tasks: Tasks, cast: Cast
 
 
 def test_a_double_click_makes_one_move(tasks: Tasks, cast: Cast, sign_in: SignIn) -> None:
-    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    play = verbs.start(task=tasks("tictactoe")[0], actor=Actor(cast.builder))
     client = sign_in(cast.builder)
     address = reverse("environments:say", args=[cast.project.slug, play.pk])
     for _ in range(2):
@@ -119,8 +120,10 @@ def test_a_version_makes_one_move_or_all(
     engine = Reference(task)
     monkeypatch.setattr(playground_moves, "open_version", lambda _: engine)
     version = build.version(sampling={"max_tokens": 64})
-    play = verbs.start(task=task, actor=cast.builder)
-    turn = verbs.ask(play=play, version=version, actor=cast.builder, at=0, key=uuid.uuid4(), to_the_end=to_the_end)
+    play = verbs.start(task=task, actor=Actor(cast.builder))
+    turn = verbs.ask(
+        play=play, version=version, actor=Actor(cast.builder), at=0, key=uuid.uuid4(), to_the_end=to_the_end
+    )
     with pytest.raises(verbs.CannotPlay, match="making its move"):
         verbs.say(play=play, message=Message("assistant", "me first"), at=0)
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
@@ -142,8 +145,8 @@ def test_a_turn_that_is_taken_over_makes_no_move_twice(
 ) -> None:
     task = tasks("tictactoe")[0]
     monkeypatch.setattr(playground_moves, "open_version", lambda _: Reference(task))
-    play = verbs.start(task=task, actor=cast.builder)
-    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    play = verbs.start(task=task, actor=Actor(cast.builder))
+    turn = verbs.ask(play=play, version=build.version(), actor=Actor(cast.builder), at=0, key=uuid.uuid4())
     lease = PlayTurn.claim(turn.pk)
     assert lease is not None
     monkeypatch.setattr(lease, "finish", lambda _: None)  # its worker dies before the end
@@ -163,8 +166,8 @@ def test_an_engine_that_does_not_answer_leaves_what_was_played_and_says_why(
 
     task = tasks("tictactoe")[0]
     monkeypatch.setattr(playground_moves, "open_version", lambda _: Silent(task))
-    play = verbs.start(task=task, actor=cast.builder)
-    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    play = verbs.start(task=task, actor=Actor(cast.builder))
+    turn = verbs.ask(play=play, version=build.version(), actor=Actor(cast.builder), at=0, key=uuid.uuid4())
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert play.moves == []
@@ -191,16 +194,16 @@ def test_the_tokens_of_versions_are_counted_and_limited(
 ) -> None:
     office = tasks("workplace", 12)[0].environment
     verifier = {"kind": "workplace"}
-    environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
+    environment_version(environment=office, actor=Actor(cast.builder), config={"token_limit": 40}, verifier=verifier)
     task = next(task for task in office.tasks.order_by("number") if len(task.target["calls"]) >= 1)
     engine = Counting(task)
     monkeypatch.setattr(playground_moves, "open_version", lambda _: engine)
-    play = verbs.start(task=task, actor=cast.builder)
+    play = verbs.start(task=task, actor=Actor(cast.builder))
     lookup = Message("assistant", "", (ToolCall("c", "tasks.search_tasks", {"query": "lunch"}),))
     play = verbs.say(play=play, message=lookup, at=0)
     version = build.version(sampling={"max_tokens": 64})
     engine.env.solve = lambda *_: lookup  # type: ignore[method-assign]
-    turn = verbs.ask(play=play, version=version, actor=cast.builder, at=1, key=uuid.uuid4(), to_the_end=True)
+    turn = verbs.ask(play=play, version=version, actor=Actor(cast.builder), at=1, key=uuid.uuid4(), to_the_end=True)
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
     assert engine.allowed == [40, 10], "no more than is left"
@@ -225,11 +228,11 @@ def test_where_tokens_are_limited_a_version_must_say_them(
 ) -> None:
     office = tasks("workplace")[0].environment
     verifier = {"kind": "workplace"}
-    environment_version(environment=office, actor=cast.builder, config={"token_limit": 40}, verifier=verifier)
+    environment_version(environment=office, actor=Actor(cast.builder), config={"token_limit": 40}, verifier=verifier)
     task = office.tasks.order_by("number")[0]
     monkeypatch.setattr(playground_moves, "open_version", lambda _: Reference(task))
-    play = verbs.start(task=task, actor=cast.builder)
-    turn = verbs.ask(play=play, version=build.version(), actor=cast.builder, at=0, key=uuid.uuid4())
+    play = verbs.start(task=task, actor=Actor(cast.builder))
+    turn = verbs.ask(play=play, version=build.version(), actor=Actor(cast.builder), at=0, key=uuid.uuid4())
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     turn.refresh_from_db()
     assert "does not say how many tokens it wrote; here they are limited" in turn.error
@@ -242,16 +245,16 @@ def test_an_episode_of_before_tokens_were_counted_still_says_who_played() -> Non
 
 
 def test_the_same_key_asks_once(tasks: Tasks, cast: Cast, build: Build) -> None:
-    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    play = verbs.start(task=tasks("tictactoe")[0], actor=Actor(cast.builder))
     version, key = build.version(), uuid.uuid4()
-    first, again = (verbs.ask(play=play, version=version, actor=cast.builder, at=0, key=key) for _ in range(2))
+    first, again = (verbs.ask(play=play, version=version, actor=Actor(cast.builder), at=0, key=key) for _ in range(2))
     assert first == again
 
 
 def test_playing_a_held_out_task_is_noted_with_its_sets(cast: Cast, build: Build) -> None:
     member = build.task_set().members.filter(split=Split.HELD_OUT).select_related("task__environment").first()
     assert member is not None
-    play = verbs.start(task=member.task, actor=cast.builder)
+    play = verbs.start(task=member.task, actor=Actor(cast.builder))
     opening = Opening.objects.get(subject=f"{member.task} played")
     assert (opening.kind, opening.actor, opening.task_set) == (Opening.Kind.PAGE, cast.builder, member.task_set)
     assert play.task == member.task
@@ -322,7 +325,7 @@ def test_a_person_plays_a_call_in_the_browser_form(tasks: Tasks, cast: Cast, sig
 
 def test_what_was_played_stands_with_the_task(cast: Cast, build: Build, sign_in: SignIn) -> None:
     task = build.task(Split.TRAIN)
-    play = verbs.start(task=task, actor=cast.builder)
+    play = verbs.start(task=task, actor=Actor(cast.builder))
     page = sign_in(cast.viewer).get(
         reverse("environments:task", args=[cast.project.slug, task.environment.name, task.number])
     )
@@ -354,7 +357,7 @@ def test_a_program_plays_an_episode(tasks: Tasks, client: Client, key: Callable[
 
 
 def test_the_state_of_a_game_marks_what_the_last_move_changed(tasks: Tasks, cast: Cast) -> None:
-    play = verbs.start(task=tasks("tictactoe")[0], actor=cast.builder)
+    play = verbs.start(task=tasks("tictactoe")[0], actor=Actor(cast.builder))
     (board,) = world_state.state(play)
     assert (board.name, board.changed, len(board.rows)) == ("board", [], 3)
     move = verbs.hint(play)
@@ -369,7 +372,7 @@ def test_the_state_of_a_game_marks_what_the_last_move_changed(tasks: Tasks, cast
 def test_the_state_of_a_workplace_tells_new_rows_from_changed_and_gone_ones(
     tasks: Tasks, cast: Cast, tool: str
 ) -> None:
-    play = verbs.start(task=tasks("workplace")[0], actor=cast.builder)
+    play = verbs.start(task=tasks("workplace")[0], actor=Actor(cast.builder))
     before = {table.name: table for table in world_state.state(play)}
     assert list(before) == ["calendar", "emails", "tasks", "contacts"]
     first = before["contacts"].rows[0].key
@@ -400,13 +403,13 @@ def test_the_state_of_a_workplace_tells_new_rows_from_changed_and_gone_ones(
 def test_a_sealed_task_is_neither_played_nor_tried_on(cast: Cast, build: Build) -> None:
     task = build.task(Split.SEALED, cluster="c", digest="d")
     with pytest.raises(CannotMake, match="is sealed: only a candidate's final comparison asks it"):
-        verbs.start(task=task, actor=cast.builder)
+        verbs.start(task=task, actor=Actor(cast.builder))
     with pytest.raises(CannotMake, match="is sealed"):
         trials.submit(
             environment=task.environment,
             verifier={"kind": "rubric", "parts": [{"name": "right", "type": "environment", "weight": 1}]},
             tasks=[task.number],
-            actor=cast.builder,
+            actor=Actor(cast.builder),
             key=uuid.uuid4(),
         )
     assert trials.suggested(task.environment) == []
@@ -419,8 +422,10 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     source = 'def verify(trace, target):\n    return {"score": 0.5, "reason": "half"}\n'
     verifier = {"kind": "rubric", "parts": [{"type": "python", "name": "own", "source": source}]}
     newest = environment_versions.latest(task.environment)
-    environment_version(environment=task.environment, actor=cast.builder, config=newest.config, verifier=verifier)
-    play = verbs.start(task=task, actor=cast.builder)
+    environment_version(
+        environment=task.environment, actor=Actor(cast.builder), config=newest.config, verifier=verifier
+    )
+    play = verbs.start(task=task, actor=Actor(cast.builder))
     builder, page = sign_in(cast.builder), reverse("environments:play", args=["acme", play.pk])
     again = reverse("environments:judge_play", args=["acme", play.pk])
     builder.post(again, {"at": 0})

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Proving, Trial
@@ -25,8 +26,8 @@ def jobs(build: Build, cast: Cast) -> tuple[Trial, Proving]:
     environment, task = build.environment(), build.task()
     task.proof = {"recorded": {"role": "assistant", "content": ""}, "is_failure": None, "checks": []}
     task.save()
-    trial = trials.submit(environment=environment, verifier=RUBRIC, actor=cast.builder, key=uuid.uuid4())
-    return trial, proof_jobs.ask(environment, cast.builder)
+    trial = trials.submit(environment=environment, verifier=RUBRIC, actor=Actor(cast.builder), key=uuid.uuid4())
+    return trial, proof_jobs.ask(environment, Actor(cast.builder))
 
 
 def test_a_button_stops_what_waits_and_what_runs(

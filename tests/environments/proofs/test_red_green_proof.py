@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
@@ -115,7 +116,7 @@ def test_a_probe_that_scores_high_fails_the_proof(cast: Cast, task: Task) -> Non
     """With all weight on form, any well-formed call would be worth training towards."""
     version = environment_version(
         environment=task.environment,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "tool_call", "weights": {"valid_json": 0.8, "exact": 0.2}},
     )
@@ -166,7 +167,7 @@ def test_weights_that_do_not_add_up_exactly_still_let_the_right_answer_pass(
 ) -> None:
     version = environment_version(
         environment=task.environment,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "tool_call", "weights": weights},
     )
@@ -178,16 +179,20 @@ def test_weights_that_do_not_add_up_exactly_still_let_the_right_answer_pass(
 def test_a_new_environment_version_proves_every_task_again(cast: Cast, build: Build) -> None:
     environment = build.environment()
     row = build.trajectory(answer=WRONG.content, metadata={"state": {"people": ["Bako"]}})
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-    task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     row.delete()
     without = TOOLS[1:]
     config = {"system_prompt": SYSTEM, "tools": without}
-    environment_version(environment=environment, actor=cast.builder, config=config, verifier={"kind": "tool_call"})
+    environment_version(
+        environment=environment, actor=Actor(cast.builder), config=config, verifier={"kind": "tool_call"}
+    )
     task.refresh_from_db()
     assert (task.is_proved, task.proof["environment_version"]) == (False, "mail@2")
     config = {"system_prompt": SYSTEM + " Now.", "tools": TOOLS}
-    environment_version(environment=environment, actor=cast.builder, config=config, verifier={"kind": "tool_call"})
+    environment_version(
+        environment=environment, actor=Actor(cast.builder), config=config, verifier={"kind": "tool_call"}
+    )
     task.refresh_from_db()
     assert (task.is_proved, task.proof["environment_version"]) == (True, "mail@3")
     assert task.proof["recorded"]["content"] == WRONG.content
@@ -211,7 +216,7 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
     assert environment.provings.get().state == "queued"
     assert {task.proof["recorded"]["content"] for task in environment.tasks.filter(retired_at=None)} == {WRONG.content}
     with pytest.raises(CannotMake, match="3 tasks wait for a worker to prove them under mail@2"):
-        freeze(environment=environment, name="mail", actor=cast.builder)
+        freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     client = sign_in(cast.viewer)
     pages = [reverse("environments:environment", args=["acme", "mail"])]
     pages.append(reverse("environments:task", args=["acme", "mail", made.number]))
@@ -222,7 +227,7 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
     told = client.get("/api/v1/environments/mail/tasks", headers=key(Scope.READ)).json()["items"]
     assert {(task["is_proved"], task["awaits_proof"]) for task in told} == {(False, True)}
     assert len(proof_jobs.prove_some(environment, version, NO_RUNNERS)) == 3
-    assert freeze(environment=environment, name="mail", actor=cast.builder).members.count() == 3
+    assert freeze(environment=environment, name="mail", actor=Actor(cast.builder)).members.count() == 3
     make_version(environment, cast, {"exact": 0.5, "tool": 0.5})
     monkeypatch.setattr(proof_jobs, "PROVED_AT_ONCE", 3)
     make_version(environment, cast, {"exact": 0.9, "tool": 0.1})
@@ -232,7 +237,7 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
 def make_version(environment: Environment, cast: Cast, weights: dict[str, float]) -> EnvironmentVersion:
     config = {"system_prompt": SYSTEM, "tools": TOOLS}
     verifier = {"kind": "tool_call", "weights": weights}
-    return environment_version(environment=environment, actor=cast.builder, config=config, verifier=verifier)
+    return environment_version(environment=environment, actor=Actor(cast.builder), config=config, verifier=verifier)
 
 
 def test_the_page_says_which_check_failed(
@@ -275,7 +280,7 @@ def test_what_the_verifier_does_not_look_at_makes_no_answer_wrong(cast: Cast, ta
     part = {"name": "who", "type": "exact", "read": "last_call", "path": "arguments.person"}
     version = environment_version(
         environment=task.environment,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}]},
     )
@@ -297,7 +302,7 @@ def test_trying_a_verifier_warns_of_it_too(cast: Cast, build: Build) -> None:
         made.proof = begun(WRONG, True)
         made.save()
     trial = trials.submit(
-        environment=made.environment, actor=cast.builder, verifier=LOOSE, tasks=[made.number], key=uuid.uuid4()
+        environment=made.environment, actor=Actor(cast.builder), verifier=LOOSE, tasks=[made.number], key=uuid.uuid4()
     )
     (shown,) = trials.reports(trial, NO_RUNNERS)
     (row,) = [row for row in shown["rows"] if row.get("warns")]
@@ -317,7 +322,9 @@ def test_a_verifier_that_passes_what_is_commonly_wrong_is_warned_of_with_the_ans
 ) -> None:
     """It may leave an argument out on purpose; whether it does, only its maker knows."""
     config = {"system_prompt": SYSTEM, "tools": TOOLS}
-    version = environment_version(environment=task.environment, actor=cast.builder, config=config, verifier=verifier)
+    version = environment_version(
+        environment=task.environment, actor=Actor(cast.builder), config=config, verifier=verifier
+    )
     task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None, common=WRONG)
     assert task.is_proved
     task.save()
@@ -421,8 +428,8 @@ def test_what_is_commonly_wrong_is_known_as_soon_as_two_say_it(
     made = []
     for number in range(3):
         row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})
-        failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-        made.append(task_from(failure=failure, environment=environment, actor=cast.builder)[0])
+        failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+        made.append(task_from(failure=failure, environment=environment, actor=Actor(cast.builder))[0])
     assert [COMMON in names(task.proof["checks"]) for task in made] == [False, True, True]
     assert made[0].proof["missing"] == {COMMON: NONE_KNOWN}
 
@@ -436,8 +443,8 @@ def test_what_is_commonly_wrong_is_looked_for_once_for_many_tasks_and_only_where
     monkeypatch.setattr(proof_jobs, "needs", lambda _: needed)
     for number in range(3):
         row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-    made = tasks_from_all(environment=build.environment(), actor=cast.builder)
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    made = tasks_from_all(environment=build.environment(), actor=Actor(cast.builder))
     assert (len(made.made), made.unproved, len(looked)) == (3, 0 if times else 3, times)
 
 
@@ -447,10 +454,10 @@ def test_what_rollouts_say_changes_no_proof_that_was_made(cast: Cast, build: Bui
     for task in tasks:
         prove_again_of(task)
         assert (task.is_proved, task.proof["missing"]) == (True, {COMMON: NONE_KNOWN})
-    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     attempted(build, first, NATIVE)
     assert common(environment) is not None
-    assert freeze(environment=environment, name="mail", actor=cast.builder) == first
+    assert freeze(environment=environment, name="mail", actor=Actor(cast.builder)) == first
     for task in tasks:
         before = task.proof
         task.refresh_from_db()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.environments.models import Environment, Split, Suite, TaskSet
 from flywheel.environments.task_sets.frozen_sets import freeze
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, build: Build) -> None:
     agent, first_set, next_set = build.agent(), build.task_set(), build.task_set()
-    asked: dict[str, Any] = {"agent": agent, "actor": cast.builder, "name": "golden", "kind": "safety"}
+    asked: dict[str, Any] = {"agent": agent, "actor": Actor(cast.builder), "name": "golden", "kind": "safety"}
     first, is_new = put(**asked, task_set=first_set)
     assert is_new
     assert (str(first), first.rule, first.measure, first.margin) == ("golden@1", "no_break", "success", None)
@@ -28,10 +29,10 @@ def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, bu
     first.refresh_from_db()
     assert (str(second), first.retired_why, first.retired_by) == ("golden@2", "more tasks", cast.builder)
     assert list(present(agent)) == [second]
-    retire(suite=second, actor=cast.builder, reason="the product has no such feature now")
+    retire(suite=second, actor=Actor(cast.builder), reason="the product has no such feature now")
     assert not present(agent).exists()
     with pytest.raises(ChangedMeanwhile, match="golden@2 is not present any more, it is retired"):
-        retire(suite=second, actor=cast.builder, reason="again")
+        retire(suite=second, actor=Actor(cast.builder), reason="again")
     third, _ = put(**asked, task_set=first_set)
     assert str(third) == "golden@3"
     told = AuditEntry.objects.filter(action__in=["environments.put_suite", "environments.retire_suite"])
@@ -58,18 +59,20 @@ def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, bu
 def test_what_does_not_fit_is_named(cast: Cast, build: Build, changed: dict[str, Any], field: str) -> None:
     asked: dict[str, Any] = {"name": "golden", "kind": "safety", "task_set": build.task_set(), **changed}
     with pytest.raises(BadSuite) as refused:
-        put(agent=build.agent(), actor=cast.builder, **asked)
+        put(agent=build.agent(), actor=Actor(cast.builder), **asked)
     assert refused.value.field == field
     assert not Suite.objects.exists()
 
 
 def test_a_set_without_held_out_tasks_is_no_suite(cast: Cast, build: Build) -> None:
     with pytest.raises(BadSuite, match="no held-out task"):
-        put(agent=build.agent(), actor=cast.builder, name="a", kind="safety", task_set=build.task_set(held_out=0))
+        put(
+            agent=build.agent(), actor=Actor(cast.builder), name="a", kind="safety", task_set=build.task_set(held_out=0)
+        )
 
 
 def test_what_could_never_show_anything_is_refused(cast: Cast, build: Build) -> None:
-    asked: dict[str, Any] = {"agent": build.agent(), "actor": cast.builder, "name": "a"}
+    asked: dict[str, Any] = {"agent": build.agent(), "actor": Actor(cast.builder), "name": "a"}
     with pytest.raises(BadSuite, match="come from 4 sources; a general suite needs 5") as refused:
         put(**asked, kind="general", task_set=build.task_set(held_out=4))
     assert refused.value.field == "task_set"
@@ -83,11 +86,11 @@ def test_what_could_never_show_anything_is_refused(cast: Cast, build: Build) -> 
 
 
 def test_the_database_refuses_to_change_a_suite(cast: Cast, build: Build) -> None:
-    suite, _ = put(agent=build.agent(), actor=cast.builder, name="a", kind="general", task_set=build.task_set())
+    suite, _ = put(agent=build.agent(), actor=Actor(cast.builder), name="a", kind="general", task_set=build.task_set())
     for changed in ({"margin": 0.5}, {"samples": 2}, {"name": "b"}):
         with pytest.raises(DatabaseError, match="never change"), transaction.atomic():
             Suite.objects.filter(pk=suite.pk).update(**changed)
-    retire(suite=suite, actor=cast.builder, reason="gone")
+    retire(suite=suite, actor=Actor(cast.builder), reason="gone")
     with pytest.raises(DatabaseError, match="never change"), transaction.atomic():
         Suite.objects.filter(pk=suite.pk).update(retired_at=None)
 
@@ -96,7 +99,7 @@ def test_a_set_of_chosen_held_out_tasks_can_be_frozen_for_a_suite(cast: Cast, bu
     environment = build.environment()
     held_out = [build.task(Split.HELD_OUT) for _ in range(3)]
     build.task(Split.TRAIN)
-    made = freeze(environment=environment, name="golden", actor=cast.builder, tasks=held_out[:2])
+    made = freeze(environment=environment, name="golden", actor=Actor(cast.builder), tasks=held_out[:2])
     assert {member.task for member in made.members.select_related("task")} == set(held_out[:2])
 
 
@@ -105,4 +108,4 @@ def test_where_everything_is_only_measured_a_set_needs_no_training_task(cast: Ca
     environment.held_out_share = 1.0
     environment.save()
     build.task(Split.HELD_OUT)
-    assert freeze(environment=environment, name="golden", actor=cast.builder).members.count() == 1
+    assert freeze(environment=environment, name="golden", actor=Actor(cast.builder)).members.count() == 1

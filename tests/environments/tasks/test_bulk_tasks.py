@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import tools
 from flywheel.edge.jobs import Lease
@@ -34,7 +35,7 @@ def environment(build: Build) -> Environment:
 def work(cast: Cast, environment: Environment, **about: Any) -> Bulk:
     job = bulk_actions.submit(
         project=cast.project,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         action="make_tasks",
         options={"environment": environment.name},
         key=uuid.uuid4(),
@@ -51,11 +52,11 @@ def work(cast: Cast, environment: Environment, **about: Any) -> Bulk:
 def test_each_that_is_labelled_becomes_a_task_once(cast: Cast, build: Build, environment: Environment) -> None:
     for prompt in ("Meet Bako on friday", "Meet Bako on friday, please"):
         row = build.trajectory(answer=WRONG, prompt=prompt, metadata=PEOPLE)
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
     passing = build.trajectory(answer=RIGHT_CALL, prompt="Friday, Bako", metadata=PEOPLE)
-    decide(trajectory=passing, actor=cast.reviewer, bucket="")
+    decide(trajectory=passing, actor=Actor(cast.reviewer), bucket="")
     bare = build.trajectory(answer=WRONG, prompt="No correction", metadata=PEOPLE)
-    decide(trajectory=bare, actor=cast.reviewer, bucket="wrong_arguments")
+    decide(trajectory=bare, actor=Actor(cast.reviewer), bucket="wrong_arguments")
     build.trajectory(answer=WRONG, prompt="Nobody looked")
     attempt = build.trajectory(answer=WRONG, source=Source.ROLLOUT)
 
@@ -95,7 +96,7 @@ def test_an_environment_that_is_none_is_told(cast: Cast, build: Build, name: str
     with pytest.raises(bulk_actions.BadBulk, match="there is no environment"):
         bulk_actions.submit(
             project=cast.project,
-            actor=cast.builder,
+            actor=Actor(cast.builder),
             action="make_tasks",
             options={"environment": name},
             key=uuid.uuid4(),

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.core.traces import Message, ToolCall, tools
 from flywheel.environments.models import Environment, Split, Task
@@ -37,13 +38,13 @@ def environment(build: Build) -> Environment:
 @pytest.fixture
 def failure(cast: Cast, build: Build) -> Failure:
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
-    return decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step="s2", corrected=RIGHT)
+    return decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step="s2", corrected=RIGHT)
 
 
 def test_a_task_holds_prompt_state_target_and_where_it_came_from(
     cast: Cast, environment: Environment, failure: Failure
 ) -> None:
-    task, is_new = task_from(failure=failure, environment=environment, actor=cast.builder)
+    task, is_new = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     assert is_new
     assert (task.prompt, task.state, task.target) == ("Meet Bako on friday", PEOPLE["state"], RIGHT)
     assert (task.bucket, task.slice, task.cluster) == ("wrong_arguments", "plain", failure.trajectory.session_id)
@@ -53,22 +54,22 @@ def test_a_task_holds_prompt_state_target_and_where_it_came_from(
 
 
 def test_the_same_failure_twice_is_one_task(cast: Cast, environment: Environment, failure: Failure) -> None:
-    first, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
-    again, is_new = task_from(failure=failure, environment=environment, actor=cast.builder)
+    first, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
+    again, is_new = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     assert (again, is_new) == (first, False)
 
 
 def test_a_new_correction_retires_the_task_of_the_old_one_and_coming_back_revives_it(
     cast: Cast, environment: Environment, failure: Failure
 ) -> None:
-    first, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+    first, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     other = {"tool": "calendar.create_event", "arguments": {"person": "Ines", "day": "friday"}}
-    later = decide(trajectory=failure.trajectory, actor=cast.reviewer, bucket="wrong_arguments", corrected=other)
-    second, _ = task_from(failure=later, environment=environment, actor=cast.builder)
+    later = decide(trajectory=failure.trajectory, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=other)
+    second, _ = task_from(failure=later, environment=environment, actor=Actor(cast.builder))
     first.refresh_from_db()
     assert first.retired_at is not None
-    back = decide(trajectory=failure.trajectory, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-    revived, is_new = task_from(failure=back, environment=environment, actor=cast.builder)
+    back = decide(trajectory=failure.trajectory, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    revived, is_new = task_from(failure=back, environment=environment, actor=Actor(cast.builder))
     second.refresh_from_db()
     assert (revived, is_new, revived.retired_at) == (first, False, None)
     assert second.retired_at is not None
@@ -77,7 +78,7 @@ def test_a_new_correction_retires_the_task_of_the_old_one_and_coming_back_revive
 def test_a_trajectory_that_passes_guards_its_own_answer(cast: Cast, build: Build, environment: Environment) -> None:
     row = build.trajectory(metadata=PEOPLE)
     task, _ = task_from(
-        failure=decide(trajectory=row, actor=cast.reviewer), environment=environment, actor=cast.builder
+        failure=decide(trajectory=row, actor=Actor(cast.reviewer)), environment=environment, actor=Actor(cast.builder)
     )
     assert (task.bucket, task.target, task.is_proved) == ("", RIGHT, True)
     assert task.proof["checks"][0]["name"] == "recorded success"
@@ -102,9 +103,9 @@ def test_what_is_missing_is_said(
     message: str,
 ) -> None:
     row = build.trajectory(**fields)
-    failure = decide(trajectory=row, actor=cast.reviewer, **label)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), **label)
     with pytest.raises(CannotMake, match=message):
-        task_from(failure=failure, environment=environment, actor=cast.builder)
+        task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     assert not Task.objects.exists()
 
 
@@ -114,16 +115,16 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
     row = build.trajectory(answer=WRONG)
     add_step(row, 3, Message("user", "and 3"))
     add_step(row, 4, Message("assistant", "and 4"))
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", corrected=RIGHT)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected=RIGHT)
     with pytest.raises(CannotMake, match="2 requests"):
-        task_from(failure=failure, environment=environment, actor=cast.builder)
+        task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
 
 
 def test_the_recorded_failure_is_what_the_marked_step_said(cast: Cast, build: Build, environment: Environment) -> None:
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
     add_step(row, 3, Message("assistant", "Done."))
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step="s2", corrected=RIGHT)
-    task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step="s2", corrected=RIGHT)
+    task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     assert task.proof["recorded"]["content"] == WRONG
 
 
@@ -143,12 +144,12 @@ def test_what_followed_an_observation_is_no_task_of_one_turn(
     row.steps.get(span_id="s2").delete()
     for position, said in enumerate((LOOKED, Message("tool", "event 17"), Message("assistant", WRONG)), 2):
         add_step(row, position, said)
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step=step, corrected=RIGHT)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step=step, corrected=RIGHT)
     if is_refused:
         with pytest.raises(CannotMake, match=r"the agent had called calendar\.search by then"):
-            task_from(failure=failure, environment=environment, actor=cast.builder)
+            task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     else:
-        task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+        task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
         assert task.proof["recorded"]["tool_calls"][0]["name"] == "calendar.search"
 
 
@@ -159,7 +160,11 @@ def test_a_success_that_had_to_look_first_is_no_task_of_one_turn(
     add_step(row, 3, Message("tool", "Bako is busy on monday."))
     add_step(row, 4, Message("assistant", json.dumps(RIGHT)))
     with pytest.raises(CannotMake, match=r"the agent had called calendar\.create_event by then"):
-        task_from(failure=decide(trajectory=row, actor=cast.reviewer), environment=environment, actor=cast.builder)
+        task_from(
+            failure=decide(trajectory=row, actor=Actor(cast.reviewer)),
+            environment=environment,
+            actor=Actor(cast.builder),
+        )
 
 
 @pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED, None])
@@ -176,10 +181,10 @@ def test_an_attempt_at_what_is_measured_becomes_no_task(
         asked = task_set.members.get(split=split).task
         Result.objects.create(run=run, task=asked, sample=0, seed=0, trajectory=row)
     before = Task.objects.count()
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
     environment = build.environment()
     with pytest.raises(CannotMake, match="this is an attempt at a task that is not trained on"):
-        task_from(failure=failure, environment=environment, actor=cast.builder)
+        task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     page = sign_in(cast.builder).post(of(failure), {"environment": "mail"}, headers={"HX-Request": "true"})
     assert "this is an attempt at a task that is not trained on" in page.content.decode()
     answer = Client().post(
@@ -195,7 +200,7 @@ def test_an_attempt_at_what_is_measured_becomes_no_task(
 def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: Environment) -> None:
     def labelled(corrected: dict[str, Any] | None, **fields: Any) -> Trajectory:
         row = build.trajectory(answer=WRONG, metadata=PEOPLE, **fields)
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=corrected)
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=corrected)
         return row
 
     labelled(RIGHT, prompt="Meet Bako on friday, please")
@@ -205,11 +210,11 @@ def test_all_labelled_failures_at_once(cast: Cast, build: Build, environment: En
     labelled(None)
     labelled(RIGHT, prompt="An attempt", source=Source.ROLLOUT)
     labelled(RIGHT, prompt="Another agent's", agent=build.agent("other"))
-    made = tasks_from_all(environment=environment, actor=cast.builder)
+    made = tasks_from_all(environment=environment, actor=Actor(cast.builder))
     assert (len(made.made), made.existing, made.unproved, made.left) == (2, 1, 0, 0)
     assert dict(made.refused) == {"the corrected action is a text; this environment wants a tool call": 1}
     assert str(made).startswith("2 tasks made; 1 were there already; 1 refused: the corrected action is a text")
-    again = tasks_from_all(environment=environment, actor=cast.builder)
+    again = tasks_from_all(environment=environment, actor=Actor(cast.builder))
     assert (again.made, again.existing) == ([], 0)
     assert Task.objects.get(also__isnull=False).prompt == "A meeting with Bako on friday"
 
@@ -219,29 +224,29 @@ def test_a_bulk_request_stops_at_its_limit_and_the_next_goes_on(
 ) -> None:
     for number in range(5):
         row = build.trajectory(answer=WRONG, prompt=f"Meet Bako on friday {number}", metadata=PEOPLE)
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-    assert tasks_from_all(environment=environment, actor=cast.builder, limit=3).left == 2
-    assert len(tasks_from_all(environment=environment, actor=cast.builder, limit=3).made) == 2
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    assert tasks_from_all(environment=environment, actor=Actor(cast.builder), limit=3).left == 2
+    assert len(tasks_from_all(environment=environment, actor=Actor(cast.builder), limit=3).made) == 2
     assert not without_task(environment).exists()
 
 
 def test_a_retired_task_needs_a_reason_and_is_not_made_again(
     cast: Cast, build: Build, environment: Environment, failure: Failure
 ) -> None:
-    task, _ = task_from(failure=failure, environment=environment, actor=cast.builder)
+    task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     with pytest.raises(CannotMake, match="reason"):
-        retire(task=task, actor=cast.builder, reason=" ")
-    retire(task=task, actor=cast.builder, reason="ambiguous")
-    retire(task=task, actor=cast.builder, reason="twice")
+        retire(task=task, actor=Actor(cast.builder), reason=" ")
+    retire(task=task, actor=Actor(cast.builder), reason="ambiguous")
+    retire(task=task, actor=Actor(cast.builder), reason="twice")
     assert AuditEntry.objects.get(action="environments.retire").reason == "ambiguous"
     twin = decide(
         trajectory=build.trajectory(answer=WRONG, metadata=PEOPLE),
-        actor=cast.reviewer,
+        actor=Actor(cast.reviewer),
         bucket="wrong_arguments",
         corrected=RIGHT,
     )
     with pytest.raises(CannotMake, match="t-1 was retired"):
-        task_from(failure=twin, environment=environment, actor=cast.builder)
+        task_from(failure=twin, environment=environment, actor=Actor(cast.builder))
 
 
 # One click on the review page
@@ -292,7 +297,7 @@ def test_a_pass_that_stands_becomes_a_task_that_guards_it(
     row = build.trajectory(
         answer=tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}), metadata=PEOPLE
     )
-    passed = decide(trajectory=row, actor=cast.reviewer)
+    passed = decide(trajectory=row, actor=Actor(cast.reviewer))
     client, sent = sign_in(cast.builder), {"environment": "mail", "seen": str(passed.pk), "bucket": ""}
     for unseen in ({"seen": "0"}, {"correct": "1"}):
         refused = client.post(of(passed), sent | unseen, headers={"HX-Request": "true"})
@@ -305,7 +310,7 @@ def test_a_pass_that_stands_becomes_a_task_that_guards_it(
 def test_without_a_correction_the_page_says_what_is_missing(
     cast: Cast, sign_in: SignIn, environment: Environment, build: Build
 ) -> None:
-    failure = decide(trajectory=build.trajectory(answer=WRONG), actor=cast.reviewer, bucket="wrong_arguments")
+    failure = decide(trajectory=build.trajectory(answer=WRONG), actor=Actor(cast.reviewer), bucket="wrong_arguments")
     client = sign_in(cast.builder)
     page = client.post(of(failure), {"environment": "mail"}, headers={"HX-Request": "true"}).content.decode()
     assert "No task was made." in page

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
@@ -43,8 +44,8 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def test_of_two_reviewers_one_is_told_about_the_other(cast: Cast, build: Build) -> None:
     row = build.trajectory()
     answers = at_once(
-        lambda: decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", seen=0),
-        lambda: decide(trajectory=row, actor=cast.builder, bucket="format_error", seen=0),
+        lambda: decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", seen=0),
+        lambda: decide(trajectory=row, actor=Actor(cast.builder), bucket="format_error", seen=0),
     )
     assert {type(answer) for answer in answers} == {Failure, Superseded}
     assert Failure.objects.filter(current=True).count() == 1
@@ -53,8 +54,8 @@ def test_of_two_reviewers_one_is_told_about_the_other(cast: Cast, build: Build) 
 def test_ten_clicks_make_one_task(cast: Cast, build: Build) -> None:
     environment = build.environment()
     row = build.trajectory(answer="{", metadata={"state": {"people": ["Bako"]}})
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected=RIGHT)
-    answers = at_once(*[lambda: task_from(failure=failure, environment=environment, actor=cast.builder)] * 10)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected=RIGHT)
+    answers = at_once(*[lambda: task_from(failure=failure, environment=environment, actor=Actor(cast.builder))] * 10)
     assert sorted(is_new for _, is_new in answers) == [False] * 9 + [True]
     assert Task.objects.count() == 1
 
@@ -63,6 +64,6 @@ def test_ten_clicks_freeze_one_set(cast: Cast, build: Build) -> None:
     build.task(Split.TRAIN)
     build.task(Split.HELD_OUT)
     environment = build.environment()
-    answers = at_once(*[lambda: freeze(environment=environment, name="mail", actor=cast.builder)] * 10)
+    answers = at_once(*[lambda: freeze(environment=environment, name="mail", actor=Actor(cast.builder))] * 10)
     assert len({answer.pk for answer in answers}) == 1
     assert TaskSet.objects.count() == 1

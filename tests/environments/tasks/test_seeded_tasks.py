@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
@@ -43,12 +44,12 @@ SignIn = Callable[[User], Client]
 
 def made(cast: Cast, kind: str = "workplace", name: str = "", **fields: Any) -> Environment:
     fields = {"config": {}, "verifier": {"kind": kind}, "reserved_slices": KINDS[kind].reserved} | fields
-    return environment(project=cast.project, name=name or kind, kind=kind, actor=cast.builder, **fields)
+    return environment(project=cast.project, name=name or kind, kind=kind, actor=Actor(cast.builder), **fields)
 
 
 def asked(cast: Cast, row: Environment, count: int = 12, seed: int = 1, **options: float) -> Generation:
     return seeded_tasks.submit(
-        environment=row, actor=cast.builder, count=count, seed=seed, options=options, key=uuid.uuid4()
+        environment=row, actor=Actor(cast.builder), count=count, seed=seed, options=options, key=uuid.uuid4()
     )
 
 
@@ -103,7 +104,7 @@ def test_many_tasks_of_either_kind_can_be_frozen(cast: Cast) -> None:
         assert kept > 280
         assert len({task.prompt for task in tasks}) < 300 or kind == "tictactoe"
         assert seeded_tasks.keep(job, [seeded_tasks._task(job, each) for each in pure(300, seed=1)]) == 0
-        task_set = freeze(environment=row, name=f"many-{kind}", actor=cast.builder)
+        task_set = freeze(environment=row, name=f"many-{kind}", actor=Actor(cast.builder))
         assert task_set.members.count() > 200
 
 
@@ -118,7 +119,7 @@ def test_who_takes_over_goes_on_where_the_last_one_stood(cast: Cast) -> None:
             lease.update(done=10, made=seeded_tasks.keep(job, next(parts)))
         lease.finish(State.FAILED)
     job.refresh_from_db()
-    seeded_tasks.resume(job=job, actor=cast.builder)
+    seeded_tasks.resume(job=job, actor=Actor(cast.builder))
     job = work(Generation.objects.get(pk=job.pk))
     assert (job.done, job.made, row.tasks.count()) == (15, 15, 15)
     assert all(0.2 <= task.state["random_share"] <= 0.4 for task in row.tasks.all())
@@ -146,9 +147,9 @@ def test_failures_become_no_tasks_of_an_environment_that_makes_its_own(cast: Cas
     row = made(cast)
     trajectory = build.trajectory()
     corrected = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-    failure = decide(trajectory=trajectory, actor=cast.reviewer, bucket="wrong_tool", corrected=corrected)
+    failure = decide(trajectory=trajectory, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected=corrected)
     with pytest.raises(CannotMake, match="workplace makes its own tasks"):
-        task_from(failure=failure, environment=row, actor=cast.builder)
+        task_from(failure=failure, environment=row, actor=Actor(cast.builder))
     assert not without_task(row).exists()
 
 
@@ -179,9 +180,9 @@ def evaluated(cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch) -> Eval
     """A finished eval of the train split by a policy that is right two times of three."""
     row = made(cast)
     work(asked(cast, row, 30))
-    task_set = freeze(environment=row, name="work", actor=cast.builder)
+    task_set = freeze(environment=row, name="work", actor=Actor(cast.builder))
     run, _ = submit(
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         key=uuid.uuid4(),
         version=build.version(),
         task_set=task_set,
@@ -217,7 +218,7 @@ def test_who_talks_until_nothing_fits_fails_and_is_not_left_out(
 
     row = made(cast, "tictactoe")
     work(asked(cast, row, 12))
-    task_set = freeze(environment=row, name="games", actor=cast.builder)
+    task_set = freeze(environment=row, name="games", actor=Actor(cast.builder))
     run = finished(build, monkeypatch, ramble, task_set=task_set, split=Split.TRAIN, samples=1)
     success = run.summary["metrics"]["success"]
     assert (success["mean"], success["unscored"]) == (0.0, 0)
@@ -237,7 +238,7 @@ def test_a_game_offers_none_of_its_versions_tools(cast: Cast, build: Build, monk
         build,
         monkeypatch,
         lambda _: ChatResponse(text="I would rather not."),
-        task_set=freeze(environment=row, name="games", actor=cast.builder),
+        task_set=freeze(environment=row, name="games", actor=Actor(cast.builder)),
         version=version,
         split=Split.TRAIN,
         samples=1,
@@ -249,7 +250,7 @@ def test_a_game_offers_none_of_its_versions_tools(cast: Cast, build: Build, monk
 
 def test_right_episodes_are_demonstrations_turn_by_turn(cast: Cast, evaluated: EvalRun) -> None:
     dataset = build_dataset(
-        kind="sft", name="work", task_set=evaluated.task_set, actor=cast.trainer, rollouts=evaluated
+        kind="sft", name="work", task_set=evaluated.task_set, actor=Actor(cast.trainer), rollouts=evaluated
     )
     with open_rows(dataset) as file:
         rows = [json.loads(line) for line in file]

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.envs import Say, Table, Task, always, token_limit_of
 from flywheel.core.envs.kinds import KINDS, Kind
@@ -83,7 +84,7 @@ def test_a_kind_is_a_class_and_an_entry(
     environment = made(cast, "guess")
     assert work(asked(cast, environment, 30)).made == 30
     assert not environment.tasks.filter(is_proved=False).exists()
-    task_set = freeze(environment=environment, name="guess", actor=cast.builder)
+    task_set = freeze(environment=environment, name="guess", actor=Actor(cast.builder))
 
     run = finished(build, monkeypatch, halve, task_set=task_set, split=Split.TRAIN, samples=1)
     assert set(run.results.values_list("success", flat=True)) == {True}
@@ -91,7 +92,7 @@ def test_a_kind_is_a_class_and_an_entry(
     assert longest.trajectory is not None
     assert longest.trajectory.steps.filter(kind="user").count() > 2
 
-    dataset = build_dataset(name="guess", kind="sft", task_set=task_set, actor=cast.builder, rollouts=run)
+    dataset = build_dataset(name="guess", kind="sft", task_set=task_set, actor=Actor(cast.builder), rollouts=run)
     assert dataset.rows > run.results.count()
     page = sign_in(cast.builder).get(reverse("environments:environment", args=["acme", environment.name]))
     assert page.status_code == 200

@@ -11,6 +11,7 @@ from django.db import DatabaseError, transaction
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import envs
 from flywheel.core.envs.task_variants import Spec
@@ -51,7 +52,7 @@ def task(build: Build) -> Task:
 
 def submitted(task: Task, cast: Cast, **fields: Any) -> Generation:
     defaults: dict[str, Any] = {"count": 3, "seed": 1, "spec": Spec(("Bako",)), "key": uuid.uuid4()}
-    return synthetic_variants.submit(task=task, actor=cast.builder, **{**defaults, **fields})
+    return synthetic_variants.submit(task=task, actor=Actor(cast.builder), **{**defaults, **fields})
 
 
 def carried_out(job: Generation) -> Generation:
@@ -81,14 +82,14 @@ def test_a_variant_is_synthetic_wherever_it_goes(task: Task, cast: Cast, build: 
     made = carried_out(submitted(task, cast)).tasks.earliest("number")
     rows = [{**core_task(each).to_json(), "split": "train"} for each in (task, made)]
     there = build.environment("there")
-    import_tasks(environment=there, lines=[json.dumps(row).encode() for row in rows], actor=cast.builder)
+    import_tasks(environment=there, lines=[json.dumps(row).encode() for row in rows], actor=Actor(cast.builder))
     assert dict(there.tasks.values_list("prompt", "is_synthetic")) == {task.prompt: False, made.prompt: True}
     env = envs.build("tool_call", there.latest.config, there.latest.verifier)
     lines = gym_server.lines(env, iter([("train", core_task(made))]), environment="there@1", agent="agent")
     served = build.environment("served")
     row = json.loads(next(iter(lines)))
     row["verifier_metadata"]["ground_truth"] = [made.target]
-    import_tasks(environment=served, lines=[json.dumps(row).encode()], actor=cast.builder)
+    import_tasks(environment=served, lines=[json.dumps(row).encode()], actor=Actor(cast.builder))
     assert served.tasks.get().is_synthetic
 
 
@@ -120,8 +121,8 @@ def test_what_is_made_of_an_attempt_at_a_variant_is_synthetic_too(task: Task, ca
         )
         Result.objects.create(run=run, task=tried, sample=0, seed=1, trajectory=attempt)
         right = {**tried.target, "arguments": {**tried.target["arguments"], "day": "monday"}}
-        failure = decide(trajectory=attempt, actor=cast.reviewer, bucket="wrong_arguments", corrected=right)
-        found.append(task_from(failure=failure, environment=task.environment, actor=cast.builder)[0])
+        failure = decide(trajectory=attempt, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=right)
+        found.append(task_from(failure=failure, environment=task.environment, actor=Actor(cast.builder))[0])
     assert [each.is_synthetic for each in found] == [False, True]
     with pytest.raises(DatabaseError), transaction.atomic():
         Task.objects.filter(pk=found[1].pk).update(is_synthetic=False)
@@ -180,7 +181,7 @@ def test_variants_are_frozen_beside_their_origin(task: Task, cast: Cast, build: 
     build.task(Split.HELD_OUT, environment=task.environment)
     carried_out(submitted(task, cast))
     chosen = list(task.environment.tasks.filter(is_proved=True))
-    made = freeze(environment=task.environment, name="more", actor=cast.builder, tasks=chosen)
+    made = freeze(environment=task.environment, name="more", actor=Actor(cast.builder), tasks=chosen)
     assert made.members.filter(split=Split.TRAIN, task__generation__isnull=False).count() == 3
 
 
@@ -232,7 +233,7 @@ def test_nothing_is_varied_where_somebody_elses_server_judges(
     assert "Make variants" in sign_in(cast.builder).get(page).content.decode()
     config = {"base_url": "http://gym-1:8000", "tools": [], "max_turns": 6}
     row = environment(
-        project=cast.project, name="gym", kind="nemo_gym", actor=cast.admin, config=config,
+        project=cast.project, name="gym", kind="nemo_gym", actor=Actor(cast.admin), config=config,
         verifier={"kind": "nemo_gym"},
     )  # fmt: skip
     Task.objects.filter(pk=task.pk).update(environment=row)

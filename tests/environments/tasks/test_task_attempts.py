@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.bundle import identity
@@ -52,8 +53,8 @@ def imported(build: Build, format: str, task: Task) -> Trajectory:
 
 
 def made_of(cast: Cast, build: Build, source: Trajectory) -> Task:
-    failure = decide(trajectory=source, actor=cast.reviewer, bucket="wrong_arguments", corrected=RIGHT)
-    return task_from(failure=failure, environment=build.environment(), actor=cast.builder)[0]
+    failure = decide(trajectory=source, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
+    return task_from(failure=failure, environment=build.environment(), actor=Actor(cast.builder))[0]
 
 
 @pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED])

@@ -9,6 +9,7 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet
@@ -77,7 +78,7 @@ def test_a_reserved_slice_is_measured_or_set_aside_and_never_trained_on() -> Non
 def test_what_is_set_aside_is_in_no_task_set(cast: Cast, build: Build) -> None:
     for split in (Split.TRAIN, Split.HELD_OUT, Split.SET_ASIDE):
         build.task(split)
-    made = freeze(environment=build.environment(), name="mail", actor=cast.builder)
+    made = freeze(environment=build.environment(), name="mail", actor=Actor(cast.builder))
     assert set(made.members.values_list("split", flat=True)) == {Split.TRAIN, Split.HELD_OUT}
 
 
@@ -95,7 +96,7 @@ def test_an_overlap_of_the_splits_is_refused(
     build.task(Split.TRAIN, **train)
     build.task(Split.HELD_OUT, **held_out)
     with pytest.raises(CannotMake, match=f"have the same {what}"):
-        freeze(environment=build.environment(), name="mail", actor=cast.builder)
+        freeze(environment=build.environment(), name="mail", actor=Actor(cast.builder))
     with pytest.raises(CannotMake):
         refuse_overlap(list(Task.objects.all()))
 
@@ -142,27 +143,27 @@ def test_fewer_sealed_sources_than_show_anything_wait_for_a_later_set(
 ) -> None:
     environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES - 1)
-    first = freeze(environment=environment, name="mail", actor=cast.builder)
+    first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     assert [members(first, split) for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)] == [1, 1, 0]
     Environment.objects.filter(pk=environment.pk).update(sealed_share=0.1)
     page = sign_in(cast.viewer).get(reverse("environments:environment", args=["acme", environment.name]))
     assert f"{SEALED_SOURCES - 1} of the {SEALED_SOURCES} that a set needs" in page.content.decode()
     assert cast.project.audit.get(action="environments.freeze").data["waiting"] == SEALED_SOURCES - 1
     sealed_tasks(build, 1, SEALED_SOURCES - 1)
-    second = freeze(environment=environment, name="mail", actor=cast.builder)
+    second = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     assert members(second, Split.SEALED) == SEALED_SOURCES
 
 
 def test_what_was_opened_is_held_out_in_every_later_set_with_its_siblings(build: Build, cast: Cast) -> None:
     environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES)
-    first = freeze(environment=environment, name="mail", actor=cast.builder)
-    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="eval 5", actor=cast.approver)
+    first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
+    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="eval 5", actor=Actor(cast.approver))
     build.task(Split.SEALED, prompt="A sibling", cluster="sealed-0", digest="sibling")
-    second = freeze(environment=environment, name="mail", actor=cast.builder)
+    second = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     assert [members(second, split) for split in (Split.HELD_OUT, Split.SEALED)] == [1 + SEALED_SOURCES + 1, 0]
     sealed_tasks(build, SEALED_SOURCES, SEALED_SOURCES)
-    third = freeze(environment=environment, name="mail", actor=cast.builder)
+    third = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     assert Task.objects.filter(split=Split.SEALED).count() == SEALED_SOURCES, "what was opened is sealed no more"
     assert [members(third, split) for split in (Split.HELD_OUT, Split.SEALED)] == [2 + SEALED_SOURCES, SEALED_SOURCES]
     assert members(first, Split.SEALED) == SEALED_SOURCES
@@ -181,7 +182,7 @@ def test_what_waits_is_guarded_as_what_is_in_the_set(build: Build, cast: Cast) -
     build.task(Split.HELD_OUT, prompt="Another", cluster="b", digest="b")
     build.task(Split.SEALED, prompt="Meet Bako", cluster="c", digest="c")
     with pytest.raises(CannotMake, match="have the same prompt"):
-        freeze(environment=environment, name="mail", actor=cast.builder)
+        freeze(environment=environment, name="mail", actor=Actor(cast.builder))
 
 
 def test_a_held_out_task_stays_where_a_waiting_one_asks_the_same(build: Build, cast: Cast) -> None:
@@ -189,7 +190,7 @@ def test_a_held_out_task_stays_where_a_waiting_one_asks_the_same(build: Build, c
     build.task(Split.SEALED, prompt="Meet Bako", cluster="c", digest="c")
     build.task(Split.HELD_OUT, prompt="Meet Bako", cluster="b", digest="b")
     build.task(Split.TRAIN, prompt="Another", cluster="a", digest="a")
-    frozen = freeze(environment=environment, name="mail", actor=cast.builder)
+    frozen = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     assert members(frozen, Split.HELD_OUT) == 1
 
 
@@ -197,16 +198,16 @@ def test_chosen_tasks_that_would_wait_are_refused(build: Build, cast: Cast) -> N
     chosen = [build.task(Split.HELD_OUT, prompt="One", cluster="a", digest="a")]
     chosen.append(build.task(Split.SEALED, prompt="Two", cluster="b", digest="b"))
     with pytest.raises(CannotMake, match="is sealed, and fewer than 10 sealed sources show nothing: leave it out"):
-        freeze(environment=build.environment(), name="golden", actor=cast.builder, tasks=chosen)
+        freeze(environment=build.environment(), name="golden", actor=Actor(cast.builder), tasks=chosen)
 
 
 def test_what_was_opened_can_be_frozen_while_the_others_wait(build: Build, cast: Cast) -> None:
     environment = begun(build)
     sealed_tasks(build, SEALED_SOURCES)
-    first = freeze(environment=environment, name="mail", actor=cast.builder)
-    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="candidate 5", actor=cast.approver)
+    first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
+    ledger.opened(task_set=first, kind=Opening.Kind.SEALED, subject="candidate 5", actor=Actor(cast.approver))
     sealed_tasks(build, 3, SEALED_SOURCES)
     chosen = list(task_selection.to_freeze(environment, environment.tasks.all()))
     assert len(chosen) == 2 + SEALED_SOURCES
-    second = freeze(environment=environment, name="mail", actor=cast.builder, tasks=chosen)
+    second = freeze(environment=environment, name="mail", actor=Actor(cast.builder), tasks=chosen)
     assert [members(second, split) for split in (Split.HELD_OUT, Split.SEALED)] == [1 + SEALED_SOURCES, 0]

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
@@ -55,7 +56,7 @@ def attached(cast: Cast, base_url: str, tools: list[dict[str, Any]] | None = Non
     return environment_versions.environment(
         project=cast.project,
         name="office",
-        actor=cast.admin,
+        actor=Actor(cast.admin),
         kind="nemo_gym",
         config={"base_url": base_url, "tools": TOOLS if tools is None else tools, "max_turns": 8},
         verifier={"kind": "nemo_gym"},
@@ -72,18 +73,18 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     cast: Cast, build: Build, served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = attached(cast, served)
-    report = import_tasks(environment=environment, lines=lines(), actor=cast.builder)
+    report = import_tasks(environment=environment, lines=lines(), actor=Actor(cast.builder))
     assert (report.made, report.waiting, report.left_out) == (3, 3, 0), report.problems
     assert {task.split for task in environment.tasks.all()} == {Split.HELD_OUT}
     with pytest.raises(CannotMake, match="wait for a worker"):
-        frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
+        frozen_sets.freeze(environment=environment, name="office", actor=Actor(cast.builder))
     proved(environment)
     for task in environment.tasks.all():
         checks = {check["name"]: check for check in task.proof["checks"]}
         assert task.is_proved, checks
         assert checks["corrected"]["score"] == 1.0
         assert checks["same every time"]["shown"] == "5/5"
-    task_set = frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
+    task_set = frozen_sets.freeze(environment=environment, name="office", actor=Actor(cast.builder))
     right = {row.prompt: row.target["calls"] for row in rows()}
 
     def answer(request: ChatRequest) -> ChatResponse:
@@ -100,13 +101,13 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     assert trajectory is not None
     assert trajectory.steps.filter(kind="tool").exists(), "what the server answered is in the rollout"
     with pytest.raises(CannotBuild):
-        build_dataset(name="office", task_set=task_set, kind="sft", actor=cast.trainer)
+        build_dataset(name="office", task_set=task_set, kind="sft", actor=Actor(cast.trainer))
     with pytest.raises(CannotExport, match="somebody else's server"):
         exported(task_set, ["held_out"])
     with pytest.raises(CannotExport, match="its rows and its verdict are had there"):
         environment_hosting.server(task_set=task_set, splits=["held_out"])
     with pytest.raises(CannotMake, match="only eval runs play"):
-        start(task=environment.tasks.all()[0], actor=cast.builder)
+        start(task=environment.tasks.all()[0], actor=Actor(cast.builder))
 
 
 def test_a_server_that_breaks_leaves_attempts_unscored_and_proofs_red_until_it_is_back(
@@ -119,7 +120,7 @@ def test_a_server_that_breaks_leaves_attempts_unscored_and_proofs_red_until_it_i
     ]
     other = {**good[0], "id": 9, "responses_create_params": {"input": "Add", "tools": [{"name": "rm"}]}}
     lines = [json.dumps(row).encode() for row in [*good, other, {"prompt": "?"}]]
-    report = import_tasks(environment=environment, lines=lines, actor=cast.builder)
+    report = import_tasks(environment=environment, lines=lines, actor=Actor(cast.builder))
     assert report.made == 2
     fields = [(problem.line, problem.field) for problem in report.problems]
     assert fields == [(3, "responses_create_params.tools"), (4, "responses_create_params")]
@@ -132,7 +133,7 @@ def test_a_server_that_breaks_leaves_attempts_unscored_and_proofs_red_until_it_i
     proved(environment)
     assert all(task.is_proved for task in environment.tasks.all())
     assert all("corrected" not in {c["name"] for c in task.proof["checks"]} for task in environment.tasks.all())
-    task_set = frozen_sets.freeze(environment=environment, name="office", actor=cast.builder)
+    task_set = frozen_sets.freeze(environment=environment, name="office", actor=Actor(cast.builder))
     odd.answers["/add"] = lambda server: OK["/add"] if len(server.asked) % 2 else (500, b"boom", {})
     monkeypatch.setattr("workers.judging.project_judges.Gym", lambda: Gym(timeout_s=2, patience_s=0.1, backoff_s=0.01))
 

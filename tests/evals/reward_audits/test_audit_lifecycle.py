@@ -9,6 +9,7 @@ from django.db import Error, transaction
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
@@ -90,21 +91,21 @@ def judge_all(audit: RewardAudit, actor: User, wrong: int = 0) -> None:
         agree = not (item.result.success and wrong > 0)
         wrong -= not agree
         said = bool(item.result.success) is agree
-        assert verbs.judge(item=item, actor=actor, answer="pass" if said else "fail")
+        assert verbs.judge(item=item, actor=Actor(actor), answer="pass" if said else "fail")
 
 
 def finished(run: EvalRun, cast: Cast, wrong: int = 0) -> RewardAudit:
-    audit, _ = verbs.begin(run=run, actor=cast.builder, size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     judge_all(audit, cast.reviewer, wrong)
-    return verbs.finish(audit=audit, actor=cast.reviewer)
+    return verbs.finish(audit=audit, actor=Actor(cast.reviewer))
 
 
 def test_half_of_what_is_drawn_passed_and_nothing_is_drawn_twice(run: EvalRun, cast: Cast) -> None:
-    audit, made = verbs.begin(run=run, actor=cast.builder, size=50)
+    audit, made = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     drawn = list(audit.items.select_related("result").order_by("place"))
     assert (made, len(drawn), sum(bool(item.result.success) for item in drawn)) == (True, 50, 25)
     assert len({(item.result.task_id, item.result.success) for item in drawn}) == 50, "one said twice is shown once"
-    assert verbs.begin(run=run, actor=cast.builder, size=50) == (audit, False)
+    assert verbs.begin(run=run, actor=Actor(cast.builder), size=50) == (audit, False)
     assert [item.result.success for item in drawn] != sorted((bool(i.result.success) for i in drawn), reverse=True)
 
 
@@ -114,45 +115,45 @@ def test_only_finished_evals_of_train_tasks_under_todays_verifier_are_audited(
     held_out = evaluated(build, run.version, run.task_set, Split.HELD_OUT)
     for other, problem in ((held_out, "only train tasks"), (run, "not from 50 to 100")):
         with pytest.raises(verbs.CannotAudit, match=problem):
-            verbs.begin(run=other, actor=cast.builder, size=49)
+            verbs.begin(run=other, actor=Actor(cast.builder), size=49)
     passed = run.results.filter(success=True).values_list("pk", flat=True)
     Result.objects.filter(pk__in=list(passed[:10])).update(success=None, score=None, cause="timeout")
     with pytest.raises(verbs.CannotAudit, match="46 different outputs with a score that no audit has shown yet"):
-        verbs.begin(run=run, actor=cast.builder)
+        verbs.begin(run=run, actor=Actor(cast.builder))
     monkeypatch.setattr(verifiers, "digest", lambda _: "another")
     with pytest.raises(verbs.CannotAudit, match="a verifier that has changed since"):
-        verbs.begin(run=run, actor=cast.builder)
+        verbs.begin(run=run, actor=Actor(cast.builder))
 
 
 def test_an_eval_that_is_asked_again_meanwhile_is_not_audited(run: EvalRun, cast: Cast) -> None:
     EvalRun.objects.filter(pk=run.pk).update(state=State.QUEUED)
     with pytest.raises(verbs.CannotAudit, match="is asked again just now"):
-        verbs.begin(run=run, actor=cast.builder)
+        verbs.begin(run=run, actor=Actor(cast.builder))
 
 
 def test_an_answer_is_ones_own_until_the_audit_is_finished(run: EvalRun, cast: Cast) -> None:
-    audit, _ = verbs.begin(run=run, actor=cast.builder, size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     first, second = audit.items.order_by("place")[:2]
-    assert verbs.judge(item=first, actor=cast.reviewer, answer="pass")
-    assert verbs.judge(item=first, actor=cast.reviewer, answer="fail", note="it was on the wrong day")
-    assert not verbs.judge(item=first, actor=cast.trainer, answer="pass")
-    assert verbs.judge(item=second, actor=cast.reviewer, answer="cannot_tell")
-    assert verbs.undo(audit=audit, actor=cast.trainer) is None
-    assert verbs.undo(audit=audit, actor=cast.reviewer) == second
+    assert verbs.judge(item=first, actor=Actor(cast.reviewer), answer="pass")
+    assert verbs.judge(item=first, actor=Actor(cast.reviewer), answer="fail", note="it was on the wrong day")
+    assert not verbs.judge(item=first, actor=Actor(cast.trainer), answer="pass")
+    assert verbs.judge(item=second, actor=Actor(cast.reviewer), answer="cannot_tell")
+    assert verbs.undo(audit=audit, actor=Actor(cast.trainer)) is None
+    assert verbs.undo(audit=audit, actor=Actor(cast.reviewer)) == second
     first.refresh_from_db()
     second.refresh_from_db()
     assert (first.answer, first.note, second.answer) == ("fail", "it was on the wrong day", "")
     with pytest.raises(verbs.CannotAudit, match="49 of 50 outputs are not judged yet"):
-        verbs.finish(audit=audit, actor=cast.reviewer)
+        verbs.finish(audit=audit, actor=Actor(cast.reviewer))
 
 
 def test_a_finished_audit_never_changes(run: EvalRun, cast: Cast) -> None:
     audit = finished(run, cast)
     assert audit.is_green
     assert audit.result["agreement"]["mean"] == 1.0
-    assert not verbs.judge(item=audit.items.all()[0], actor=cast.reviewer, answer="fail")
-    assert verbs.undo(audit=audit, actor=cast.reviewer) is None
-    assert verbs.finish(audit=audit, actor=cast.trainer).finished_by == cast.reviewer
+    assert not verbs.judge(item=audit.items.all()[0], actor=Actor(cast.reviewer), answer="fail")
+    assert verbs.undo(audit=audit, actor=Actor(cast.reviewer)) is None
+    assert verbs.finish(audit=audit, actor=Actor(cast.trainer)).finished_by == cast.reviewer
     with pytest.raises(Error, match="never change"), transaction.atomic():
         RewardAudit.objects.filter(pk=audit.pk).update(is_green=False)
 
@@ -182,10 +183,10 @@ def test_an_audit_holds_for_exactly_what_was_judged(
 ) -> None:
     here = Judged.of(run)
     assert standing(here).state == "none"
-    audit, _ = verbs.begin(run=run, actor=cast.builder, size=50)
+    audit, _ = verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     assert (standing(here).state, standing(here).words) == ("begun", "50 of 50 outputs wait to be judged")
     judge_all(audit, cast.reviewer)
-    verbs.finish(audit=audit, actor=cast.reviewer)
+    verbs.finish(audit=audit, actor=Actor(cast.reviewer))
     assert (standing(here).state, standing(here).audit, standing(here).allows) == ("green", audit, True)
 
     other = standing(Judged(build.version(system_prompt="other"), here.environment_version, here.verifier_digest))
@@ -208,12 +209,12 @@ def test_an_audit_holds_for_exactly_what_was_judged(
 def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: Cast, build: Build) -> None:
     red = finished(run, cast, wrong=5)
     with pytest.raises(verbs.CannotAudit, match="different outputs with a score that no audit has shown yet"):
-        verbs.begin(run=run, actor=cast.builder, size=50)
+        verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     again = evaluated(build, run.version, run.task_set)
     with pytest.raises(verbs.CannotAudit, match="6 different outputs with a score that no audit has shown yet"):
-        verbs.begin(run=again, actor=cast.builder, size=50)
+        verbs.begin(run=again, actor=Actor(cast.builder), size=50)
     other, _ = verbs.begin(
-        run=evaluated(build, run.version, run.task_set, to="Gita"), actor=cast.builder, size=50, seed=2
+        run=evaluated(build, run.version, run.task_set, to="Gita"), actor=Actor(cast.builder), size=50, seed=2
     )
     orders = [[bool(i.result.success) for i in audit.items.order_by("place")] for audit in (red, other)]
     assert orders[0] != orders[1], "who has seen one would know the other"
@@ -222,12 +223,12 @@ def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: C
 def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
     here = Judged.of(run)
     with pytest.raises(verbs.CannotAudit, match="say why"):
-        verbs.override(judged=here, actor=cast.approver, reason=" ")
-    leave = verbs.override(judged=here, actor=cast.approver, reason="the deadline")
+        verbs.override(judged=here, actor=Actor(cast.approver), reason=" ")
+    leave = verbs.override(judged=here, actor=Actor(cast.approver), reason="the deadline")
     assert (standing(here).state, standing(here).override) == ("overridden", leave)
     red = finished(run, cast, wrong=5)
     assert (standing(here).state, standing(here).allows) == ("red", False), "the evidence came after the leave"
-    again = verbs.override(judged=here, actor=cast.approver, reason="we know")
+    again = verbs.override(judged=here, actor=Actor(cast.approver), reason="we know")
     assert (standing(here).state, standing(here).audit, standing(here).override) == ("overridden", red, again)
     green = finished(evaluated(build, run.version, run.task_set, to="Gita"), cast)
     assert (standing(here).state, standing(here).audit) == ("green", green)

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Version
@@ -189,7 +190,9 @@ def test_dollars_are_no_budget_where_nobody_knows_what_a_judge_costs(build: Buil
     with pytest.raises(CannotEvaluate, match=unknown):
         submit(build, task_set, priced, budget={"usd": 1})
     assert submit(build, task_set, priced, budget={"tokens": 9}).budget == {"tokens": 9}
-    set_upstream(project=build.cast.project, actor=build.cast.admin, base_url="http://127.0.0.1:9/v1", prices="m 1 2")
+    set_upstream(
+        project=build.cast.project, actor=Actor(build.cast.admin), base_url="http://127.0.0.1:9/v1", prices="m 1 2"
+    )
     priced = Version.objects.get(pk=priced.pk)
     assert submit(build, task_set, priced, budget={"usd": 1}).budget == {"usd": 1.0}
     own = r"budget\.usd: the judge right is asked at this installation's vLLM, which has no price; or limit"
@@ -203,7 +206,7 @@ def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> No
     version.agent.project = cast.elsewhere
     version.agent.save()
     with pytest.raises(CannotEvaluate, match=r"version: .* another project"):
-        verb(key=uuid.uuid4(), version=version, task_set=task_set, actor=cast.builder)
+        verb(key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(cast.builder))
 
 
 def test_the_api_submits_the_same_way(build: Build, cast: Cast, client: Client, key: Any) -> None:

@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from safetensors.torch import save_file
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
@@ -122,7 +123,7 @@ def test_the_arms_are_the_version_what_is_live_and_the_bare_base_and_probes_fill
     version: Make, vllm: Vllm, build: Build
 ) -> None:
     live, one = version(1), version(2)
-    make_first(agent=live.agent, version=live, actor=build.cast.approver, reason="test")
+    make_first(agent=live.agent, version=live, actor=Actor(build.cast.approver), reason="test")
     one.agent.refresh_from_db()
     arms, probes = loaded_adapters.load_arms(one)
     identity = f"identity-{live.weights.digest[:8]}"  # type: ignore[union-attr]
@@ -242,7 +243,7 @@ def test_what_goes_live_is_loaded_first_and_the_gateway_goes_there(
     version: Make, vllm: Vllm, build: Build, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = version(1)
-    make_first(agent=one.agent, version=one, actor=cast.approver, reason="test")
+    make_first(agent=one.agent, version=one, actor=Actor(cast.approver), reason="test")
     assert vllm.said == [("load", loaded_adapters.name_of(one))]
     (live,) = routing.served(cast.project)
     found = routing._live(cast.project, 1, Agent.objects.get(), live.agent.name)
@@ -259,7 +260,7 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     version: Make, vllm: Vllm, cast: Cast
 ) -> None:
     first, second = version(1), version(2)
-    make_first(agent=first.agent, version=first, actor=cast.approver, reason="test")
+    make_first(agent=first.agent, version=first, actor=Actor(cast.approver), reason="test")
 
     def move(to: Version) -> None:
         _move(
@@ -268,9 +269,8 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
             kind=Promotion.Kind.FIRST,
             after=Version.objects.get(pk=to.pk),
             handed=loaded_adapters.hand_over(to, within_s=9),
-            approved_by=cast.approver,
+            actor=Actor(cast.approver),
             reason="test",
-            through="",
         )
 
     vllm.is_away = True
@@ -281,7 +281,7 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     move(second)
     assert Agent.objects.get().served == loaded_adapters.name_of(second)
     vllm.is_away = True
-    roll_back(agent=Agent.objects.get(), to=first, actor=cast.approver, reason="test", generation=2)
+    roll_back(agent=Agent.objects.get(), to=first, actor=Actor(cast.approver), reason="test", generation=2)
     assert (Agent.objects.get().live, Agent.objects.get().served) == (first, "")
     assert AuditEntry.objects.get(action="promotions.rollback").data["unserved"].endswith("(it does not answer)")
     vllm.is_away = False
@@ -293,7 +293,7 @@ def test_nobody_waits_for_the_server_with_the_lock_of_the_agent(
     version: Make, vllm: Vllm, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = version(1), version(2)
-    make_first(agent=first.agent, version=first, actor=cast.approver, reason="test")
+    make_first(agent=first.agent, version=first, actor=Actor(cast.approver), reason="test")
     roll_to = Agent.objects.get()
     Agent.objects.update(live=second)
     asked = []
@@ -304,7 +304,9 @@ def test_nobody_waits_for_the_server_with_the_lock_of_the_agent(
 
     monkeypatch.setattr(loaded_adapters, "_call", call)
     with CaptureQueriesContext(connection) as seen:
-        roll_back(agent=Agent.objects.get(), to=first, actor=cast.approver, reason="x", generation=roll_to.generation)
+        roll_back(
+            agent=Agent.objects.get(), to=first, actor=Actor(cast.approver), reason="x", generation=roll_to.generation
+        )
     assert asked
     assert not any(asked)
 
@@ -320,7 +322,7 @@ def test_the_way_back_waits_for_no_server(
     busy: bool,
 ) -> None:
     first, second = version(1), version(2)
-    make_first(agent=first.agent, version=first, actor=cast.approver, reason="test")
+    make_first(agent=first.agent, version=first, actor=Actor(cast.approver), reason="test")
     Agent.objects.update(live=second, served=loaded_adapters.name_of(second))
     monkeypatch.setattr(promoting, "ROLLBACK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent, psycopg.connect(**_database()) as other:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
@@ -45,7 +46,7 @@ def test_refusals_are_precise(cast: Cast, build: Build, key: Key, client: Client
     path = f"/api/v1/trajectories/{row.trace_id}/failures"
     bad = client.post(path, {"bucket": "weird"}, JSON, headers=headers)
     assert (bad.status_code, bad.json()["detail"][:27]) == (422, "bucket: 'weird' is unknown,")
-    decide(trajectory=row, actor=cast.builder, bucket="wrong_tool")
+    decide(trajectory=row, actor=Actor(cast.builder), bucket="wrong_tool")
     late = client.post(path, {"bucket": "format_error", "seen": 0}, JSON, headers=headers)
     assert late.status_code == 409
     assert "builder decided wrong tool" in late.json()["detail"]
@@ -67,7 +68,7 @@ def test_another_projects_trajectory_is_not_there(cast: Cast, build: Build, key:
 
 def test_the_list_goes_on_where_the_cursor_stands(cast: Cast, build: Build, key: Key, client: Client) -> None:
     for _ in range(5):
-        decide(trajectory=build.trajectory(), actor=cast.reviewer, bucket="wrong_tool")
+        decide(trajectory=build.trajectory(), actor=Actor(cast.reviewer), bucket="wrong_tool")
     headers = key("read")
     first = client.get("/api/v1/failures?limit=3", headers=headers).json()
     second = client.get(f"/api/v1/failures?limit=3&cursor={first['next']}", headers=headers).json()
@@ -77,7 +78,7 @@ def test_the_list_goes_on_where_the_cursor_stands(cast: Cast, build: Build, key:
 
 
 def test_buckets_come_with_their_counts(cast: Cast, build: Build, key: Key, client: Client) -> None:
-    decide(trajectory=build.trajectory(), actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=build.trajectory(), actor=Actor(cast.reviewer), bucket="wrong_tool")
     found = {row["key"]: row for row in client.get("/api/v1/buckets", headers=key("read")).json()}
     assert found["wrong_tool"]["confirmed"] == 1
     assert found["format_error"]["waiting"] == 0

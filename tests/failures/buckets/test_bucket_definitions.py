@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project, User
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.environments.tasks.recorded_tasks import task_from
@@ -38,7 +39,7 @@ REFUND = Wanted("Refund promised", "unsafe_action", "It promises money back that
 
 @pytest.fixture
 def refund(cast: Cast) -> ProjectBucket:
-    return define(project=cast.project, actor=cast.builder, wanted=REFUND)
+    return define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND)
 
 
 def again(project: Project) -> Project:
@@ -55,7 +56,7 @@ def test_a_defined_bucket_stands_after_the_built_in_ones(cast: Cast, refund: Pro
     assert name_of(cast.elsewhere, "refund_promised") == "refund promised"  # its key, as a stranger would read it
     assert (family(cast.project, "refund_promised"), family(cast.project, "other")) == ("unsafe_action", "other")
     assert AuditEntry.objects.get().subject == "bucket refund_promised"
-    assert define(project=cast.project, actor=cast.builder, wanted=Wanted("取消", "other")).key == "bucket_2"
+    assert define(project=cast.project, actor=Actor(cast.builder), wanted=Wanted("取消", "other")).key == "bucket_2"
 
 
 def test_names_of_a_page_of_rows_are_one_statement(cast: Cast, refund: ProjectBucket) -> None:
@@ -93,14 +94,14 @@ def test_what_does_not_fit_is_refused_by_field(
     key = fields.pop("key", "")
     wanted = Wanted(**{"label": "Another", "parent": "other", **fields})
     with pytest.raises(BadBucket) as caught:
-        define(project=cast.project, actor=cast.builder, wanted=wanted, key=key)
+        define(project=cast.project, actor=Actor(cast.builder), wanted=wanted, key=key)
     assert message in str(caught.value)
 
 
 def test_a_change_is_audited_with_what_changed_and_the_same_again_is_none(cast: Cast, refund: ProjectBucket) -> None:
     changed = Wanted("Money promised", "unsafe_action", REFUND.description, "o")
-    change(bucket=refund, actor=cast.builder, wanted=changed)
-    change(bucket=refund, actor=cast.builder, wanted=changed)
+    change(bucket=refund, actor=Actor(cast.builder), wanted=changed)
+    change(bucket=refund, actor=Actor(cast.builder), wanted=changed)
     entry = AuditEntry.objects.get(action="failures.change_bucket")
     assert entry.data == {"label": "Money promised"}
     assert name_of(again(cast.project), "refund_promised") == "money promised"
@@ -108,30 +109,30 @@ def test_a_change_is_audited_with_what_changed_and_the_same_again_is_none(cast: 
 
 def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build: Build, refund: ProjectBucket) -> None:
     old, new = build.trajectory(), build.trajectory()
-    decide(trajectory=old, actor=cast.reviewer, bucket="refund_promised")
-    archive(bucket=refund, actor=cast.builder)
+    decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised")
+    archive(bucket=refund, actor=Actor(cast.builder))
     project = again(cast.project)
     assert "refund_promised" not in of_project(project)
     assert every(project)["refund_promised"].is_archived
     with pytest.raises(BadLabel, match="'refund_promised' is archived, one of format_error"):
-        decide(trajectory=new, actor=cast.reviewer, bucket="refund_promised")
-    decide(trajectory=old, actor=cast.reviewer, bucket="refund_promised", note="still so")
-    other = define(project=cast.project, actor=cast.builder, wanted=REFUND, key="refund")
+        decide(trajectory=new, actor=Actor(cast.reviewer), bucket="refund_promised")
+    decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised", note="still so")
+    other = define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND, key="refund")
     with pytest.raises(BadBucket, match="label: there is a bucket"):
-        archive(bucket=refund, actor=cast.builder, is_archived=False)
-    archive(bucket=other, actor=cast.builder)
-    archive(bucket=refund, actor=cast.builder, is_archived=False)
+        archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
+    archive(bucket=other, actor=Actor(cast.builder))
+    archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
     assert "refund_promised" in of_project(again(cast.project))
 
 
 def test_a_label_of_it_becomes_a_task_and_counts_in_its_family(cast: Cast, build: Build, refund: ProjectBucket) -> None:
     version = build.version()
     row = build.trajectory(version=version, agent=version.agent, answer="{")
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="refund_promised", corrected=RIGHT)
-    task, _ = task_from(failure=failure, environment=build.environment(), actor=cast.builder)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="refund_promised", corrected=RIGHT)
+    task, _ = task_from(failure=failure, environment=build.environment(), actor=Actor(cast.builder))
     assert task.bucket == "refund_promised"
     other = build.trajectory(version=version, agent=version.agent)
-    decide(trajectory=other, actor=cast.reviewer, bucket="unsafe_action")
+    decide(trajectory=other, actor=Actor(cast.reviewer), bucket="unsafe_action")
     task_set = build.task_set()
     assert buckets_of(version, task_set) == {"refund_promised": 1, "unsafe_action": 1}
     assert dict(evidence_of(version, task_set, None).buckets) == {"unsafe_action": 2}
@@ -155,7 +156,7 @@ def test_it_is_chosen_by_its_key_in_the_queue_and_named_everywhere(
     for path in ("?days=90", "trajectories/", "trajectories/?q=bucket:refund_promised", "failures/"):
         assert "efund promised" in client.get(f"/p/acme/{path}").content.decode(), path
     assert "failure refund promised" in client.get(f"/p/acme/trajectories/{row.trace_id}/").content.decode()
-    archive(bucket=refund, actor=cast.builder)
+    archive(bucket=refund, actor=Actor(cast.builder))
     page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
     assert 'value="refund_promised" checked> Refund promised' in page
     fresh = client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/").content.decode()

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import Wanted, archive, define
@@ -34,7 +35,7 @@ def later(build: Build, **fields: Any) -> Trajectory:
 
 def closed(cast: Cast, key: str = "wrong_tool") -> BucketLife:
     return bucket_lifecycle.close(
-        project=cast.project, key=key, actor=cast.builder, reason="the tool descriptions are clear now"
+        project=cast.project, key=key, actor=Actor(cast.builder), reason="the tool descriptions are clear now"
     )
 
 
@@ -50,7 +51,7 @@ def test_a_bucket_is_open_until_something_is_made_of_it(cast: Cast, build: Build
 
 
 def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cast) -> None:
-    said: dict[str, Any] = {"project": cast.project, "key": "wrong_tool", "actor": cast.reviewer}
+    said: dict[str, Any] = {"project": cast.project, "key": "wrong_tool", "actor": Actor(cast.reviewer)}
     bucket_lifecycle.steer(**said, owner="builder", priority="high")
     bucket_lifecycle.steer(**said, severity="critical")
     bucket_lifecycle.steer(**said, severity="critical")
@@ -77,7 +78,7 @@ def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cas
 )
 def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str], message: str) -> None:
     with pytest.raises(BadLife) as caught:
-        bucket_lifecycle.steer(project=cast.project, actor=cast.reviewer, **{"key": "wrong_tool", **fields})
+        bucket_lifecycle.steer(project=cast.project, actor=Actor(cast.reviewer), **{"key": "wrong_tool", **fields})
     assert message in str(caught.value)
     assert not AuditEntry.objects.exists()
 
@@ -85,11 +86,11 @@ def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str
 def test_closing_wants_a_reason_and_twice_is_once(cast: Cast) -> None:
     for reason in (" ", "x" * 2001, "a\0"):
         with pytest.raises(BadLife, match="reason: between 1"):
-            bucket_lifecycle.close(project=cast.project, key="wrong_tool", actor=cast.builder, reason=reason)
+            bucket_lifecycle.close(project=cast.project, key="wrong_tool", actor=Actor(cast.builder), reason=reason)
     first, second = closed(cast), closed(cast)
     assert (second.closed_at, bucket_lifecycle.of(cast.project, "wrong_tool").state) == (first.closed_at, State.CLOSED)
     assert AuditEntry.objects.get().reason == "the tool descriptions are clear now"
-    bucket_lifecycle.reopen(project=cast.project, key="wrong_tool", actor=cast.reviewer, reason="too early")
+    bucket_lifecycle.reopen(project=cast.project, key="wrong_tool", actor=Actor(cast.reviewer), reason="too early")
     assert bucket_lifecycle.of(cast.project, "wrong_tool").state == State.REOPENED
 
 
@@ -97,16 +98,16 @@ def test_only_a_confirmed_failure_that_began_after_closing_reopens(cast: Cast, b
     old = build.trajectory()
     closed(cast)
     proposed = later(build, proposed_bucket="wrong_tool", proposed_score=0.9)
-    decide(trajectory=old, actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=later(build), actor=cast.reviewer, bucket="wrong_arguments")
-    decide(trajectory=later(build), actor=cast.reviewer, bucket="")
-    decide(trajectory=later(build, source=Source.ROLLOUT), actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=old, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=later(build), actor=Actor(cast.reviewer), bucket="wrong_arguments")
+    decide(trajectory=later(build), actor=Actor(cast.reviewer), bucket="")
+    decide(trajectory=later(build, source=Source.ROLLOUT), actor=Actor(cast.reviewer), bucket="wrong_tool")
     found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, bucket_lifecycle.since_closing(found)) == (State.CLOSED, 1)
-    failure = decide(trajectory=proposed, actor=cast.reviewer, bucket="wrong_tool")
+    failure = decide(trajectory=proposed, actor=Actor(cast.reviewer), bucket="wrong_tool")
     found = bucket_lifecycle.of(cast.project, "wrong_tool")
     assert (found.state, found.row.reopened_for, found.row.reopened_by) == (State.REOPENED, failure, cast.reviewer)
-    undo(trajectory=proposed, actor=cast.reviewer)
+    undo(trajectory=proposed, actor=Actor(cast.reviewer))
     assert (
         bucket_lifecycle.of(cast.project, "wrong_tool").state == State.REOPENED
     )  # what was said aloud stays said; a person closes
@@ -115,7 +116,7 @@ def test_only_a_confirmed_failure_that_began_after_closing_reopens(cast: Cast, b
 def test_what_was_made_before_it_came_back_does_not_count_as_fixing_it(cast: Cast, build: Build) -> None:
     build.task(bucket="wrong_tool")
     closed(cast)
-    decide(trajectory=later(build), actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=later(build), actor=Actor(cast.reviewer), bucket="wrong_tool")
     assert bucket_lifecycle.of(cast.project, "wrong_tool").state == State.REOPENED
     build.task(bucket="wrong_tool")
     assert bucket_lifecycle.of(cast.project, "wrong_tool").state == State.FIXING
@@ -130,7 +131,7 @@ def test_two_labels_at_the_same_moment_reopen_it_once(cast: Cast, build: Build) 
     def label(row: Trajectory) -> None:
         gate.wait()
         try:
-            decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+            decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
         finally:
             connection.close()
 
@@ -164,7 +165,7 @@ def test_the_page_steers_closes_and_reopens(cast: Cast, build: Build, sign_in: S
     index = client.get("/p/acme/failures/").content.decode()
     assert "1 closed" in index
     assert index.index("1 closed") < index.index(PAGE)
-    decide(trajectory=row, actor=cast.builder, bucket="wrong_tool")
+    decide(trajectory=row, actor=Actor(cast.builder), bucket="wrong_tool")
     page = client.get(PAGE).content.decode()
     assert "began after it was closed; builder confirmed it" in page
     assert "Again the wrong one" in page
@@ -200,9 +201,9 @@ def test_a_bucket_is_defined_changed_and_archived_by_page(cast: Cast, build: Bui
 
 def test_the_index_puts_what_is_urgent_first(cast: Cast, build: Build, sign_in: SignIn) -> None:
     for bucket in ("wrong_tool", "wrong_tool", "format_error"):
-        decide(trajectory=build.trajectory(), actor=cast.reviewer, bucket=bucket)
+        decide(trajectory=build.trajectory(), actor=Actor(cast.reviewer), bucket=bucket)
     bucket_lifecycle.steer(
-        project=cast.project, key="format_error", actor=cast.reviewer, priority="urgent", owner="admin"
+        project=cast.project, key="format_error", actor=Actor(cast.reviewer), priority="urgent", owner="admin"
     )
     page = sign_in(cast.viewer).get("/p/acme/failures/").content.decode()
     assert page.index("buckets/format_error/") < page.index("buckets/wrong_tool/")
@@ -214,10 +215,10 @@ def test_the_index_costs_the_same_however_many_buckets(
 ) -> None:
     client = sign_in(cast.reviewer)
     for number in range(12):
-        row = define(project=cast.project, actor=cast.builder, wanted=Wanted(f"Own {number}", "other"))
-        decide(trajectory=build.trajectory(), actor=cast.reviewer, bucket=row.key)
+        row = define(project=cast.project, actor=Actor(cast.builder), wanted=Wanted(f"Own {number}", "other"))
+        decide(trajectory=build.trajectory(), actor=Actor(cast.reviewer), bucket=row.key)
         build.task(bucket=row.key)
-        bucket_lifecycle.steer(project=cast.project, key=row.key, actor=cast.reviewer, owner="builder")
+        bucket_lifecycle.steer(project=cast.project, key=row.key, actor=Actor(cast.reviewer), owner="builder")
     with django_assert_max_num_queries(45):
         page = client.get("/p/acme/failures/").content.decode()
     assert page.count("Own 1") >= 3
@@ -262,6 +263,6 @@ def test_the_api_does_what_the_pages_do(cast: Cast, build: Build, key: Key, clie
 
 
 def test_closing_an_archived_bucket_is_as_any(cast: Cast) -> None:
-    row = define(project=cast.project, actor=cast.builder, wanted=Wanted("Old one", "other"))
-    archive(bucket=row, actor=cast.builder)
+    row = define(project=cast.project, actor=Actor(cast.builder), wanted=Wanted("Old one", "other"))
+    archive(bucket=row, actor=Actor(cast.builder))
     assert closed(cast, "old_one").is_closed

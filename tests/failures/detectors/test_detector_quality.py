@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import proportion
@@ -131,12 +132,12 @@ def test_what_people_decided_is_read_with_what_was_proposed_and_drawn(cast: Cast
         (drawn, "wrong_tool"),
         (rollout, "format_error"),
     ):
-        decide(trajectory=row, actor=cast.reviewer, bucket=bucket)
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket=bucket)
     sample = Queue.objects.create(
         project=cast.project, name="sample", rule=Rule.SAMPLE, percent=100, created_by=cast.builder
     )
     QueueItem.objects.create(queue=sample, trajectory=drawn, state=QueueItem.State.DONE)
-    intake.add(queue=sample, keys=[missed.pk], actor=cast.builder)
+    intake.add(queue=sample, keys=[missed.pk], actor=Actor(cast.builder))
     found = {each.trajectory: each for each in detector_quality.judged(cast.project)}
     assert set(found) == {broken.pk, passed.pk, missed.pk, drawn.pk}
     assert (found[broken.pk].bucket, found[broken.pk].family) == ("cut_off", "format_error")
@@ -152,7 +153,9 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
     cast: Cast, build: Build, sign_in: SignIn, key: Callable[..., dict[str, str]]
 ) -> None:
     """What is decided elsewhere, because something was proposed, must not stand for what nobody looked at yet."""
-    sample = make(project=cast.project, actor=cast.builder, wanted=QueueWanted("s", rule=Rule.SAMPLE, percent=100))
+    sample = make(
+        project=cast.project, actor=Actor(cast.builder), wanted=QueueWanted("s", rule=Rule.SAMPLE, percent=100)
+    )
     rows = [build.trajectory(answer=BROKEN if at in (0, 3) else None) for at in range(4)]
     detect_waiting()
 
@@ -160,18 +163,18 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
         return sorted(each.trajectory for each in detector_quality.judged(cast.project) if each.is_drawn)
 
     for row in (rows[0], rows[3]):
-        decide(trajectory=row, actor=cast.reviewer, bucket="format_error")
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error")
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk], 2)
-    archive_queue(queue=sample, actor=cast.builder)
+    archive_queue(queue=sample, actor=Actor(cast.builder))
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk], 0)
-    archive_queue(queue=sample, actor=cast.builder, is_archived=False)
+    archive_queue(queue=sample, actor=Actor(cast.builder), is_archived=False)
     listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
     assert "2 drawn by lot are not decided." in listed
     told = Client().get("/api/v1/detectors/broken_output", headers=key("read")).json()
     assert (told["undecided"], told["random_sample"]["recall"]["n"]) == (2, 1)
-    give(item=sample.items.get(trajectory=rows[2]), actor=cast.reviewer)
+    give(item=sample.items.get(trajectory=rows[2]), actor=Actor(cast.reviewer))
     assert drawn() == [rows[0].pk]
-    give(item=sample.items.get(trajectory=rows[1]), actor=cast.reviewer, declined=True, note="a test")
+    give(item=sample.items.get(trajectory=rows[1]), actor=Actor(cast.reviewer), declined=True, note="a test")
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk, rows[2].pk, rows[3].pk], 0)
 
 
@@ -180,8 +183,8 @@ def test_off_withdraws_what_waits_and_keeps_what_was_decided(cast: Cast, build: 
     waiting, decided, other = [build.trajectory(answer=BROKEN) for _ in range(3)]
     Trajectory.objects.filter(pk=other.pk).update(project=cast.elsewhere)
     detect_waiting()
-    decide(trajectory=decided, actor=cast.reviewer, bucket="format_error")
-    assert detector_settings.switch(project=cast.project, actor=cast.admin, name="broken_output", is_on=False)
+    decide(trajectory=decided, actor=Actor(cast.reviewer), bucket="format_error")
+    assert detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="broken_output", is_on=False)
     assert detect_waiting() == 1
     waiting.refresh_from_db()
     assert (waiting.proposed_bucket, waiting.proposed_score) == ("", None)
@@ -195,13 +198,13 @@ def test_off_withdraws_what_waits_and_keeps_what_was_decided(cast: Cast, build: 
 
 @pytest.mark.django_db
 def test_on_again_reads_every_trajectory_of_the_project_again(cast: Cast, build: Build) -> None:
-    detector_settings.switch(project=cast.project, actor=cast.admin, name="broken_output", is_on=False)
+    detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="broken_output", is_on=False)
     rows = [build.trajectory(answer=BROKEN) for _ in range(3)]
     build.trajectory(answer=BROKEN, source=Source.ROLLOUT)
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="format_error")
     assert detect_waiting() == 3
     assert not Proposal.objects.filter(detector="broken_output").exists()
-    detector_settings.switch(project=cast.project, actor=cast.admin, name="broken_output", is_on=True)
+    detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="broken_output", is_on=True)
     assert detect_waiting() == 3
     assert set(Proposal.objects.filter(detector="broken_output").values_list("trajectory", flat=True)) == {
         row.pk for row in rows
@@ -213,7 +216,7 @@ def test_on_again_reads_every_trajectory_of_the_project_again(cast: Cast, build:
 def test_a_switch_goes_on_where_it_was_cut_off(cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [build.trajectory(answer=BROKEN) for _ in range(5)]
     detect_waiting()
-    detector_settings.switch(project=cast.project, actor=cast.admin, name="broken_output", is_on=False)
+    detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="broken_output", is_on=False)
     DetectorSetting.objects.update(marked_to=rows[2].pk)
     monkeypatch.setattr(detector_settings, "AT_ONCE", 1)
     assert detector_settings.catch_up() == 2
@@ -223,7 +226,7 @@ def test_a_switch_goes_on_where_it_was_cut_off(cast: Cast, build: Build, monkeyp
 @pytest.mark.django_db
 def test_switching_twice_is_switching_once_and_is_in_the_audit_log(cast: Cast) -> None:
     def go(is_on: bool) -> bool:
-        return detector_settings.switch(project=cast.project, actor=cast.admin, name="unfinished", is_on=is_on)
+        return detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="unfinished", is_on=is_on)
 
     assert [go(True), go(False), go(False), go(True)] == [False, True, False, True]
     entries = AuditEntry.objects.filter(project=cast.project).order_by("pk")
@@ -232,13 +235,13 @@ def test_switching_twice_is_switching_once_and_is_in_the_audit_log(cast: Cast) -
         ("failures.detector_on", "detector unfinished"),
     ]
     with pytest.raises(detector_settings.NoDetector):
-        detector_settings.switch(project=cast.project, actor=cast.admin, name="moon", is_on=False)
+        detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="moon", is_on=False)
 
 
 @pytest.fixture
 def cut_off(cast: Cast) -> ProjectBucket:
     wanted = Wanted("Cut off", "format_error", shortcut="h")
-    return define(project=cast.project, actor=cast.admin, wanted=wanted)
+    return define(project=cast.project, actor=Actor(cast.admin), wanted=wanted)
 
 
 @pytest.mark.django_db
@@ -248,10 +251,12 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     waiting, decided, other = [build.trajectory(answer=BROKEN) for _ in range(3)]
     Trajectory.objects.filter(pk=other.pk).update(project=cast.elsewhere)
     detect_waiting()
-    decide(trajectory=decided, actor=cast.reviewer, bucket="format_error")
-    queue = make(project=cast.project, actor=cast.builder, wanted=QueueWanted("cut", rule="detected", bucket="cut_off"))
-    close(project=cast.project, key="cut_off", actor=cast.builder, reason="the limit is higher now")
-    common: dict[str, Any] = {"project": cast.project, "actor": cast.admin, "name": "broken_output"}
+    decide(trajectory=decided, actor=Actor(cast.reviewer), bucket="format_error")
+    queue = make(
+        project=cast.project, actor=Actor(cast.builder), wanted=QueueWanted("cut", rule="detected", bucket="cut_off")
+    )
+    close(project=cast.project, key="cut_off", actor=Actor(cast.builder), reason="the limit is higher now")
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin), "name": "broken_output"}
     assert detector_settings.point(**common, bucket="cut_off")
     assert not detector_settings.point(**common, bucket="cut_off")
     assert detect_waiting() == 1
@@ -282,13 +287,13 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     late = build.trajectory(answer=BROKEN, started_at=timezone.now() + timedelta(seconds=1))
     detect_waiting()
     assert late.proposals.get().bucket == "cut_off"
-    decide(trajectory=late, actor=cast.reviewer, bucket="cut_off")
+    decide(trajectory=late, actor=Actor(cast.reviewer), bucket="cut_off")
     assert not cast.project.bucket_lives.get(bucket="cut_off").is_closed
     # It cannot be archived under the detector, and comes back to its own.
     with pytest.raises(BadBucket, match="broken_output proposes it"):
-        archive(bucket=cut_off, actor=cast.builder)
+        archive(bucket=cut_off, actor=Actor(cast.builder))
     assert detector_settings.point(**common, bucket="")
-    archive(bucket=cut_off, actor=cast.builder)
+    archive(bucket=cut_off, actor=Actor(cast.builder))
     with pytest.raises(BadBucket, match="archived"):
         detector_settings.point(**common, bucket="cut_off")
     assert build.trajectory(answer=BROKEN).proposals.exists() is False
@@ -304,7 +309,7 @@ def test_only_what_would_be_proposed_otherwise_is_read_again(
     for answer in (BROKEN, BROKEN, BROKEN, "fine"):
         build.trajectory(answer=answer)
     detect_waiting()
-    common: dict[str, Any] = {"project": cast.project, "actor": cast.admin, "name": "broken_output"}
+    common: dict[str, Any] = {"project": cast.project, "actor": Actor(cast.admin), "name": "broken_output"}
     monkeypatch.setattr(detector_settings, "AT_ONCE", 1)
     detector_settings.point(**common, bucket="cut_off")
     assert detector_settings.catch_up() == 3
@@ -349,9 +354,9 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
     right, wrong = build.trajectory(answer=BROKEN), build.trajectory(prompt="<b>Meet</b>", answer=BROKEN)
     missed = build.trajectory(prompt="Nobody saw it")
     detect_waiting()
-    decide(trajectory=right, actor=cast.reviewer, bucket="format_error")
-    decide(trajectory=wrong, actor=cast.reviewer)
-    decide(trajectory=missed, actor=cast.reviewer, bucket="format_error")
+    decide(trajectory=right, actor=Actor(cast.reviewer), bucket="format_error")
+    decide(trajectory=wrong, actor=Actor(cast.reviewer))
+    decide(trajectory=missed, actor=Actor(cast.reviewer), bucket="format_error")
     listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
     assert "50.0" in listed
     assert "No recall without bias yet." in listed
@@ -374,8 +379,8 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
 def test_programs_read_and_switch(cast: Cast, build: Build, key: Callable[..., dict[str, str]]) -> None:
     row, missed = build.trajectory(answer=BROKEN), build.trajectory()
     detect_waiting()
-    decide(trajectory=row, actor=cast.reviewer)
-    decide(trajectory=missed, actor=cast.reviewer, bucket="format_error")
+    decide(trajectory=row, actor=Actor(cast.reviewer))
+    decide(trajectory=missed, actor=Actor(cast.reviewer), bucket="format_error")
     client, reading = Client(), key("read")
     every = client.get("/api/v1/detectors", headers=reading).json()
     assert [each["name"] for each in every] == list(DETECTORS)

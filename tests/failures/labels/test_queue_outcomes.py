@@ -8,6 +8,7 @@ from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.labels.decisions import Superseded, current_of, decide, undo
 from flywheel.failures.models import Failure, Queue, QueueItem
@@ -33,8 +34,8 @@ def put(cast: Cast, row: Trajectory) -> Put:
 
     def go(**fields: Any) -> QueueItem:
         wanted = Wanted(**{"name": f"queue {Queue.objects.count()}", **fields})
-        made = make(project=cast.project, actor=cast.builder, wanted=wanted)
-        intake.add(queue=made, keys=[row.pk], actor=cast.builder)
+        made = make(project=cast.project, actor=Actor(cast.builder), wanted=wanted)
+        intake.add(queue=made, keys=[row.pk], actor=Actor(cast.builder))
         return QueueItem.objects.select_related("queue").get(queue=made)
 
     return go
@@ -48,11 +49,11 @@ def state(item: QueueItem) -> tuple[str, str | None]:
 
 def test_undoing_elsewhere_opens_an_item_that_was_reviewed_once(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put()
-    give(item=item, actor=cast.trainer, bucket="wrong_tool")
-    take_back(item=item, actor=cast.trainer)
-    decide(trajectory=row, actor=cast.reviewer, bucket="format_error")
+    give(item=item, actor=Actor(cast.trainer), bucket="wrong_tool")
+    take_back(item=item, actor=Actor(cast.trainer))
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error")
     assert state(item) == (State.DONE, "format_error")
-    undo(trajectory=row, actor=cast.reviewer)
+    undo(trajectory=row, actor=Actor(cast.reviewer))
     assert state(item) == (State.TO_REVIEW, None)
 
 
@@ -60,11 +61,11 @@ def test_undoing_elsewhere_what_was_decided_on_an_item_takes_the_review_back(
     cast: Cast, row: Trajectory, put: Put
 ) -> None:
     item = put()
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, bucket="format_error")
-    undo(trajectory=row, actor=cast.trainer)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="format_error")
+    undo(trajectory=row, actor=Actor(cast.trainer))
     assert state(item) == (State.DONE, "wrong_tool"), "what was said before counts again"
-    undo(trajectory=row, actor=cast.trainer)
+    undo(trajectory=row, actor=Actor(cast.trainer))
     assert state(item) == (State.TO_REVIEW, None)
     assert not item.reviews.filter(current=True).exists()
     assert item.reviews.exclude(taken_back_at=None).count() == 2, "kept for the record"
@@ -72,24 +73,24 @@ def test_undoing_elsewhere_what_was_decided_on_an_item_takes_the_review_back(
 
 def test_undoing_elsewhere_what_several_agreed_on_asks_for_another(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put(needed=2)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, bucket="wrong_tool")
-    undo(trajectory=row, actor=cast.trainer)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="wrong_tool")
+    undo(trajectory=row, actor=Actor(cast.trainer))
     assert state(item) == (State.NEEDS_ANOTHER, None)
     assert item.reviews.filter(current=True).count() == 2, "what they said stays"
     assert is_disputed(item), "and who may build can settle it alone"
-    give(item=item, actor=cast.admin, bucket="bad_planning", settles=True)
+    give(item=item, actor=Actor(cast.admin), bucket="bad_planning", settles=True)
     assert state(item) == (State.DONE, "bad_planning")
 
 
 def test_a_decision_elsewhere_closes_an_item_that_was_asked_for_again(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put()
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    reopen(item=item, actor=cast.builder)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    reopen(item=item, actor=Actor(cast.builder))
     assert state(item) == (State.NEEDS_ANOTHER, "wrong_tool")
-    decide(trajectory=row, actor=cast.trainer, bucket="format_error")
+    decide(trajectory=row, actor=Actor(cast.trainer), bucket="format_error")
     assert state(item) == (State.DONE, "format_error")
-    undo(trajectory=row, actor=cast.trainer)
+    undo(trajectory=row, actor=Actor(cast.trainer))
     assert state(item) == (State.NEEDS_ANOTHER, None), "the decision from before it was asked for again is not enough"
     current = current_of(row)
     assert current is not None
@@ -97,10 +98,10 @@ def test_a_decision_elsewhere_closes_an_item_that_was_asked_for_again(cast: Cast
 
 
 def test_the_same_said_again_elsewhere_closes_an_item_that_came_since(cast: Cast, row: Trajectory, put: Put) -> None:
-    decided = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+    decided = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     item = put()
     assert state(item) == (State.TO_REVIEW, None)
-    assert decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool") == decided
+    assert decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool") == decided
     assert state(item) == (State.DONE, "wrong_tool")
 
 
@@ -108,29 +109,29 @@ def test_taking_back_on_an_item_leaves_it_done_where_a_decision_from_elsewhere_c
     cast: Cast, row: Trajectory, put: Put
 ) -> None:
     item = put()
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, bucket="format_error")
-    take_back(item=item, actor=cast.builder)
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="format_error")
+    take_back(item=item, actor=Actor(cast.builder))
     assert state(item) == (State.DONE, "wrong_tool")
-    give(item=item, actor=cast.builder, declined=True, note="no")
+    give(item=item, actor=Actor(cast.builder), declined=True, note="no")
     assert state(item)[0] == State.DECLINED
-    take_back(item=item, actor=cast.builder)
+    take_back(item=item, actor=Actor(cast.builder))
     assert state(item) == (State.DONE, "wrong_tool")
 
 
 def test_a_declined_item_stays_declined_when_a_decision_is_undone(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put()
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, declined=True, note="not here")
-    undo(trajectory=row, actor=cast.reviewer)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), declined=True, note="not here")
+    undo(trajectory=row, actor=Actor(cast.reviewer))
     assert state(item) == (State.DECLINED, None)
 
 
 def test_items_of_an_archived_queue_follow_too(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put()
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
-    archive(queue=item.queue, actor=cast.builder)
-    undo(trajectory=row, actor=cast.reviewer)
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    archive(queue=item.queue, actor=Actor(cast.builder))
+    undo(trajectory=row, actor=Actor(cast.reviewer))
     assert state(item) == (State.TO_REVIEW, None)
 
 
@@ -186,17 +187,17 @@ def test_whatever_people_do_items_and_decisions_agree(
             try:
                 match move:
                     case "decide":
-                        decide(trajectory=row, actor=actor, bucket=bucket)
+                        decide(trajectory=row, actor=Actor(actor), bucket=bucket)
                     case "undo":
-                        undo(trajectory=row, actor=actor)
+                        undo(trajectory=row, actor=Actor(actor))
                     case "give":
-                        give(item=items[at], actor=actor, bucket=bucket)
+                        give(item=items[at], actor=Actor(actor), bucket=bucket)
                     case "decline":
-                        give(item=items[at], actor=actor, declined=True, note="no")
+                        give(item=items[at], actor=Actor(actor), declined=True, note="no")
                     case "take_back":
-                        take_back(item=items[at], actor=actor)
+                        take_back(item=items[at], actor=Actor(actor))
                     case "reopen":
-                        reopen(item=items[at], actor=actor)
+                        reopen(item=items[at], actor=Actor(actor))
             except (Closed, Superseded):
                 pass
             assert set(before) <= set(Failure.objects.values_list("pk", flat=True)), "nothing is overwritten"

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures.buckets import bucket_counts
@@ -32,8 +33,8 @@ def test_counts_follow_proposals_decisions_and_tasks(cast: Cast, build: Build) -
     build.trajectory()
     build.trajectory(answer=BROKEN, source=Source.ROLLOUT)
     detect_waiting()
-    failure = decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
-    decide(trajectory=rows[1], actor=cast.reviewer)
+    failure = decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="format_error")
+    decide(trajectory=rows[1], actor=Actor(cast.reviewer))
     build.task(failure=failure, bucket="format_error")
     days = bucket_counts.period(cast.project, 14)
     (found,), traffic = bucket_counts.by_bucket(cast.project, days)
@@ -42,7 +43,7 @@ def test_counts_follow_proposals_decisions_and_tasks(cast: Cast, build: Build) -
     assert traffic == 5
     assert found.share == 3 / 5
     assert sum(found.trend) == 3
-    undo(trajectory=rows[0], actor=cast.reviewer)
+    undo(trajectory=rows[0], actor=Actor(cast.reviewer))
     (found,), _ = bucket_counts.by_bucket(cast.project, days)
     assert (found.waiting, found.confirmed) == (3, 0)
 
@@ -50,7 +51,7 @@ def test_counts_follow_proposals_decisions_and_tasks(cast: Cast, build: Build) -
 def test_the_pages_link_counts_to_their_lists(cast: Cast, sign_in: SignIn, build: Build) -> None:
     rows = [build.trajectory(answer=BROKEN, prompt=f"Request {n}") for n in range(2)]
     detect_waiting()
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="format_error")
     client = sign_in(cast.reviewer)
     page = client.get(reverse("failures:index", args=["acme"])).content.decode()
     assert reverse("failures:bucket", args=["acme", "format_error"]) in page

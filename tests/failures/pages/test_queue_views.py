@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.failures.queues import intake
@@ -34,10 +35,10 @@ Make = Callable[..., Queue]
 def queue(cast: Cast, build: Build) -> Make:
     def go(count: int = 3, **fields: Any) -> Queue:
         wanted = Wanted(**{"name": f"queue {Queue.objects.count()}", **fields})
-        made = make(project=cast.project, actor=cast.builder, wanted=wanted)
+        made = make(project=cast.project, actor=Actor(cast.builder), wanted=wanted)
         rows = [build.trajectory(answer=BROKEN, prompt=f"Write to person {n}") for n in range(count)]
         detect_waiting()
-        intake.add(queue=made, keys=[row.pk for row in rows], actor=cast.builder)
+        intake.add(queue=made, keys=[row.pk for row in rows], actor=Actor(cast.builder))
         return made
 
     return go
@@ -112,7 +113,7 @@ def test_trajectories_are_added_by_hand_and_what_was_not_found_is_said(
     page = client.post(at("add_to_queue"), sent, follow=True).content.decode()
     assert "0 added" in page
     assert "1 was in it already" in page
-    archive(queue=made, actor=cast.builder)
+    archive(queue=made, actor=Actor(cast.builder))
     assert "is archived" in client.post(at("add_to_queue"), sent, follow=True).content.decode()
     assert client.post(at("add_to_queue"), {"queue": "0", "trace_ids": "x"}).status_code == 404
 
@@ -159,7 +160,7 @@ def test_who_comes_too_late_is_told_and_keeps_what_was_written(cast: Cast, sign_
     client = sign_in(cast.reviewer)
     client.post(at("take", made))
     QueueItem.objects.update(reserved_until=timezone.now() - timedelta(seconds=1))
-    hold(item=item, actor=cast.builder)
+    hold(item=item, actor=Actor(cast.builder))
     sent = {"bucket": "wrong_tool", "note": "my words", "seen": "0", "correct": "1", "tool": "email.send"}
     sent |= {"was": "form", "arg.to": "Bako", "arg.subject": "hello"}
     answer = client.post(at("decide", made, item), sent, headers=HTMX)
@@ -169,7 +170,7 @@ def test_who_comes_too_late_is_told_and_keeps_what_was_written(cast: Cast, sign_
     assert ">my words</textarea>" in page
     assert 'value="hello"' in page
     assert not Review.objects.exists()
-    give(item=item, actor=cast.builder, bucket="format_error")
+    give(item=item, actor=Actor(cast.builder), bucket="format_error")
     page = client.post(at("decide", made, item), sent, headers=HTMX).content.decode()
     assert "builder decided broken format since you opened this. Yours is not saved; save again to put it above" in page
     failure = Failure.objects.get()
@@ -207,8 +208,8 @@ def test_reviewers_are_blind_until_enough_have_decided(cast: Cast, sign_in: Sign
 def test_a_builder_settles_what_reviewers_disagree_on(cast: Cast, sign_in: SignIn, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", note="first words")
-    give(item=item, actor=cast.trainer, bucket="bad_planning")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note="first words")
+    give(item=item, actor=Actor(cast.trainer), bucket="bad_planning")
     client = sign_in(cast.builder)
     page = client.get(at("item", made, item)).content.decode()
     assert "Its reviewers do not agree" in page
@@ -230,9 +231,9 @@ def test_a_builder_who_is_no_reviewer_settles_also_what_somebody_has_in_hand(
 ) -> None:
     made = queue(1, needed=2, assignees=["reviewer", "trainer", "approver"])
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.trainer, bucket="bad_planning")
-    assert take(queue=made, actor=cast.approver) == item
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.trainer), bucket="bad_planning")
+    assert take(queue=made, actor=Actor(cast.approver)) == item
     client = sign_in(cast.builder)
     address = at("item", made, item)
     assert "names its reviewers" in client.get(address).content.decode()
@@ -272,7 +273,7 @@ def test_undo_takes_back_the_decisions_of_the_sitting_one_by_one(cast: Cast, sig
 
 def test_the_open_queue_does_not_undo_what_came_of_an_item(cast: Cast, sign_in: SignIn, queue: Make) -> None:
     made = queue(1)
-    give(item=items(made)[0], actor=cast.reviewer, bucket="wrong_tool")
+    give(item=items(made)[0], actor=Actor(cast.reviewer), bucket="wrong_tool")
     assert 'data-key="u"' not in sign_in(cast.reviewer).get(at("queue")).content.decode()
 
 
@@ -284,7 +285,7 @@ def test_skipping_and_putting_at_the_end(cast: Cast, sign_in: SignIn, queue: Mak
     assert client.post(at("skip", made, a), headers=HTMX)["HX-Push-Url"] == at("item", made, b)
     assert client.post(at("requeue", made, b), headers=HTMX)["HX-Push-Url"] == at("item", made, a)
     assert items(made) == [a, c, b]
-    take(queue=made, actor=cast.builder)
+    take(queue=made, actor=Actor(cast.builder))
     told = client.post(at("requeue", made, c), headers=HTMX).content.decode()
     assert "Not put at the end: builder has this item" in told
 
@@ -323,11 +324,11 @@ def test_who_is_not_named_may_look_and_not_decide(cast: Cast, sign_in: SignIn, q
 def test_progress_and_agreement_are_shown_per_person_and_bucket(cast: Cast, sign_in: SignIn, queue: Make) -> None:
     made = queue(12, needed=2)
     for place, item in enumerate(items(made)):
-        give(item=item, actor=cast.reviewer, bucket="wrong_tool" if place % 2 else "format_error")
-        give(item=item, actor=cast.trainer, bucket="wrong_tool" if place % 2 or place < 2 else "format_error")
+        give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool" if place % 2 else "format_error")
+        give(item=item, actor=Actor(cast.trainer), bucket="wrong_tool" if place % 2 or place < 2 else "format_error")
     disputed = items(made)[0]
     assert disputed.state == State.NEEDS_ANOTHER
-    give(item=disputed, actor=cast.builder, bucket="wrong_tool")
+    give(item=disputed, actor=Actor(cast.builder), bucket="wrong_tool")
     client = sign_in(cast.viewer)
     page = client.get(at("queue_detail", made)).content.decode()
     assert re.search(r"<td>reviewer</td><td class=\"num\">12</td>", page)
@@ -344,7 +345,7 @@ def test_what_an_agent_or_a_person_wrote_stays_text(cast: Cast, sign_in: SignIn,
     made = queue(1, name=hostile, instructions=hostile)
     Trajectory.objects.update(title=hostile)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", note=hostile)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note=hostile)
     client = sign_in(cast.builder)
     for page in (at("queues"), at("queue_detail", made), at("item", made, item), at("edit_queue", made)):
         assert "<script>alert" not in client.get(page).content.decode(), page

@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures.labels.decisions import decide, undo
@@ -85,16 +86,16 @@ def test_all_blind_reviews_of_the_period_are_taken_together(cast: Cast, build: B
 @pytest.mark.django_db
 def test_who_decided_alone_and_was_corrected(cast: Cast, build: Build) -> None:
     stood, changed, slip, joint = [build.trajectory() for _ in range(4)]
-    decide(trajectory=stood, actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=stood, actor=cast.builder, bucket="wrong_tool", note="yes")
-    decide(trajectory=changed, actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=changed, actor=cast.builder)
-    decide(trajectory=slip, actor=cast.reviewer, bucket="wrong_tool")
-    undo(trajectory=slip, actor=cast.reviewer)
-    together = decide(trajectory=joint, actor=cast.reviewer, bucket="bad_planning")
+    decide(trajectory=stood, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=stood, actor=Actor(cast.builder), bucket="wrong_tool", note="yes")
+    decide(trajectory=changed, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=changed, actor=Actor(cast.builder))
+    decide(trajectory=slip, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    undo(trajectory=slip, actor=Actor(cast.reviewer))
+    together = decide(trajectory=joint, actor=Actor(cast.reviewer), bucket="bad_planning")
     queue = Queue.objects.create(project=cast.project, name="two", needed=2, created_by=cast.builder)
     QueueItem.objects.create(queue=queue, trajectory=joint, outcome=together, state=QueueItem.State.DONE)
-    decide(trajectory=joint, actor=cast.builder)
+    decide(trajectory=joint, actor=Actor(cast.builder))
     since = timezone.now() - timedelta(days=30)
     found = agreement.corrections(cast.project, since)
     # Alone: two about `stood`, two about `changed`, and the last about `joint`.
@@ -114,8 +115,8 @@ def test_the_page_and_the_call_say_the_same(
     assert "Nobody decided alone" in empty
     blind(cast, build)
     row = build.trajectory()
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=row, actor=cast.builder)
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=row, actor=Actor(cast.builder))
     page = sign_in(cast.viewer).get(address, {"days": "30"}).content.decode()
     assert "builder, reviewer" in page
     assert "50.0" in page

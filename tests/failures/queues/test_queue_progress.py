@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from flywheel.accounts.actors import Actor
 from flywheel.failures.models import Queue, QueueItem, QueueTally
 from flywheel.failures.queues import intake, queue_progress
 from flywheel.failures.queues.queue_definitions import Wanted, make
@@ -18,7 +19,7 @@ State = QueueItem.State
 
 
 def made(cast: Cast, name: str) -> Queue:
-    return make(project=cast.project, actor=cast.builder, wanted=Wanted(name=name))
+    return make(project=cast.project, actor=Actor(cast.builder), wanted=Wanted(name=name))
 
 
 def counted(queue: Queue) -> dict[str, int]:
@@ -38,8 +39,8 @@ def test_tallies_are_what_counting_finds_whatever_happens(
     queues = [made(cast, "one"), made(cast, "two")]
     rows = [build.trajectory() for _ in range(12)]
     for queue in queues:
-        intake.add(queue=queue, keys=[row.pk for row in rows], actor=cast.builder)
-        intake.add(queue=queue, keys=[rows[0].pk], actor=cast.builder)
+        intake.add(queue=queue, keys=[row.pk for row in rows], actor=Actor(cast.builder))
+        intake.add(queue=queue, keys=[rows[0].pk], actor=Actor(cast.builder))
     for turn in range(40):
         items = list(QueueItem.objects.order_by("?")[: source.randrange(1, 5)])
         match source.randrange(5):
@@ -52,10 +53,10 @@ def test_tallies_are_what_counting_finds_whatever_happens(
             case 2:
                 QueueItem.objects.filter(pk__in=[item.pk for item in items]).update(reserved_by=cast.builder)
             case 3 if turn % 4 == 0 and items:
-                delete(trajectory=items[0].trajectory, actor=cast.admin)
+                delete(trajectory=items[0].trajectory, actor=Actor(cast.admin))
             case _:
                 items[0].delete()
-                intake.add(queue=items[0].queue, keys=[items[0].trajectory_id], actor=cast.builder)
+                intake.add(queue=items[0].queue, keys=[items[0].trajectory_id], actor=Actor(cast.builder))
         assert [tallied(queue) for queue in queues] == [counted(queue) for queue in queues]
     before = QueueTally.objects.count()
     queue_progress.fold()
@@ -66,7 +67,7 @@ def test_tallies_are_what_counting_finds_whatever_happens(
 def test_of_a_queue_that_is_gone_no_tally_stays(cast: Cast, build: Build) -> None:
     queue = made(cast, "gone")
     for _ in range(queue_progress.FOLDED_FROM + 1):
-        intake.add(queue=queue, keys=[build.trajectory().pk], actor=cast.builder)
+        intake.add(queue=queue, keys=[build.trajectory().pk], actor=Actor(cast.builder))
     key = queue.pk
     queue.delete()
     QueueTally.objects.bulk_create([QueueTally(queue_id=key, state="done", n=1) for _ in range(60)])
@@ -79,7 +80,7 @@ def test_no_statement_of_progress_reads_items_that_nobody_has(cast: Cast, build:
     start = build.trajectory()
     rows = [Trajectory(project=cast.project, trace_id=f"{n:032x}", started_at=start.started_at) for n in range(300)]
     Trajectory.objects.bulk_create(rows)
-    intake.add(queue=queue, keys=Trajectory.objects.values_list("pk", flat=True).iterator(), actor=cast.builder)
+    intake.add(queue=queue, keys=Trajectory.objects.values_list("pk", flat=True).iterator(), actor=Actor(cast.builder))
     with CaptureQueriesContext(
         connection,
     ) as captured:

@@ -9,6 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from flywheel.accounts.access import Forbidden
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.failures.labels.decisions import BadLabel, Superseded, decide, undo
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
@@ -32,8 +33,8 @@ def queue(cast: Cast, build: Build) -> Make:
 
     def go(count: int = 3, with_existing: bool = False, **fields: object) -> Queue:
         wanted = Wanted(**{"name": f"queue {Queue.objects.count()}", **fields})  # type: ignore[arg-type]
-        made = make(project=cast.project, actor=cast.builder, wanted=wanted, with_existing=with_existing)
-        intake.add(queue=made, keys=[build.trajectory().pk for _ in range(count)], actor=cast.builder)
+        made = make(project=cast.project, actor=Actor(cast.builder), wanted=wanted, with_existing=with_existing)
+        intake.add(queue=made, keys=[build.trajectory().pk for _ in range(count)], actor=Actor(cast.builder))
         return made
 
     return go
@@ -62,53 +63,53 @@ def label_of(item: QueueItem) -> tuple[str, str]:
 def test_items_are_handed_out_in_order_and_one_keeps_what_one_has(cast: Cast, queue: Make) -> None:
     made = queue(3)
     a, b, c = items(made)
-    assert take(queue=made, actor=cast.reviewer) == a
-    assert take(queue=made, actor=cast.reviewer) == a, "opened again"
-    assert take(queue=made, actor=cast.builder) == b
-    assert take(queue=made, actor=cast.trainer) == c
-    assert take(queue=made, actor=cast.approver) is None
+    assert take(queue=made, actor=Actor(cast.reviewer)) == a
+    assert take(queue=made, actor=Actor(cast.reviewer)) == a, "opened again"
+    assert take(queue=made, actor=Actor(cast.builder)) == b
+    assert take(queue=made, actor=Actor(cast.trainer)) == c
+    assert take(queue=made, actor=Actor(cast.approver)) is None
     assert [item.state_now for item in items(made)] == ["in_review"] * 3
 
 
 def test_skipping_frees_the_item_and_goes_round(cast: Cast, queue: Make) -> None:
     made = queue(3)
     a, b, c = items(made)
-    take(queue=made, actor=cast.reviewer)
-    assert take(queue=made, actor=cast.reviewer, after=a) == b
-    assert take(queue=made, actor=cast.builder) == a, "free again"
-    assert take(queue=made, actor=cast.reviewer, after=b) == c
-    assert take(queue=made, actor=cast.reviewer, after=c) == b, (
+    take(queue=made, actor=Actor(cast.reviewer))
+    assert take(queue=made, actor=Actor(cast.reviewer), after=a) == b
+    assert take(queue=made, actor=Actor(cast.builder)) == a, "free again"
+    assert take(queue=made, actor=Actor(cast.reviewer), after=b) == c
+    assert take(queue=made, actor=Actor(cast.reviewer), after=c) == b, (
         "from the end on from the beginning, past what others have"
     )
-    hold(item=a, actor=cast.builder)
-    hold(item=c, actor=cast.builder)
-    assert take(queue=made, actor=cast.reviewer, after=b) is None, "what one skips is not given back at once"
+    hold(item=a, actor=Actor(cast.builder))
+    hold(item=c, actor=Actor(cast.builder))
+    assert take(queue=made, actor=Actor(cast.reviewer), after=b) is None, "what one skips is not given back at once"
 
 
 def test_an_expired_reservation_is_free_and_a_heartbeat_keeps_it(cast: Cast, queue: Make) -> None:
     made = queue(1, minutes=5)
     [item] = items(made)
-    take(queue=made, actor=cast.reviewer)
+    take(queue=made, actor=Actor(cast.reviewer))
     with pytest.raises(Held, match="reviewer has this item, for 5 more minutes"):
-        hold(item=item, actor=cast.builder)
+        hold(item=item, actor=Actor(cast.builder))
     expire(item)
-    hold(item=item, actor=cast.reviewer)
-    assert take(queue=made, actor=cast.builder) is None, "nobody took it meanwhile: the page had it again"
+    hold(item=item, actor=Actor(cast.reviewer))
+    assert take(queue=made, actor=Actor(cast.builder)) is None, "nobody took it meanwhile: the page had it again"
     expire(item)
-    assert take(queue=made, actor=cast.builder) == item
+    assert take(queue=made, actor=Actor(cast.builder)) == item
     with pytest.raises(Held, match="builder has this item"):
-        hold(item=item, actor=cast.reviewer)
-    release(item=item, actor=cast.reviewer)
+        hold(item=item, actor=Actor(cast.reviewer))
+    release(item=item, actor=Actor(cast.reviewer))
     assert first(made).reserved_by == cast.builder, "only one's own"
 
 
 def test_putting_at_the_end(cast: Cast, queue: Make) -> None:
     made = queue(3)
     a, b, c = items(made)
-    take(queue=made, actor=cast.reviewer)
+    take(queue=made, actor=Actor(cast.reviewer))
     with pytest.raises(Held):
-        requeue(item=a, actor=cast.builder)
-    requeue(item=a, actor=cast.reviewer)
+        requeue(item=a, actor=Actor(cast.builder))
+    requeue(item=a, actor=Actor(cast.reviewer))
     assert items(made) == [b, c, a]
     assert first(made).reserved_by is None
 
@@ -116,22 +117,22 @@ def test_putting_at_the_end(cast: Cast, queue: Make) -> None:
 def test_named_reviewers_alone_are_given_something(cast: Cast, queue: Make) -> None:
     made = queue(2, assignees=["reviewer", "trainer"], needed=2)
     with pytest.raises(NotYours):
-        take(queue=made, actor=cast.builder)
+        take(queue=made, actor=Actor(cast.builder))
     with pytest.raises(NotYours):
-        hold(item=first(made), actor=cast.builder)
+        hold(item=first(made), actor=Actor(cast.builder))
     with pytest.raises(NotYours):
-        give(item=first(made), actor=cast.builder, bucket="wrong_tool")
-    assert take(queue=made, actor=cast.trainer) == first(made)
+        give(item=first(made), actor=Actor(cast.builder), bucket="wrong_tool")
+    assert take(queue=made, actor=Actor(cast.trainer)) == first(made)
 
 
 def test_nobody_is_given_anything_of_an_archived_queue(cast: Cast, queue: Make) -> None:
     made = queue(1)
-    archive(queue=made, actor=cast.builder)
-    assert take(queue=made, actor=cast.reviewer) is None
+    archive(queue=made, actor=Actor(cast.builder))
+    assert take(queue=made, actor=Actor(cast.reviewer)) is None
     with pytest.raises(Closed, match="archived"):
-        give(item=first(made), actor=cast.reviewer, bucket="wrong_tool")
-    archive(queue=made, actor=cast.builder, is_archived=False)
-    assert take(queue=made, actor=cast.reviewer) == first(made)
+        give(item=first(made), actor=Actor(cast.reviewer), bucket="wrong_tool")
+    archive(queue=made, actor=Actor(cast.builder), is_archived=False)
+    assert take(queue=made, actor=Actor(cast.reviewer)) == first(made)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -145,9 +146,9 @@ def test_people_at_once_never_get_the_same_item(cast: Cast, queue: Make) -> None
     def work(person: User) -> None:
         try:
             together.wait()
-            while item := take(queue=made, actor=person):
+            while item := take(queue=made, actor=Actor(person)):
                 given.append(item.pk)
-                give(item=item, actor=person, bucket="wrong_tool")
+                give(item=item, actor=Actor(person), bucket="wrong_tool")
         finally:
             connection.close()
 
@@ -168,7 +169,7 @@ def test_of_people_who_want_one_item_at_once_one_gets_it(cast: Cast, queue: Make
             for item in items(made):
                 together.wait()
                 try:
-                    hold(item=item, actor=person)
+                    hold(item=item, actor=Actor(person))
                 except Held:
                     continue
                 got.append((item.pk, person.username))
@@ -195,8 +196,8 @@ def at_once(calls: list[Callable[[], None]]) -> None:
 def test_one_reviewer_decides_alone(cast: Cast, queue: Make) -> None:
     made = queue(1)
     [item] = items(made)
-    take(queue=made, actor=cast.reviewer)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", note="looked", seen=0)
+    take(queue=made, actor=Actor(cast.reviewer))
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note="looked", seen=0)
     item = first(made)
     assert (item.state, item.reserved_by, label_of(item)) == (State.DONE, None, ("failure", "wrong_tool"))
     assert item.outcome is not None
@@ -209,45 +210,45 @@ def test_one_reviewer_decides_alone(cast: Cast, queue: Make) -> None:
 def test_a_late_decision_is_told_who_has_the_item_and_changes_nothing(cast: Cast, queue: Make) -> None:
     made = queue(1)
     [item] = items(made)
-    take(queue=made, actor=cast.reviewer)
+    take(queue=made, actor=Actor(cast.reviewer))
     expire(item)
-    take(queue=made, actor=cast.builder)
+    take(queue=made, actor=Actor(cast.builder))
     with pytest.raises(Held, match="builder has this item"):
-        give(item=item, actor=cast.reviewer, bucket="wrong_tool", seen=0)
+        give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", seen=0)
     assert not Review.objects.exists()
-    give(item=item, actor=cast.builder, bucket="format_error", seen=0)
+    give(item=item, actor=Actor(cast.builder), bucket="format_error", seen=0)
     with pytest.raises(Superseded, match="builder decided broken format since you opened this") as caught:
-        give(item=item, actor=cast.reviewer, bucket="wrong_tool", seen=0)
+        give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", seen=0)
     assert label_of(item) == ("failure", "format_error")
     assert Review.objects.count() == 1
     assert caught.value.current is not None
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", seen=caught.value.current.pk)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", seen=caught.value.current.pk)
     assert label_of(item) == ("failure", "wrong_tool")
 
 
 def test_an_expired_reservation_that_nobody_took_still_decides(cast: Cast, queue: Make) -> None:
     made = queue(1)
     [item] = items(made)
-    take(queue=made, actor=cast.reviewer)
+    take(queue=made, actor=Actor(cast.reviewer))
     expire(item)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
     assert first(made).state == State.DONE
 
 
 def test_the_same_review_twice_is_one_even_when_the_item_went_on(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    sent = give(item=item, actor=cast.reviewer, bucket="wrong_tool", note="once")
-    take(queue=made, actor=cast.builder)
-    assert give(item=item, actor=cast.reviewer, bucket="wrong_tool", note=" once ") == sent
+    sent = give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note="once")
+    take(queue=made, actor=Actor(cast.builder))
+    assert give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note=" once ") == sent
     assert item.reviews.count() == 1
 
 
 def test_correcting_a_done_item_supersedes_and_keeps_what_was(cast: Cast, queue: Make) -> None:
     made = queue(1)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.reviewer, bucket="format_error")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.reviewer), bucket="format_error")
     assert label_of(item) == ("failure", "format_error")
     assert list(item.reviews.values_list("bucket", "current")) == [("wrong_tool", False), ("format_error", True)]
     assert item.trajectory.failures.count() == 2
@@ -257,12 +258,12 @@ def test_a_decision_made_elsewhere_is_the_one_that_was_wanted(cast: Cast, build:
     one, several, named = queue(0), queue(0, needed=2), queue(0, assignees=["trainer"])
     row = build.trajectory()
     for made in (one, several, named):
-        intake.add(queue=made, keys=[row.pk], actor=cast.builder)
-    decided = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+        intake.add(queue=made, keys=[row.pk], actor=Actor(cast.builder))
+    decided = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     assert (first(one).state, first(one).outcome) == (State.DONE, decided)
     assert first(several).state == State.TO_REVIEW
     assert first(named).state == State.TO_REVIEW
-    undo(trajectory=row, actor=cast.reviewer)
+    undo(trajectory=row, actor=Actor(cast.reviewer))
     assert first(one).state == State.TO_REVIEW
 
 
@@ -272,29 +273,29 @@ def test_a_decision_made_elsewhere_is_the_one_that_was_wanted(cast: Cast, build:
 def test_an_outcome_needs_as_many_as_the_queue_says(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", corrected={"text": "no"})
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected={"text": "no"})
     assert (first(made).state, label_of(item)) == (State.NEEDS_ANOTHER, ("", ""))
     assert not Failure.objects.exists()
-    assert take(queue=made, actor=cast.reviewer) is None, "one has decided"
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool", corrected={"text": "no"}, note="again")
+    assert take(queue=made, actor=Actor(cast.reviewer)) is None, "one has decided"
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected={"text": "no"}, note="again")
     assert first(made).state == State.NEEDS_ANOTHER, "the same person is one reviewer"
-    assert take(queue=made, actor=cast.builder) == item
-    give(item=item, actor=cast.builder, bucket="wrong_tool")
+    assert take(queue=made, actor=Actor(cast.builder)) == item
+    give(item=item, actor=Actor(cast.builder), bucket="wrong_tool")
     assert (first(made).state, label_of(item)) == (State.DONE, ("failure", "wrong_tool"))
     outcome = first(made).outcome
     assert outcome is not None
     assert outcome.corrected == {"text": "no"}, "of those who agree, the one who wrote what is right"
     with pytest.raises(Closed, match="enough reviewers have decided"):
-        give(item=item, actor=cast.trainer, bucket="wrong_tool")
+        give(item=item, actor=Actor(cast.trainer), bucket="wrong_tool")
 
 
 def test_who_disagrees_needs_another_and_the_majority_decides(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder))
     assert (first(made).state, label_of(item)) == (State.NEEDS_ANOTHER, ("", ""))
-    give(item=item, actor=cast.trainer)
+    give(item=item, actor=Actor(cast.trainer))
     assert (first(made).state, label_of(item)) == (State.DONE, ("pass", ""))
     assert first(made).outcome.labelled_by == cast.trainer  # type: ignore[union-attr]
 
@@ -302,42 +303,42 @@ def test_who_disagrees_needs_another_and_the_majority_decides(cast: Cast, queue:
 def test_somebody_settles_what_reviewers_do_not_agree_on(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
     with pytest.raises(Closed, match="nothing to settle"):
-        give(item=item, actor=cast.builder, bucket="format_error", settles=True)
-    give(item=item, actor=cast.builder, bucket="bad_planning")
-    settled = give(item=item, actor=cast.builder, bucket="format_error", settles=True)
+        give(item=item, actor=Actor(cast.builder), bucket="format_error", settles=True)
+    give(item=item, actor=Actor(cast.builder), bucket="bad_planning")
+    settled = give(item=item, actor=Actor(cast.builder), bucket="format_error", settles=True)
     assert (first(made).state, label_of(item)) == (State.DONE, ("failure", "format_error"))
     assert not settled.is_blind
-    give(item=item, actor=cast.reviewer, bucket="unsafe_action")
+    give(item=item, actor=Actor(cast.reviewer), bucket="unsafe_action")
     assert label_of(item) == ("failure", "format_error"), "what was settled stays"
 
 
 def test_who_has_spoken_settles_with_the_same_words(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, bucket="bad_planning")
-    give(item=item, actor=cast.builder, bucket="bad_planning", settles=True)
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="bad_planning")
+    give(item=item, actor=Actor(cast.builder), bucket="bad_planning", settles=True)
     assert (first(made).state, label_of(item)) == (State.DONE, ("failure", "bad_planning"))
 
 
 def test_only_who_may_build_settles(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    give(item=item, actor=cast.builder, bucket="bad_planning")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="bad_planning")
     with pytest.raises(Forbidden):
-        give(item=item, actor=cast.reviewer, bucket="wrong_tool", settles=True)
+        give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", settles=True)
 
 
 def test_a_correction_may_change_what_the_majority_is(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=3)
     [item] = items(made)
     for person, bucket in ((cast.reviewer, "wrong_tool"), (cast.builder, "wrong_tool"), (cast.trainer, "other")):
-        give(item=item, actor=person, bucket=bucket, note="so")
+        give(item=item, actor=Actor(person), bucket=bucket, note="so")
     assert label_of(item) == ("failure", "wrong_tool")
-    give(item=item, actor=cast.builder, bucket="other", note="so")
+    give(item=item, actor=Actor(cast.builder), bucket="other", note="so")
     assert label_of(item) == ("failure", "other")
     assert [review.is_blind for review in item.reviews.order_by("pk")] == [True, True, True, False]
 
@@ -346,11 +347,11 @@ def test_a_closed_item_is_reopened_for_another(cast: Cast, queue: Make) -> None:
     made = queue(1, needed=2)
     [item] = items(made)
     for person in (cast.reviewer, cast.builder):
-        give(item=item, actor=person, bucket="wrong_tool")
-    reopen(item=item, actor=cast.trainer)
+        give(item=item, actor=Actor(person), bucket="wrong_tool")
+    reopen(item=item, actor=Actor(cast.trainer))
     assert (first(made).state, label_of(item)) == (State.NEEDS_ANOTHER, ("failure", "wrong_tool"))
-    assert take(queue=made, actor=cast.trainer) == item
-    give(item=item, actor=cast.trainer, bucket="format_error")
+    assert take(queue=made, actor=Actor(cast.trainer)) == item
+    give(item=item, actor=Actor(cast.trainer), bucket="format_error")
     assert (first(made).state, label_of(item)) == (State.DONE, ("failure", "wrong_tool")), "two of three"
 
 
@@ -388,17 +389,17 @@ def test_declining_says_why_and_closes_the_item(cast: Cast, queue: Make) -> None
     made = queue(2, needed=2)
     item = first(made)
     with pytest.raises(BadLabel, match="note: say why"):
-        give(item=item, actor=cast.reviewer, declined=True)
+        give(item=item, actor=Actor(cast.reviewer), declined=True)
     with pytest.raises(BadLabel, match="declined: an item that should not be here has no bucket"):
-        give(item=item, actor=cast.reviewer, declined=True, bucket="other", note="a test run")
-    give(item=item, actor=cast.reviewer, declined=True, note="a test run")
+        give(item=item, actor=Actor(cast.reviewer), declined=True, bucket="other", note="a test run")
+    give(item=item, actor=Actor(cast.reviewer), declined=True, note="a test run")
     assert (first(made).state, label_of(item)) == (State.DECLINED, ("", ""))
     entry = AuditEntry.objects.get(action="failures.decline")
     assert entry.reason == "a test run"
-    assert take(queue=made, actor=cast.builder) == items(made)[1]
+    assert take(queue=made, actor=Actor(cast.builder)) == items(made)[1]
     with pytest.raises(Closed, match="somebody declined it"):
-        give(item=item, actor=cast.builder, bucket="wrong_tool")
-    take_back(item=item, actor=cast.reviewer)
+        give(item=item, actor=Actor(cast.builder), bucket="wrong_tool")
+    take_back(item=item, actor=Actor(cast.reviewer))
     assert first(made).state == State.TO_REVIEW
 
 
@@ -406,16 +407,16 @@ def test_taking_back_goes_step_by_step_and_keeps_the_record(cast: Cast, queue: M
     made = queue(1)
     [item] = items(made)
     for bucket in ("wrong_tool", "format_error", ""):
-        give(item=item, actor=cast.reviewer, bucket=bucket)
+        give(item=item, actor=Actor(cast.reviewer), bucket=bucket)
     expected: list[tuple[State, tuple[str, str]]] = [
         (State.DONE, ("failure", "format_error")),
         (State.DONE, ("failure", "wrong_tool")),
         (State.TO_REVIEW, ("", "")),
     ]
     for found in expected:
-        assert take_back(item=item, actor=cast.reviewer) is not None
+        assert take_back(item=item, actor=Actor(cast.reviewer)) is not None
         assert (first(made).state, label_of(item)) == found
-    assert take_back(item=item, actor=cast.reviewer) is None
+    assert take_back(item=item, actor=Actor(cast.reviewer)) is None
     assert item.reviews.exclude(taken_back_at=None).count() == 3
 
 
@@ -423,21 +424,21 @@ def test_taking_back_opens_an_item_that_was_decided_together(cast: Cast, queue: 
     made = queue(1, needed=2)
     [item] = items(made)
     for person in (cast.reviewer, cast.builder):
-        give(item=item, actor=person, bucket="wrong_tool")
-    take_back(item=item, actor=cast.reviewer)
+        give(item=item, actor=Actor(person), bucket="wrong_tool")
+    take_back(item=item, actor=Actor(cast.reviewer))
     assert (first(made).state, label_of(item), first(made).outcome) == (State.NEEDS_ANOTHER, ("", ""), None)
-    assert take(queue=made, actor=cast.trainer) == item
-    take_back(item=item, actor=cast.builder)
+    assert take(queue=made, actor=Actor(cast.trainer)) == item
+    take_back(item=item, actor=Actor(cast.builder))
     assert (first(made).state, first(made).reserved_by) == (State.TO_REVIEW, cast.trainer), "who has it keeps it"
 
 
 def test_what_somebody_decided_above_is_not_taken_back(cast: Cast, queue: Make) -> None:
     made = queue(1)
     [item] = items(made)
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=item.trajectory, actor=cast.builder, bucket="format_error")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=item.trajectory, actor=Actor(cast.builder), bucket="format_error")
     with pytest.raises(Superseded):
-        take_back(item=item, actor=cast.reviewer)
+        take_back(item=item, actor=Actor(cast.reviewer))
     assert label_of(item) == ("failure", "format_error")
     assert item.reviews.get().current
 
@@ -448,8 +449,8 @@ def test_what_somebody_decided_above_is_not_taken_back(cast: Cast, queue: Make) 
 def test_adding_twice_adds_once_and_never_what_is_of_another_project(cast: Cast, build: Build, queue: Make) -> None:
     made = queue(0)
     mine, other = build.trajectory(), build.trajectory(project=cast.elsewhere)
-    assert intake.add(queue=made, keys=[mine.pk, other.pk, mine.pk], actor=cast.reviewer) == 1
-    assert intake.add(queue=made, keys=[mine.pk], actor=cast.reviewer) == 0
+    assert intake.add(queue=made, keys=[mine.pk, other.pk, mine.pk], actor=Actor(cast.reviewer)) == 1
+    assert intake.add(queue=made, keys=[mine.pk], actor=Actor(cast.reviewer)) == 0
     assert [item.trajectory for item in items(made)] == [mine]
 
 
@@ -472,11 +473,11 @@ def test_a_rule_asks_for_the_bucket_and_the_detector_and_leaves_what_is_decided(
     cast: Cast, build: Build, queue: Make
 ) -> None:
     decided, row = build.trajectory(answer="{"), build.trajectory(answer="{")
-    decide(trajectory=decided, actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=decided, actor=Actor(cast.reviewer), bucket="wrong_tool")
     detect_waiting()
     detector = row.proposals.get().detector
     archived = queue(0, rule="detected")
-    archive(queue=archived, actor=cast.builder)
+    archive(queue=archived, actor=Actor(cast.builder))
     queues = [
         queue(0, rule="detected", detector=detector),
         queue(0, rule="detected", detector="repeated_loop"),
@@ -508,9 +509,9 @@ def test_what_reviewers_disagree_on_goes_where_it_is_asked_for(cast: Cast, queue
     made = queue(2, needed=2)
     item, agreed = items(made)
     for person in (cast.reviewer, cast.builder):
-        give(item=agreed, actor=person, bucket="wrong_tool")
-        give(item=item, actor=person, bucket="wrong_tool" if person == cast.builder else "")
-        give(item=first(before), actor=person, bucket="wrong_tool" if person == cast.builder else "")
+        give(item=agreed, actor=Actor(person), bucket="wrong_tool")
+        give(item=item, actor=Actor(person), bucket="wrong_tool" if person == cast.builder else "")
+        give(item=first(before), actor=Actor(person), bucket="wrong_tool" if person == cast.builder else "")
     found = {each.trajectory_id for each in items(expert)}
     assert found == {item.trajectory_id, first(before).trajectory_id}
     late = queue(0, rule="disagreed", with_existing=True)
@@ -553,16 +554,16 @@ def test_what_another_rule_brought_does_not_become_a_sample(cast: Cast, build: B
     detect_waiting()
     assert made.items.filter(added_by=None).count() == 1
     with pytest.raises(BadQueue, match="rule: another rule has brought"):
-        change(queue=made, actor=cast.admin, wanted=Wanted(name="s", rule="sample", percent=5))
-    change(queue=sample, actor=cast.admin, wanted=Wanted(name="s", rule="sample", percent=5))
+        change(queue=made, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
+    change(queue=sample, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
     by_hand = queue(1)
-    change(queue=by_hand, actor=cast.admin, wanted=Wanted(name="h", rule="sample", percent=5))
+    change(queue=by_hand, actor=Actor(cast.admin), wanted=Wanted(name="h", rule="sample", percent=5))
 
 
 def test_a_queue_is_changed_and_keeps_what_is_in_it(cast: Cast, queue: Make) -> None:
     made = queue(2)
-    give(item=first(made), actor=cast.reviewer, bucket="wrong_tool")
-    change(queue=made, actor=cast.admin, wanted=Wanted(name="other", needed=2, instructions="Look twice."))
+    give(item=first(made), actor=Actor(cast.reviewer), bucket="wrong_tool")
+    change(queue=made, actor=Actor(cast.admin), wanted=Wanted(name="other", needed=2, instructions="Look twice."))
     made.refresh_from_db()
     assert (made.name, made.needed, made.items.count()) == ("other", 2, 2)
     assert first(made).state == State.DONE

@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from flywheel.accounts.actors import Actor
 from flywheel.failures.models import Queue, QueueItem, Review
 from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted, make
@@ -19,13 +20,13 @@ MANY = 400
 @pytest.fixture
 def queue(cast: Cast, build: Build) -> Queue:
     """Three reviewers an item: the reviewer has spoken of the first 400 of 410 items, the builder of the first 200."""
-    made = make(project=cast.project, actor=cast.builder, wanted=Wanted(name="large", needed=3))
+    made = make(project=cast.project, actor=Actor(cast.builder), wanted=Wanted(name="large", needed=3))
     start = build.trajectory().started_at
     Trajectory.objects.bulk_create(
         Trajectory(project=cast.project, trace_id=f"{n:032x}", started_at=start) for n in range(MANY + 10)
     )
     keys = Trajectory.objects.filter(trace_id__startswith="000").order_by("trace_id").values_list("pk", flat=True)
-    intake.add(queue=made, keys=list(keys), actor=cast.builder)
+    intake.add(queue=made, keys=list(keys), actor=Actor(cast.builder))
     items = list(made.items.order_by("queued_at", "pk"))
     for person, count in ((cast.reviewer, MANY), (cast.builder, MANY // 2)):
         Review.objects.bulk_create(Review(item=item, reviewer=person, bucket="wrong_tool") for item in items[:count])
@@ -45,7 +46,7 @@ def test_who_has_spoken_of_many_is_given_the_next_without_reading_them(cast: Cas
     order = list(queue.items.order_by("queued_at", "pk"))
     for person, at in ((cast.reviewer, MANY), (cast.builder, MANY // 2), (cast.trainer, 0)):
         with CaptureQueriesContext(connection) as captured:
-            assert take(queue=queue, actor=person) == order[at]
+            assert take(queue=queue, actor=Actor(person)) == order[at]
         searched = [query["sql"] for query in captured if "WITH RECURSIVE" in query["sql"]]
         assert len(searched) == 1
         with connection.cursor() as cursor:
@@ -53,14 +54,14 @@ def test_who_has_spoken_of_many_is_given_the_next_without_reading_them(cast: Cas
             [[[explained]]] = cursor.fetchall()
         assert read(explained["Plan"]) < 40, explained
     # From the end on from the beginning, past what one has spoken of and what others have.
-    assert take(queue=queue, actor=cast.reviewer, after=order[-1]) == order[MANY]
+    assert take(queue=queue, actor=Actor(cast.reviewer), after=order[-1]) == order[MANY]
     assert [item.pk for item in free_for(queue, cast.builder, 3)] == [item.pk for item in order[MANY // 2 :][:3]]
 
 
 def test_what_one_takes_back_is_handed_out_again(cast: Cast, queue: Queue) -> None:
     order = list(queue.items.order_by("queued_at", "pk"))
     Review.objects.filter(item=order[7], reviewer=cast.reviewer).update(current=False)
-    assert take(queue=queue, actor=cast.reviewer) == order[7]
+    assert take(queue=queue, actor=Actor(cast.reviewer)) == order[7]
     order[7].refresh_from_db()
     assert order[7].said_by == [cast.builder.pk]
     Review.objects.filter(item=order[7]).delete()

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.core.evidence.similarity import failure_similarity
@@ -56,7 +57,7 @@ def rows(build: Build) -> list[Trajectory]:
 
 
 def submitted(cast: Cast, **wanted: Any) -> Clustering:
-    return clusterings.submit(project=cast.project, actor=cast.reviewer, **{"key": uuid.uuid4(), **wanted})
+    return clusterings.submit(project=cast.project, actor=Actor(cast.reviewer), **{"key": uuid.uuid4(), **wanted})
 
 
 @pytest.fixture(autouse=True)
@@ -126,12 +127,12 @@ def test_what_detectors_proposed_is_ready_to_be_compared(cast: Cast, rows: list[
 
 
 def test_a_label_is_read_too_and_what_is_no_failure_any_more_is_forgotten(cast: Cast, rows: list[Trajectory]) -> None:
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="other", note="zebra crossing")
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="other", note="zebra crossing")
     assert sketches.unread([row.pk for row in rows]) == [rows[0].pk]
     assert sketches.catch_up() == 1
     assert sketches.catch_up() == 0
     assert "zebra" in sketches.terms_of([rows[0].pk])[rows[0].pk]["wrong"]
-    decide(trajectory=rows[0], actor=cast.reviewer)
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer))
     sketches.keep([rows[0].pk])
     assert not Sketch.objects.filter(trajectory=rows[0]).exists()
 
@@ -152,9 +153,9 @@ def test_a_label_is_read_too_and_what_is_no_failure_any_more_is_forgotten(cast: 
 def test_a_clustering_is_about_what_was_asked_for(
     cast: Cast, build: Build, rows: list[Trajectory], wanted: dict[str, Any], count: int
 ) -> None:
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
-    decide(trajectory=rows[2], actor=cast.reviewer, bucket="wrong_tool")
-    decide(trajectory=rows[4], actor=cast.reviewer)
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="format_error")
+    decide(trajectory=rows[2], actor=Actor(cast.reviewer), bucket="wrong_tool")
+    decide(trajectory=rows[4], actor=Actor(cast.reviewer))
     extra = build.trajectory(answer=KINDS["tool"][1].format("Lena"))
     build.trajectory(answer=KINDS["tool"][1].format("Lena"), project=cast.elsewhere)
     build.trajectory(answer=KINDS["tool"][1].format("Lena"), source=Source.ROLLOUT)
@@ -225,7 +226,7 @@ def test_a_cancelled_one_writes_nothing_and_can_be_resumed(
         patch.setattr(Lease, "cancelled", property(lambda _: True))
         assert work(job).state == State.CANCELLED
     assert not job.clusters.exists()
-    clusterings.resume(job=job, actor=cast.reviewer)
+    clusterings.resume(job=job, actor=Actor(cast.reviewer))
     assert work(job).state == State.SUCCEEDED
     assert sorted(shape(job)) == [("format", 7), ("tool", 7)]
 
@@ -264,8 +265,10 @@ def by_kind(job: Clustering) -> dict[str, Cluster]:
 def test_clusters_are_merged_into_the_largest(cast: Cast, rows: list[Trajectory]) -> None:
     job = clustered(cast)
     found = by_kind(job)
-    cluster_edits.rename(cluster=found["tool"], name="lunches", actor=cast.reviewer)
-    merged = cluster_edits.merge(clustering=job, clusters=[one.pk for one in found.values()], actor=cast.reviewer)
+    cluster_edits.rename(cluster=found["tool"], name="lunches", actor=Actor(cast.reviewer))
+    merged = cluster_edits.merge(
+        clustering=job, clusters=[one.pk for one in found.values()], actor=Actor(cast.reviewer)
+    )
     merged.refresh_from_db()
     assert shape(job) == [("format tool", 14)]
     assert merged.name == "lunches"
@@ -278,7 +281,7 @@ def test_members_are_moved_into_a_new_cluster_to_another_and_to_the_rest(cast: C
     job = clustered(cast)
     found = by_kind(job)
     few = [row.trace_id for row in rows if kind_of(row) == "format"][:2]
-    move = partial(cluster_edits.move, actor=cast.reviewer)
+    move = partial(cluster_edits.move, actor=Actor(cast.reviewer))
     fresh = move(cluster=found["format"], trace_ids=few, to=NEW)
     assert sorted(shape(job)) == [("format", 2), ("format", 5), ("tool", 7)]
     move(cluster=fresh, trace_ids=few[:1], to=REST)
@@ -294,12 +297,12 @@ def test_a_cluster_is_taken_apart_by_a_worker_and_keeps_its_largest_part(cast: C
     job = clustered(cast)
     found = by_kind(job)
     few = [row.trace_id for row in rows if kind_of(row) == "format"][:2]
-    cluster_edits.move(cluster=found["format"], trace_ids=few, to=str(found["tool"].pk), actor=cast.reviewer)
+    cluster_edits.move(cluster=found["format"], trace_ids=few, to=str(found["tool"].pk), actor=Actor(cast.reviewer))
     mixed = found["tool"]
     mixed.refresh_from_db()
-    inner = clusterings.take_apart(cluster=mixed, actor=cast.reviewer, key=uuid.uuid4())
+    inner = clusterings.take_apart(cluster=mixed, actor=Actor(cast.reviewer), key=uuid.uuid4())
     with pytest.raises(BadChange, match="taken apart"):
-        cluster_edits.merge(clustering=job, clusters=[one.pk for one in found.values()], actor=cast.reviewer)
+        cluster_edits.merge(clustering=job, clusters=[one.pk for one in found.values()], actor=Actor(cast.reviewer))
     assert work(inner).state == State.SUCCEEDED
     assert inner.report["clusters"] == 2
     assert not inner.clusters.exists()
@@ -319,7 +322,7 @@ def test_what_cannot_be_merged_is_refused(cast: Cast, rows: list[Trajectory], wr
         assert other is not None
         keys.append(other.pk)
     with pytest.raises(BadChange, match=r"^clusters: "):
-        cluster_edits.merge(clustering=job, clusters=keys, actor=cast.reviewer)
+        cluster_edits.merge(clustering=job, clusters=keys, actor=Actor(cast.reviewer))
     assert sum(size for _, size in shape(job)) == 14
 
 
@@ -330,11 +333,11 @@ def test_what_cannot_be_moved_is_refused(cast: Cast, rows: list[Trajectory], to:
     every = [row.trace_id for row in rows if kind_of(row) == "tool"]
     with pytest.raises(BadChange):
         cluster_edits.move(
-            cluster=cluster, trace_ids=every, to=str(cluster.pk) if to == "itself" else to, actor=cast.reviewer
+            cluster=cluster, trace_ids=every, to=str(cluster.pk) if to == "itself" else to, actor=Actor(cast.reviewer)
         )
     for wrong in ([], [*every, rows[0].trace_id]):
         with pytest.raises(BadChange, match=r"^trace_ids: "):
-            cluster_edits.move(cluster=cluster, trace_ids=wrong, to=REST, actor=cast.reviewer)
+            cluster_edits.move(cluster=cluster, trace_ids=wrong, to=REST, actor=Actor(cast.reviewer))
     assert sorted(shape(job)) == [("format", 7), ("tool", 7)]
 
 
@@ -342,9 +345,9 @@ def test_nothing_is_changed_while_it_is_made(cast: Cast, rows: list[Trajectory])
     job = submitted(cast)
     cluster = Cluster.objects.create(clustering=job)
     for change in (
-        lambda: cluster_edits.merge(clustering=job, clusters=[cluster.pk], actor=cast.reviewer),
-        lambda: cluster_edits.move(cluster=cluster, trace_ids=["x"], to=NEW, actor=cast.reviewer),
-        lambda: cluster_edits.forget(clustering=job, actor=cast.reviewer),
+        lambda: cluster_edits.merge(clustering=job, clusters=[cluster.pk], actor=Actor(cast.reviewer)),
+        lambda: cluster_edits.move(cluster=cluster, trace_ids=["x"], to=NEW, actor=Actor(cast.reviewer)),
+        lambda: cluster_edits.forget(clustering=job, actor=Actor(cast.reviewer)),
     ):
         with pytest.raises(BadChange, match=r"^clustering: "):
             change()
@@ -352,17 +355,17 @@ def test_nothing_is_changed_while_it_is_made(cast: Cast, rows: list[Trajectory])
 
 def test_a_name_is_given_and_refused(cast: Cast, rows: list[Trajectory]) -> None:
     cluster = by_kind(clustered(cast))["tool"]
-    cluster_edits.rename(cluster=cluster, name=" Lunch in no diary ", actor=cast.reviewer)
+    cluster_edits.rename(cluster=cluster, name=" Lunch in no diary ", actor=Actor(cast.reviewer))
     assert str(Cluster.objects.get(pk=cluster.pk)) == "Lunch in no diary"
     for wrong in ("x" * 101, "a\nb", "\0"):
         with pytest.raises(BadChange, match=r"^name: "):
-            cluster_edits.rename(cluster=cluster, name=wrong, actor=cast.reviewer)
+            cluster_edits.rename(cluster=cluster, name=wrong, actor=Actor(cast.reviewer))
 
 
 def test_forgetting_a_clustering_leaves_failures_and_decisions(cast: Cast, rows: list[Trajectory]) -> None:
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="format_error")
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="format_error")
     job = clustered(cast)
-    cluster_edits.forget(clustering=job, actor=cast.reviewer)
+    cluster_edits.forget(clustering=job, actor=Actor(cast.reviewer))
     assert not Clustering.objects.exists()
     assert not Member.objects.exists()
     assert (Trajectory.objects.count(), Failure.objects.count()) == (15, 1)
@@ -377,7 +380,7 @@ def test_a_deleted_trajectory_takes_its_words_with_it_and_the_cluster_is_told_an
     job = clustered(cast)
     cluster = by_kind(job)["format"]
     assert cluster.medoid is not None
-    delete(trajectory=cluster.medoid, actor=cast.admin, reason="")
+    delete(trajectory=cluster.medoid, actor=Actor(cast.admin), reason="")
     cluster.refresh_from_db()
     assert (cluster.words, cluster.calls, cluster.size, cluster.is_stale) == ([], [], 6, True)
     assert cluster_edits.catch_up() == 1
@@ -409,7 +412,7 @@ def test_the_nearest_are_of_the_same_kind_and_of_this_project(cast: Cast, build:
     assert {row.project_id for row, _ in found.found} == {cast.project.pk}
     assert (found.among, found.is_cut) == (13, False)
     assert rows[1].pk not in {row.pk for row, _ in found.found}
-    decide(trajectory=rows[3], actor=cast.reviewer)
+    decide(trajectory=rows[3], actor=Actor(cast.reviewer))
     assert sketches.neighbours(rows[1]).among == 12
 
 

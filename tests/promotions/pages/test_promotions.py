@@ -5,6 +5,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.evals.models import EvalRun
@@ -138,8 +139,8 @@ def test_the_overview_begins_with_what_is_live(cast: Cast, build: Build, sign_in
 
 def test_the_overview_leaves_out_buckets_that_are_closed(cast: Cast, build: Build, sign_in: SignIn) -> None:
     for bucket in ("wrong_tool", "bad_planning"):
-        decide(trajectory=build.trajectory(started_at=timezone.now()), actor=cast.reviewer, bucket=bucket)
-    close(project=cast.project, key="wrong_tool", actor=cast.builder, reason="it is gone")
+        decide(trajectory=build.trajectory(started_at=timezone.now()), actor=Actor(cast.reviewer), bucket=bucket)
+    close(project=cast.project, key="wrong_tool", actor=Actor(cast.builder), reason="it is gone")
     page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"])).content.decode()
     shown = page[page.index("Open failures by bucket") :]
     assert "Bad planning" in shown

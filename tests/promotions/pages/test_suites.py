@@ -10,6 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.environments.models import Suite
@@ -95,7 +96,15 @@ def test_nobody_changes_or_retires_another_version_than_they_saw(
     builder, place = sign_in(cast.builder), url("suites", agent.name)
     changing = {**offered(builder.get(f"{place}?change=golden").content.decode()), "samples": "3", "reason": "mine"}
     adding = {**offered(builder.get(place).content.decode()), "name": "golden", "samples": "5"}
-    put(agent=agent, actor=cast.trainer, name="golden", kind="safety", task_set=golden.task_set, samples=2, reason="?")
+    put(
+        agent=agent,
+        actor=Actor(cast.trainer),
+        name="golden",
+        kind="safety",
+        task_set=golden.task_set,
+        samples=2,
+        reason="?",
+    )
     refused = builder.post(url("put_suite", agent.name), changing)
     assert (refused.status_code, "golden@2 is; look again" in refused.content.decode()) == (422, True)
     refused = builder.post(url("put_suite", agent.name), adding)
@@ -117,8 +126,8 @@ def test_what_guards_is_not_what_the_forms_offer_to_learn_from_or_to_run(
 ) -> None:
     practised = build.task_set(train=2, held_out=2)
     only_measured = build.task_set(train=0, held_out=6)
-    put(agent=agent, actor=cast.builder, name="more", kind="safety", task_set=only_measured)
-    put(agent=agent, actor=cast.builder, name="both", kind="safety", task_set=practised)
+    put(agent=agent, actor=Actor(cast.builder), name="more", kind="safety", task_set=only_measured)
+    put(agent=agent, actor=Actor(cast.builder), name="both", kind="safety", task_set=practised)
     trainer = sign_in(cast.trainer)
     assert f"<option selected>{practised}<" in trainer.get(reverse("training:launch", args=["acme"])).content.decode()
     page = trainer.get(reverse("evals:new", args=["acme"])).content.decode()
@@ -128,7 +137,7 @@ def test_what_guards_is_not_what_the_forms_offer_to_learn_from_or_to_run(
 def test_the_candidates_page_says_how_it_stands_until_it_is_decided(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated, sign_in: SignIn
 ) -> None:
-    row = propose(**pair_of(build, agent, evaluated), actor=cast.trainer)
+    row = propose(**pair_of(build, agent, evaluated), actor=Actor(cast.trainer))
     place = url("candidate", row.pk)
     approver = sign_in(cast.approver)
     beside = url("suites_beside", row.version_eval_id, row.baseline_eval_id)
@@ -160,7 +169,7 @@ def test_the_candidates_page_says_how_it_stands_until_it_is_decided(
 
 def test_a_trainer_starts_what_is_missing(cast: Cast, build: Build, candidate: Candidate, sign_in: SignIn) -> None:
     task_set = build.task_set(1, 6)
-    put(agent=candidate.agent, actor=cast.builder, name="late", kind="safety", task_set=task_set)
+    put(agent=candidate.agent, actor=Actor(cast.builder), name="late", kind="safety", task_set=task_set)
     trainer, place = sign_in(cast.trainer), url("candidate", candidate.pk)
     assert "Run what is missing" in trainer.get(place).content.decode()
     assert "Run what is missing" not in sign_in(cast.approver).get(place).content.decode()
@@ -175,7 +184,7 @@ def test_suites_run_only_for_a_pair_and_only_until_it_is_decided(
     cast: Cast, build: Build, candidate: Candidate, sign_in: SignIn, key: Keys, evaluated: Evaluated
 ) -> None:
     task_set = build.task_set(1, 6)
-    put(agent=candidate.agent, actor=cast.builder, name="late", kind="safety", task_set=task_set)
+    put(agent=candidate.agent, actor=Actor(cast.builder), name="late", kind="safety", task_set=task_set)
     stranger = evaluated(build.version(build.agent("other")), candidate.version_eval.task_set, passing=1)
     trainer, new, old = sign_in(cast.trainer), candidate.version_eval_id, candidate.baseline_eval_id
     for pair in ((new, new), (new, stranger.pk), (stranger.pk, old)):
@@ -187,7 +196,7 @@ def test_suites_run_only_for_a_pair_and_only_until_it_is_decided(
     place = f"/api/v1/candidates/{candidate.pk}/suites"
     answer = trainer.post(place, {}, content_type="application/json", headers=key("train", by=cast.trainer))
     assert (answer.status_code, "rejected already" in answer.json()["detail"]) == (409, True)
-    propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=cast.trainer)
+    propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer))
     assert not EvalRun.objects.filter(task_set=task_set).exists()
 
 
@@ -197,8 +206,8 @@ def test_more_suites_take_no_more_statements(
     viewer, counts = sign_in(cast.viewer), []
     for number in range(3):
         name = f"suite-{number}"
-        suite, _ = put(agent=agent, actor=cast.builder, name=name, kind="safety", task_set=build.task_set(1, 2))
-        ended(run_live(suite=suite, actor=cast.builder))
+        suite, _ = put(agent=agent, actor=Actor(cast.builder), name=name, kind="safety", task_set=build.task_set(1, 2))
+        ended(run_live(suite=suite, actor=Actor(cast.builder)))
         with CaptureQueriesContext(connection) as seen:
             page = viewer.get(url("suites", agent.name), headers=HTMX).content.decode()
         assert page.count("2/2") == number + 1

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact
 from flywheel.core.evidence.contamination import Item, check
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def made(room: Room, kind: str = "sft", name: str = "mail") -> Dataset:
-    return build(name=name, kind=kind, task_set=room.task_set, actor=room.cast.trainer)
+    return build(name=name, kind=kind, task_set=room.task_set, actor=Actor(room.cast.trainer))
 
 
 def another_set(room: Room, *held_out: Task, environment: Any = None) -> TaskSet:
@@ -154,11 +155,11 @@ def test_the_refusal_names_a_task_however_many_are_blocked(room: Room) -> None:
 
 def test_nothing_of_a_regression_suite_of_the_agent_is_trained_on(room: Room) -> None:
     golden = another_set(room, like(room, trained(room)))
-    suite, _ = put(agent=room.base.agent, actor=room.cast.builder, name="golden", kind="safety", task_set=golden)
+    suite, _ = put(agent=room.base.agent, actor=Actor(room.cast.builder), name="golden", kind="safety", task_set=golden)
     with pytest.raises(CannotLaunch, match=r"1 of 1 held-out tasks of home@\d+ are.*golden@1 guards") as refused:
         room.launch(dataset=made(room))
     assert refused.value.field == "dataset"
-    retire(suite=suite, actor=room.cast.builder, reason="practised from now on")
+    retire(suite=suite, actor=Actor(room.cast.builder), reason="practised from now on")
     room.launch(dataset=made(room))
 
 

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Artifact
 from flywheel.environments.models import Split, Task
@@ -89,7 +90,7 @@ def produced(room: Room) -> Any:
 def test_the_gate_refuses_what_learnt_from_the_set_it_is_compared_on(room: Room, sign_in: SignIn, cast: Cast) -> None:
     after, before = produced(room)
     contaminated(room)
-    row = propose(version_eval=after, baseline_eval=before, actor=cast.trainer)
+    row = propose(version_eval=after, baseline_eval=before, actor=Actor(cast.trainer))
     assert row.verdict == "invalid"
     assert "1 task of the hold-out also in training" in row.report["decision"]["words"]
     page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
@@ -150,7 +151,9 @@ def test_similar_tasks_leave_a_verdict_and_the_gain_is_told_without_them(
     for each, name in ((task, "Sam"), (near, "Tim")):
         prompt = f"Please put a meeting with {name} into my calendar on friday, as early as you can"
         Task.objects.filter(pk=each.pk).update(prompt=prompt)
-    row = propose(**dict(zip(("version_eval", "baseline_eval"), produced(room), strict=True)), actor=cast.trainer)
+    row = propose(
+        **dict(zip(("version_eval", "baseline_eval"), produced(room), strict=True)), actor=Actor(cast.trainer)
+    )
     found = row.report["contamination"]
     judged = {check["name"]: check["passed"] for check in row.report["decision"]["checks"]}
     assert judged["contamination"] is True

@@ -8,6 +8,7 @@ import pytest
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.environments.models import Split, Task
 from flywheel.training.datasets.dataset_builder import CannotBuild, build, draft, open_rows
 from flywheel.training.models import Dataset
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def made(room: Room, kind: str = "sft", **fields: Any) -> Dataset:
-    return build(name="mail", kind=kind, task_set=room.task_set, actor=room.cast.trainer, **fields)
+    return build(name="mail", kind=kind, task_set=room.task_set, actor=Actor(room.cast.trainer), **fields)
 
 
 def rows(dataset: Dataset) -> list[dict[str, Any]]:
@@ -140,7 +141,7 @@ def test_only_finished_runs_on_the_train_split_give_rollouts(room: Room, fields:
 @pytest.mark.parametrize(("name", "kind", "field"), [("Bad Name", "sft", "name"), ("mail", "poems", "kind")])
 def test_what_is_wrong_is_named(room: Room, name: str, kind: str, field: str) -> None:
     with pytest.raises(CannotBuild) as refused:
-        build(name=name, kind=kind, task_set=room.task_set, actor=room.cast.trainer)
+        build(name=name, kind=kind, task_set=room.task_set, actor=Actor(room.cast.trainer))
     assert refused.value.field == field
 
 

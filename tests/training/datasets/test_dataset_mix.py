@@ -11,6 +11,7 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import digests
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
@@ -45,11 +46,11 @@ def other_set(room: Room, name: str = "calendar", train: int = 3) -> TaskSet:
 
 
 def of(room: Room, task_set: TaskSet, kind: str = "tasks") -> Dataset:
-    return build(name=task_set.name, kind=kind, task_set=task_set, actor=room.cast.trainer)
+    return build(name=task_set.name, kind=kind, task_set=task_set, actor=Actor(room.cast.trainer))
 
 
 def mixed(room: Room, *parts: tuple[Dataset, float]) -> Dataset:
-    return mix(name="both", parts=parts, actor=room.cast.trainer)
+    return mix(name="both", parts=parts, actor=Actor(room.cast.trainer))
 
 
 def rows(dataset: Dataset) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
 from flywheel.edge.jobs import Lease
@@ -67,7 +68,7 @@ def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) 
         name="imitate",
         kind="sft",
         task_set=locked.task_set,
-        actor=locked.cast.trainer,
+        actor=Actor(locked.cast.trainer),
         rollouts=EvalRun.objects.get(pk=run.pk),
     )
     (found,) = reward_lock.judged("sft", locked.base, made)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Artifact
@@ -61,10 +62,10 @@ def test_what_is_wrong_is_named_and_nothing_is_queued(
 def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None:
     games = of_games(room)
     mail, played = (
-        dataset_builder.build(name=task_set.name, kind="tasks", task_set=task_set, actor=room.cast.trainer)
+        dataset_builder.build(name=task_set.name, kind="tasks", task_set=task_set, actor=Actor(room.cast.trainer))
         for task_set in (room.task_set, games)
     )
-    both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=room.cast.trainer)
+    both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=Actor(room.cast.trainer))
     given: list[dict[str, Any]] = [{"task_set": games}, {"task_set": games, "dataset": played}, {"dataset": both}]
     for fields in given:
         with pytest.raises(CannotLaunch, match=r"the tasks of games@\d+ take up to 8 turns, and GRPO") as refused:
@@ -86,7 +87,7 @@ def of_games(room: Room) -> TaskSet:
     """A set of a kind whose episodes have several turns, with its baseline."""
     config: dict[str, Any] = {"config": {}, "verifier": {"kind": "tictactoe"}}
     environment = environment_versions.environment(
-        project=room.cast.project, name="games", actor=room.cast.builder, kind="tictactoe", **config
+        project=room.cast.project, name="games", actor=Actor(room.cast.builder), kind="tictactoe", **config
     )
     task_set = room.build.task_set(name="games", environment=environment)
     for number, (task, game) in enumerate(zip(task_set.tasks.all(), tictactoe.generate(12, seed=1), strict=True)):
@@ -129,12 +130,12 @@ def test_a_recommendation_about_something_else_does_not_count(room: Room) -> Non
 
 
 def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(room: Room) -> None:
-    set_upstream(project=room.cast.project, actor=room.cast.admin, base_url="http://127.0.0.1:9/v1")
+    set_upstream(project=room.cast.project, actor=Actor(room.cast.admin), base_url="http://127.0.0.1:9/v1")
     part = {"type": "judge", "criteria": "It books.", "endpoint": "upstream", "model": "m"}
     version = room.task_set.environment_version
     environment_versions.environment_version(
         environment=version.environment,
-        actor=room.cast.builder,
+        actor=Actor(room.cast.builder),
         config=version.config,
         verifier={"kind": "rubric", "parts": [part]},
     )
@@ -148,8 +149,8 @@ def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(ro
 def test_a_double_click_makes_one_run(room: Room) -> None:
     key = uuid.uuid4()
     fields: dict[str, Any] = {"key": key, "base": room.base, "algorithm": "sft", "task_set": room.task_set}
-    first, made = launch(**fields, actor=room.cast.trainer, override_reason="a test")
-    again, made_again = launch(**fields, actor=room.cast.trainer)
+    first, made = launch(**fields, actor=Actor(room.cast.trainer), override_reason="a test")
+    again, made_again = launch(**fields, actor=Actor(room.cast.trainer))
     assert (again, made, made_again) == (first, True, False)
     assert AuditEntry.objects.filter(action="training.launch").count() == 1
 
@@ -173,7 +174,7 @@ def test_a_big_model_gets_the_learning_rate_of_big_models(room: Room) -> None:
 
 
 def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
-    tasks = dataset_builder.build(name="practice", kind="tasks", task_set=room.task_set, actor=room.cast.trainer)
+    tasks = dataset_builder.build(name="practice", kind="tasks", task_set=room.task_set, actor=Actor(room.cast.trainer))
     assert room.launch(algorithm="grpo", dataset=tasks).dataset == tasks
     with pytest.raises(CannotLaunch, match="SFT wants demonstrations"):
         room.launch(dataset=tasks)
@@ -181,16 +182,16 @@ def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
 
 def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room) -> None:
     run = room.launch()
-    cancel(run=run, actor=room.cast.trainer)
+    cancel(run=run, actor=Actor(room.cast.trainer))
     run.refresh_from_db()
     assert run.state == State.CANCELLED
     with pytest.raises(StaleState):
-        cancel(run=run, actor=room.cast.trainer)
-    resume(run=run, actor=room.cast.trainer)
+        cancel(run=run, actor=Actor(room.cast.trainer))
+    resume(run=run, actor=Actor(room.cast.trainer))
     run.refresh_from_db()
     assert run.state == State.QUEUED
     with pytest.raises(StaleState):
-        resume(run=run, actor=room.cast.trainer)
+        resume(run=run, actor=Actor(room.cast.trainer))
     assert [entry.action for entry in AuditEntry.objects.filter(subject=str(run))] == [
         "training.resume",
         "training.cancel",

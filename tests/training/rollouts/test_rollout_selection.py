@@ -10,6 +10,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import State
@@ -56,7 +57,7 @@ def rows(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def written(room: Room, run: EvalRun, **chosen: Any) -> Dataset:
-    return write(name="games", run=run, choice=read(chosen), actor=room.cast.trainer)
+    return write(name="games", run=run, choice=read(chosen), actor=Actor(room.cast.trainer))
 
 
 def steps(run: EvalRun, **chosen: Any) -> dict[str, int]:
@@ -65,7 +66,9 @@ def steps(run: EvalRun, **chosen: Any) -> dict[str, int]:
 
 
 def test_collecting_asks_train_tasks_and_nothing_else(room: Room) -> None:
-    run, made = collect(key=uuid.uuid4(), version=room.base, task_set=room.task_set, actor=room.cast.trainer, samples=3)
+    run, made = collect(
+        key=uuid.uuid4(), version=room.base, task_set=room.task_set, actor=Actor(room.cast.trainer), samples=3
+    )
     assert made
     assert (run.split, run.total) == (Split.TRAIN, 18)
     with pytest.raises(CannotEvaluate, match="usd"):
@@ -73,7 +76,7 @@ def test_collecting_asks_train_tasks_and_nothing_else(room: Room) -> None:
             key=uuid.uuid4(),
             version=room.base,
             task_set=room.task_set,
-            actor=room.cast.trainer,
+            actor=Actor(room.cast.trainer),
             budget={"usd": 2},
         )
 
@@ -90,7 +93,7 @@ def test_every_filter_tells_what_it_left_out(room: Room, run: EvalRun) -> None:
     Result.objects.filter(pk=first.pk).update(score=None, success=None)
     other = run.results.filter(score=1.0).order_by("task__number", "sample").first()
     assert other is not None
-    drop(result=other, reason="it guesses", actor=room.cast.trainer)
+    drop(result=other, reason="it guesses", actor=Actor(room.cast.trainer))
     assert steps(run, alike="1", cap="1") == {"unscored": 1, "dropped": 1, "reward": 6, "alike": 5, "cap": 5}
     made, _ = draft(run, read({"alike": "1", "cap": "1"}))
     assert [(step["before"], step["after"]) for step in made.recipe["steps"]][:3] == [(24, 23), (23, 22), (22, 22)]
@@ -162,7 +165,7 @@ def test_a_wrong_choice_names_its_field(chosen: dict[str, str], field: str) -> N
 
 def test_a_choice_is_what_its_card_says(room: Room, run: EvalRun) -> None:
     choice = read({"parts": "valid_json >= 1", "alike": "", "turns": "3"})
-    made = write(name="games", run=run, choice=choice, actor=room.cast.trainer)
+    made = write(name="games", run=run, choice=choice, actor=Actor(room.cast.trainer))
     assert read(made.recipe["choice"]) == choice
     assert read(Choice().as_dict()) == Choice()
 
@@ -170,12 +173,12 @@ def test_a_choice_is_what_its_card_says(room: Room, run: EvalRun) -> None:
 def test_a_drop_says_why_once_and_can_be_taken_back(room: Room, run: EvalRun) -> None:
     result = run.results.earliest("pk")
     with pytest.raises(CannotDrop, match="why"):
-        drop(result=result, reason="  ", actor=room.cast.trainer)
-    drop(result=result, reason="cheats", actor=room.cast.trainer)
-    assert drop(result=result, reason="another", actor=room.cast.trainer).reason == "cheats"
-    take_back(result=result, actor=room.cast.trainer)
+        drop(result=result, reason="  ", actor=Actor(room.cast.trainer))
+    drop(result=result, reason="cheats", actor=Actor(room.cast.trainer))
+    assert drop(result=result, reason="another", actor=Actor(room.cast.trainer)).reason == "cheats"
+    take_back(result=result, actor=Actor(room.cast.trainer))
     with pytest.raises(CannotDrop):
-        take_back(result=result, actor=room.cast.trainer)
+        take_back(result=result, actor=Actor(room.cast.trainer))
     actions = AuditEntry.objects.filter(action__contains="rollout").values_list("action", flat=True)
     assert sorted(actions) == ["training.drop_rollout", "training.take_rollout_back"]
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -209,7 +212,7 @@ def test_nothing_is_built_of_what_was_dropped(room: Room, run: EvalRun) -> None:
 
     before = learnt()
     for result in run.results.filter(success=True):
-        drop(result=result, reason="a customer's data", actor=room.cast.trainer)
+        drop(result=result, reason="a customer's data", actor=Actor(room.cast.trainer))
     assert before > learnt() == 0
 
 

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Membership, Role, User
 from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.queues.reviews import give
@@ -81,7 +82,7 @@ def test_what_cannot_be_kept_comes_back(
 
 def test_only_its_author_edits_and_a_deleted_one_leaves_a_trace(cast: Cast, build: Build, sign_in: SignIn) -> None:
     row = build.trajectory()
-    said = talk.say(trajectory=row, actor=cast.reviewer, text="wrnog @builder")
+    said = talk.say(trajectory=row, actor=Actor(cast.reviewer), text="wrnog @builder")
     assert post(sign_in(cast.admin), "edit_comment", row.trace_id, said.pk, text="mine").status_code == 422
     assert post(sign_in(cast.reviewer), "edit_comment", row.trace_id, said.pk, text="wrong").status_code == 200
     said.refresh_from_db()
@@ -119,7 +120,7 @@ def test_a_name_with_an_at_calls_a_member(cast: Cast, build: Build, text: str, c
     for name, is_active in (("ada.b@x-y+z", True), ("closed", False)):
         person = User.objects.create_user(username=name, is_active=is_active)
         Membership.objects.create(user=person, project=cast.project, role=Role.VIEWER)
-    said = talk.say(trajectory=build.trajectory(), actor=cast.reviewer, text=text)
+    said = talk.say(trajectory=build.trajectory(), actor=Actor(cast.reviewer), text=text)
     assert sorted(Mention.objects.values_list("user__username", flat=True)) == called
     pieces = talk.pieces(said)
     assert "".join(piece.text for piece in pieces) == text
@@ -128,7 +129,7 @@ def test_a_name_with_an_at_calls_a_member(cast: Cast, build: Build, text: str, c
 
 def test_who_is_called_is_told_everywhere_until_they_looked(cast: Cast, build: Build, sign_in: SignIn) -> None:
     row = build.trajectory(title="the request")
-    said = talk.say(trajectory=row, actor=cast.reviewer, text="@viewer what do you think?", step="s2")
+    said = talk.say(trajectory=row, actor=Actor(cast.reviewer), text="@viewer what do you think?", step="s2")
     client, overview = sign_in(cast.viewer), reverse("overview:index", args=["acme"])
     page = client.get(overview).content.decode()
     assert "comment that calls you" in page
@@ -142,7 +143,7 @@ def test_who_is_called_is_told_everywhere_until_they_looked(cast: Cast, build: B
     assert post(client, "read_comments", row.trace_id).status_code == 204
     assert talk.unread_count(cast.project, cast.viewer) == 0
     assert "comment that calls you" not in client.get(overview).content.decode()
-    talk.edit(comment=said, actor=cast.reviewer, text="@viewer @builder what do you think now?")
+    talk.edit(comment=said, actor=Actor(cast.reviewer), text="@viewer @builder what do you think now?")
     assert talk.unread_count(cast.project, cast.viewer) == 0, "seen is seen"
     assert talk.unread_count(cast.project, cast.builder) == 1
     sign_in(cast.builder).post(reverse("trajectories:read_mentions", args=["acme"]))
@@ -162,8 +163,8 @@ def test_blind_reviewers_see_only_their_own_words_until_all_have_decided(
 ) -> None:
     row = build.trajectory()
     item = blind_item(cast, row)
-    talk.say(trajectory=row, actor=cast.reviewer, text="it is the tool, @builder")
-    talk.say(trajectory=row, actor=cast.builder, text="I am not sure")
+    talk.say(trajectory=row, actor=Actor(cast.reviewer), text="it is the tool, @builder")
+    talk.say(trajectory=row, actor=Actor(cast.builder), text="I am not sure")
 
     def sees(user: User) -> tuple[bool, bool]:
         answer = shown(sign_in(user), row)
@@ -185,9 +186,9 @@ def test_blind_reviewers_see_only_their_own_words_until_all_have_decided(
     desk = sign_in(cast.reviewer).get(reverse("failures:item", args=["acme", item.queue_id, item.pk]))
     assert f"{row.trace_id}/comments/" not in desk.content.decode()
 
-    give(item=item, actor=cast.reviewer, bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
     assert sees(cast.reviewer) == (True, False), "the item is open still"
-    give(item=item, actor=cast.builder, bucket="wrong_tool")
+    give(item=item, actor=Actor(cast.builder), bucket="wrong_tool")
     assert QueueItem.objects.get().state == QueueItem.State.DONE
     assert (sees(cast.reviewer), sees(cast.builder)) == ((True, True), (True, True))
     assert reads(cast.builder) == ["I am not sure", "it is the tool, @builder"]
@@ -198,7 +199,7 @@ def test_blind_reviewers_see_only_their_own_words_until_all_have_decided(
 def test_who_is_no_reviewer_of_the_queue_sees_everything(cast: Cast, build: Build, sign_in: SignIn) -> None:
     row = build.trajectory()
     item = blind_item(cast, row, cast.reviewer, cast.builder)
-    talk.say(trajectory=row, actor=cast.builder, text="spoken")
+    talk.say(trajectory=row, actor=Actor(cast.builder), text="spoken")
     assert "spoken" not in shown(sign_in(cast.reviewer), row)
     assert "spoken" in shown(sign_in(cast.trainer), row)
     Queue.objects.filter(pk=item.queue_id).update(archived_at="2026-11-01T00:00Z")
@@ -210,12 +211,12 @@ def test_who_is_no_reviewer_of_the_queue_sees_everything(cast: Cast, build: Buil
 
 def test_deleting_the_trajectory_deletes_what_was_said(cast: Cast, build: Build) -> None:
     row = build.trajectory()
-    talk.say(trajectory=row, actor=cast.reviewer, text="@builder")
+    talk.say(trajectory=row, actor=Actor(cast.reviewer), text="@builder")
     assert held_by(row).comments == 1
-    delete(trajectory=row, actor=cast.admin)
+    delete(trajectory=row, actor=Actor(cast.admin))
     assert (Comment.objects.count(), Mention.objects.count()) == (0, 0)
     with pytest.raises(talk.BadComment, match="deleted meanwhile"):
-        talk.say(trajectory=row, actor=cast.reviewer, text="late")
+        talk.say(trajectory=row, actor=Actor(cast.reviewer), text="late")
 
 
 def test_programs_talk_too(cast: Cast, build: Build, client: Client, key: Callable[..., dict[str, str]]) -> None:
@@ -248,8 +249,11 @@ def test_programs_talk_too(cast: Cast, build: Build, client: Client, key: Callab
 def test_the_list_finds_and_counts_what_is_said(cast: Cast, build: Build, sign_in: SignIn) -> None:
     quiet, talked, taken_back = (build.trajectory() for _ in range(3))
     for _ in range(2):
-        talk.say(trajectory=talked, actor=cast.reviewer, text="look")
-    talk.delete(comment=talk.say(trajectory=taken_back, actor=cast.reviewer, text="never mind"), actor=cast.reviewer)
+        talk.say(trajectory=talked, actor=Actor(cast.reviewer), text="look")
+    talk.delete(
+        comment=talk.say(trajectory=taken_back, actor=Actor(cast.reviewer), text="never mind"),
+        actor=Actor(cast.reviewer),
+    )
     page = sign_in(cast.viewer).get(
         reverse("trajectories:index", args=["acme"]), {"q": "has:comment", "cols": "request,comments"}
     )
@@ -261,7 +265,7 @@ def test_the_list_finds_and_counts_what_is_said(cast: Cast, build: Build, sign_i
 
 
 def test_what_is_said_is_found_by_an_index(cast: Cast, build: Build) -> None:
-    talk.say(trajectory=build.trajectory(), actor=cast.reviewer, text="look")
+    talk.say(trajectory=build.trajectory(), actor=Actor(cast.reviewer), text="look")
     rows = parse("has:comment").apply(Trajectory.objects.filter(project=cast.project)).order_by("-started_at", "-id")
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")

@@ -10,6 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
 from flywheel.failures.labels.decisions import decide
@@ -257,7 +258,7 @@ def test_expected_and_actual_stand_side_by_side(cast: Cast, build: Build, sign_i
     client = sign_in(cast.viewer)
     assert "Expected" not in client.get(url(row), {"step": "s2"}).content.decode()
     right = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "monday"}}
-    failure = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_arguments", step="s2", corrected=right)
+    failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step="s2", corrected=right)
     found = expected_of(row, failure)
     assert found is not None
     assert found.action == right

@@ -12,6 +12,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories.formats.files import file_values
@@ -42,7 +43,7 @@ def upload(client: Client, content: bytes = FILE, name: str = "runs.jsonl", **mo
 
 def submitted(cast: Cast, content: bytes = FILE, **more: Any) -> Import:
     kept = uploads.keep(cast.project, cast.builder, "runs.jsonl", io.BytesIO(content))
-    return import_jobs.submit(project=cast.project, actor=cast.builder, upload=kept, key=uuid.uuid4(), **more)
+    return import_jobs.submit(project=cast.project, actor=Actor(cast.builder), upload=kept, key=uuid.uuid4(), **more)
 
 
 def work(job: Import) -> Import:

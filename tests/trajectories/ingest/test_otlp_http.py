@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 from pytest_django.live_server_helper import LiveServer
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.trajectories.formats.otlp.spans import Span
 from flywheel.trajectories.ingest.admission import Door, Room
@@ -319,7 +320,7 @@ def test_a_span_that_the_database_refuses_waits_and_does_not_cost_its_siblings(c
     assert "other" in Trajectory.objects.get().steps.values_list("name", flat=True)
     item = Quarantined.objects.get()
     assert "cannot hold it" in item.reason
-    replay(item=item, actor=cast.admin)
+    replay(item=item, actor=Actor(cast.admin))
     assert "poison" in Trajectory.objects.get().steps.values_list("name", flat=True), "what is repaired takes it"
 
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flywheel.accounts.actors import Actor
 from flywheel.failures.labels.decisions import decide, undo
 from flywheel.trajectories.metrics import daily_metrics, production_metrics
 from flywheel.trajectories.models import MetricsDay, MetricsStale, Source, Trajectory
@@ -113,11 +114,11 @@ def test_sums_are_what_adding_up_now_gives_whatever_happens(
             elif move == "change":
                 Trajectory.objects.filter(pk=row.pk).update(**fields, version=version)
             elif move == "label":
-                decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool" if at % 3 else "")
+                decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool" if at % 3 else "")
             elif move == "undo":
-                undo(trajectory=row, actor=cast.reviewer)
+                undo(trajectory=row, actor=Actor(cast.reviewer))
             elif move == "delete":
-                delete(trajectory=row, actor=cast.admin)
+                delete(trajectory=row, actor=Actor(cast.admin))
         agree(cast)
         daily_metrics.catch_up()
         agree(cast)
@@ -156,7 +157,7 @@ def test_the_name_of_a_tool_goes_with_the_last_trajectory_that_called_it(cast: C
     row = build.trajectory(started_at=on(4), tool_names=["secret.plan"])
     daily_metrics.catch_up()
     assert MetricsDay.objects.filter(kind="tool", key="secret.plan").exists()
-    delete(trajectory=row, actor=cast.admin)
+    delete(trajectory=row, actor=Actor(cast.admin))
     assert not MetricsDay.objects.filter(key="secret.plan").exists()
 
 

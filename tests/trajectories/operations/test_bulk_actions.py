@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
 from flywheel.edge.paging import about
@@ -54,7 +55,7 @@ def submitted(cast: Cast, action: str = "tag", q: str = "", actor: User | None =
     wanted = OPTIONS.get(action, {})
     return bulk_actions.submit(
         project=cast.project,
-        actor=actor or cast.admin,
+        actor=Actor(actor or cast.admin),
         action=action,
         options=options or wanted,
         key=uuid.uuid4(),
@@ -109,11 +110,11 @@ def test_what_comes_to_match_before_it_is_done_is_not_deleted(
 ) -> None:
     job = submitted(cast, "delete", q="outcome:failed", reason="-")
     if is_resumed:
-        bulk_actions.cancel(job=job, actor=cast.admin)
+        bulk_actions.cancel(job=job, actor=Actor(cast.admin))
     Trajectory.objects.filter(pk__in=[rows[0].pk, rows[6].pk]).update(outcome="failed")
     Trajectory.objects.filter(pk=rows[1].pk).update(outcome="success")
     if is_resumed:
-        bulk_actions.resume(job=job, actor=cast.admin)
+        bulk_actions.resume(job=job, actor=Actor(cast.admin))
     assert work(job).report["changed"] == 3
     left = Trajectory.objects.filter(pk__in=[row.pk for row in rows]).order_by("pk")
     assert list(left) == rows[::2], "those that were counted went, and no other"
@@ -129,9 +130,9 @@ def test_what_an_older_version_asked_for_is_done(cast: Cast, rows: list[Trajecto
 @pytest.mark.django_db(transaction=True)
 def test_the_keys_are_kept_until_all_is_done_and_no_longer(cast: Cast, rows: list[Trajectory]) -> None:
     job = submitted(cast, q="outcome:failed")
-    bulk_actions.cancel(job=job, actor=cast.admin)
+    bulk_actions.cancel(job=job, actor=Actor(cast.admin))
     assert BulkKeys.objects.get(job=job).keys == [row.pk for row in rows[1::2]], "to go on with"
-    bulk_actions.resume(job=job, actor=cast.admin)
+    bulk_actions.resume(job=job, actor=Actor(cast.admin))
     with CaptureQueriesContext(connection) as queries:
         assert work(job).state == State.SUCCEEDED
     assert not BulkKeys.objects.exists()
@@ -238,7 +239,7 @@ def test_it_can_be_stopped_and_resumed(cast: Cast, rows: list[Trajectory], monke
     monkeypatch.setattr(worker_side, "_few", real)
     job.refresh_from_db()
     assert (job.state, job.done, len(tagged())) == (State.CANCELLED, 2, 2)
-    bulk_actions.resume(job=job, actor=cast.admin)
+    bulk_actions.resume(job=job, actor=Actor(cast.admin))
     job = work(job)
     assert (job.state, job.done, len(tagged())) == (State.SUCCEEDED, 7, 7)
 
@@ -268,14 +269,14 @@ def test_one_that_went_meanwhile_is_skipped(
 ) -> None:
     job = submitted(cast, ids=[row.trace_id for row in rows[:3]])
     keys = next(bulk_actions.parts(job, bulk_actions.keys_of(job)))
-    delete(trajectory=rows[0], actor=cast.admin)
+    delete(trajectory=rows[0], actor=Actor(cast.admin))
     assert bulk_actions.do(job, keys)["skipped"] == {"deleted meanwhile": 1}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_they_are_sent_to_a_queue(cast: Cast, rows: list[Trajectory]) -> None:
     queue = queue_definitions.make(
-        project=cast.project, actor=cast.builder, wanted=queue_definitions.Wanted("odd ones")
+        project=cast.project, actor=Actor(cast.builder), wanted=queue_definitions.Wanted("odd ones")
     )
     QueueItem.objects.create(queue=queue, trajectory=rows[0])
     job = work(submitted(cast, "queue", queue=queue.pk))

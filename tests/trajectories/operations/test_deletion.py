@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent
 from flywheel.failures.labels.decisions import decide
@@ -116,7 +117,7 @@ def test_no_table_holds_a_word_of_it(
     Proposal.objects.create(
         project=cast.project, trajectory=row, detector="d", bucket="format_error", score=0.5, evidence=CANARY
     )
-    decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected={"text": CANARY})
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected={"text": CANARY})
     clustering = Clustering.objects.create(project=cast.project, created_by=cast.admin, up_to=row.pk)
     cluster = Cluster.objects.create(clustering=clustering, words=[CANARY], calls=[CANARY], medoid=row, size=1)
     Member.objects.create(clustering=clustering, cluster=cluster, trajectory=row, likeness=1)
@@ -144,7 +145,7 @@ def test_what_others_hold_too_stays(cast: Cast, send: Callable[..., Any]) -> Non
     send(body_of([span(1, notes=big, gen_ai__agent__name="shared"), span(2, notes="y" * 70_000)]))
     send(body_of([span(1, trace=OTHER, notes=big, gen_ai__agent__name="shared")]))
     send(body_of([span(5, trace=OTHER), span(6)]))
-    delete(trajectory=Trajectory.objects.get(trace_id=TRACE), actor=cast.admin)
+    delete(trajectory=Trajectory.objects.get(trace_id=TRACE), actor=Actor(cast.admin))
     assert [row.content for row in Blob.objects.all()] == [big]
     assert [row.trace_id for row in Trajectory.objects.all()] == [OTHER]
     assert Step.objects.count() == 2
@@ -161,7 +162,7 @@ def test_rejected_spans_are_found_however_their_id_is_written(cast: Cast, writte
     for content in (b"\x01" + forms[written] + b"\x02", b"nothing of it"):
         Quarantined.objects.create(project=cast.project, batch=batch, at="span 0", reason="r", content=content)
     row = Trajectory.objects.create(project=cast.project, trace_id=TRACE, started_at=timezone.now())
-    delete(trajectory=row, actor=cast.admin)
+    delete(trajectory=row, actor=Actor(cast.admin))
     assert [bytes(item.content) for item in Quarantined.objects.all()] == [b"nothing of it"]
 
 
@@ -183,7 +184,7 @@ def test_the_ledger_forgets_all_that_one_request_brought_of_it(cast: Cast, build
         Quarantined.objects.create(
             project=cast.project, batch=batch, at=f"span {n}", reason="x", format="otlp", content=content.encode()
         )
-    delete(trajectory=row, actor=cast.admin)
+    delete(trajectory=row, actor=Actor(cast.admin))
     batch.refresh_from_db()
     assert [problem["reason"] for problem in batch.problems] == [REMOVED, REMOVED, f"{CANARY} 2"]
 
@@ -191,15 +192,15 @@ def test_the_ledger_forgets_all_that_one_request_brought_of_it(cast: Cast, build
 def test_many_are_deleted_together_by_as_many_statements_as_one(cast: Cast, build: Build) -> None:
     rows = [build.trajectory() for _ in range(21)]
     kept = build.trajectory()
-    decide(trajectory=rows[3], actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=rows[3], actor=Actor(cast.reviewer), bucket="wrong_tool")
     task = build.task(source=rows[4])
     for row in (rows[0], rows[5]):
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     with CaptureQueriesContext(connection) as alone:
-        delete(trajectory=rows[0], actor=cast.admin)
+        delete(trajectory=rows[0], actor=Actor(cast.admin))
     keys = [row.pk for row in rows]
     with CaptureQueriesContext(connection) as together:
-        gone = delete_all(project=cast.project, keys=keys, actor=cast.admin, reason="all of them")
+        gone = delete_all(project=cast.project, keys=keys, actor=Actor(cast.admin), reason="all of them")
     assert gone == dict.fromkeys(keys[1:], 3)
     assert len(together) < len(alone) + 12, "but for what was made of one of them"
     assert list(Trajectory.objects.filter(project=cast.project)) == [kept]
@@ -218,7 +219,7 @@ def test_tasks_and_scores_stay_and_are_told(cast: Cast, build: Build) -> None:
     task.save()
     held = held_by(row)
     assert held.tasks == [task]
-    delete(trajectory=row, actor=cast.admin)
+    delete(trajectory=row, actor=Actor(cast.admin))
     task.refresh_from_db()
     assert task.source_id is None
     assert task.prompt
@@ -240,7 +241,7 @@ def test_a_rollout_leaves_its_score(cast: Cast, build: Build) -> None:
     task = task_set.tasks.order_by("pk")[0]
     result = Result.objects.create(run=run, task=task, sample=0, seed=1, trajectory=rollout, score=1.0, success=True)
     assert held_by(rollout).result == result
-    delete(trajectory=rollout, actor=cast.admin)
+    delete(trajectory=rollout, actor=Actor(cast.admin))
     result.refresh_from_db()
     assert (result.trajectory, result.score) == (None, 1.0)
 
@@ -251,7 +252,7 @@ def test_only_an_admin_deletes_and_twice_is_once(cast: Cast, build: Build, sign_
     assert sign_in(cast.trainer).post(address).status_code == 403
     assert sign_in(cast.admin).post(address).status_code == 302
     assert sign_in(cast.admin).post(address).status_code == 404
-    assert delete(trajectory=row, actor=cast.admin) == 0
+    assert delete(trajectory=row, actor=Actor(cast.admin)) == 0
     assert AuditEntry.objects.filter(action="trajectories.delete").count() == 1
 
 
@@ -281,7 +282,7 @@ def test_a_value_that_comes_again_at_the_same_moment_is_kept(cast: Cast) -> None
     def remove() -> None:
         begun.wait(PATIENCE_S)
         try:
-            delete(trajectory=row, actor=cast.admin)
+            delete(trajectory=row, actor=Actor(cast.admin))
         finally:
             done.set()
             connection.close()

@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.trajectories.import_export.trajectory_import import import_file
 from flywheel.trajectories.models import Batch, Quarantined, Step, Trajectory
@@ -106,7 +107,7 @@ def test_unedited_text_is_replayed_as_the_bytes_that_came(cast: Cast, send: Call
     good = Quarantined.objects.get()
     Quarantined.objects.update(content=body_of([span(7)]))
     good.refresh_from_db()
-    quarantine.replay(item=good, actor=cast.builder)
+    quarantine.replay(item=good, actor=Actor(cast.builder))
     assert (Trajectory.objects.get().trace_id, good.state) == (TRACE, "open")
     assert Quarantined.objects.get().state == "replayed"
 
@@ -159,8 +160,8 @@ def test_a_line_of_a_file_is_repaired_too(cast: Cast, tmp_path: Any) -> None:
     item = Quarantined.objects.get()
     assert (item.at, item.media_type) == ("line 2", "")
     with pytest.raises(quarantine.StillWrong, match="messages"):
-        quarantine.replay(item=item, actor=cast.builder)
-    quarantine.replay(item=item, actor=cast.builder, text=json.dumps(good | {"id": "a"}))
+        quarantine.replay(item=item, actor=Actor(cast.builder))
+    quarantine.replay(item=item, actor=Actor(cast.builder), text=json.dumps(good | {"id": "a"}))
     item.refresh_from_db()
     assert Trajectory.objects.get(trace_id=item.trace_id).source == "import"
 

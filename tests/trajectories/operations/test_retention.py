@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent
 from flywheel.evals.models import EvalRun, Result
@@ -34,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def keep(cast: Cast, **days: Any) -> Retention:
-    return set_retention(project=cast.project, actor=cast.admin, **{**DEFAULTS, **days})
+    return set_retention(project=cast.project, actor=Actor(cast.admin), **{**DEFAULTS, **days})
 
 
 def aged(days: float, *rows: Trajectory) -> None:
@@ -95,7 +96,7 @@ def test_what_is_in_use_is_kept_and_counted_by_why(cast: Cast, build: Build) -> 
     rollout, idle = (build.trajectory(source=Source.ROLLOUT) for _ in range(2))
     aged(31, labelled, tasked, both, plain, rollout, idle)
     for row in (labelled, both):
-        decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
+        decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     task_set = build.task_set(train=1, held_out=1)
     for task, source in zip(task_set.tasks.order_by("pk"), (tasked, both), strict=True):
         task.source = source
@@ -152,7 +153,7 @@ def test_the_page_shows_what_it_would_delete_before_it_is_saved(
 ) -> None:
     rows = [build.trajectory() for _ in range(3)]
     aged(40, *rows)
-    decide(trajectory=rows[0], actor=cast.reviewer, bucket="wrong_tool")
+    decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="wrong_tool")
     client = sign_in(cast.admin)
     page = reverse("settings:retention", args=[cast.project.slug])
     assert "Would delete no trajectory now" in client.get(page).content.decode()

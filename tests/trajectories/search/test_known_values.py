@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.db import connection, transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.trajectories.models import Item, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search import known_values
@@ -32,7 +33,7 @@ def test_what_no_trajectory_has_any_more_is_forgotten(cast: Cast, build: Build) 
     row, other = build.trajectory(tool_names=["secret.tool", "mail.send"]), build.trajectory(tool_names=["mail.send"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction, "on_commit", lambda work: work())
-        delete(trajectory=row, actor=cast.admin)
+        delete(trajectory=row, actor=Actor(cast.admin))
     assert list(Item.objects.values_list("name", "is_doubted")) == [("mail.send", False)]
     other.delete()
     assert known_values.forget() == 1

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.trajectories.models import Taste, View
 from flywheel.trajectories.search import list_columns, saved_views
@@ -90,7 +91,7 @@ def test_the_list_opens_with_what_each_person_chose(cast: Cast, build: Build, si
 
 
 def test_only_its_owner_deletes_a_view(cast: Cast, sign_in: SignIn) -> None:
-    view = saved_views.save(project=cast.project, actor=cast.reviewer, name="mine", is_first=True)
+    view = saved_views.save(project=cast.project, actor=Actor(cast.reviewer), name="mine", is_first=True)
     assert post(sign_in(cast.admin), "delete_view", view.pk).status_code == 404
     assert post(sign_in(cast.reviewer), "delete_view", view.pk).status_code == 302
     assert not View.objects.exists()
@@ -102,7 +103,7 @@ def test_a_shared_view_is_deleted_by_an_admin_too(
 ) -> None:
     """Whoever made it may have left."""
     first, second = (
-        saved_views.save(project=cast.project, actor=cast.reviewer, name=name, q=f"env:{name}", is_shared=True)
+        saved_views.save(project=cast.project, actor=Actor(cast.reviewer), name=name, q=f"env:{name}", is_shared=True)
         for name in ("a", "b")
     )
     assert post(sign_in(cast.trainer), "delete_view", first.pk).status_code == 404

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Project, User
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.feedback import give
@@ -135,11 +136,11 @@ def test_a_rejected_record_waits_and_can_be_repaired(
     assert bad.trace_id.hex() in shown.text
     assert "hunter2" not in shown.text
     with pytest.raises(quarantine.StillWrong, match="traceId"):
-        quarantine.replay(item=item, actor=cast.admin)
+        quarantine.replay(item=item, actor=Actor(cast.admin))
     text = shown.text.replace(bad.trace_id.hex(), TRACE)
     with pytest.raises(quarantine.StillWrong, match="nothing in it"):
-        quarantine.replay(item=item, actor=cast.admin, text=text.replace("gen_ai.choice", "other"))
-    replayed = quarantine.replay(item=item, actor=cast.admin, text=text)
+        quarantine.replay(item=item, actor=Actor(cast.admin), text=text.replace("gen_ai.choice", "other"))
+    replayed = quarantine.replay(item=item, actor=Actor(cast.admin), text=text)
     assert (replayed.state, replayed.trace_id) == ("replayed", TRACE)
     assert Event.objects.filter(trace_id=TRACE).count() == 4
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
@@ -69,7 +70,9 @@ def test_what_nobody_may_look_at_is_judged_and_not_kept(build: Build, monkeypatc
     assert ledger.openings(task_set).times == 0
     assert run.summary == {}, "its sums stand with its candidate"
     with pytest.raises(CannotRescore, match="whose rollouts nobody keeps"):
-        run_rescores.submit(run=run, version=task_set.environment_version, actor=build.cast.builder, key=uuid.uuid4())
+        run_rescores.submit(
+            run=run, version=task_set.environment_version, actor=Actor(build.cast.builder), key=uuid.uuid4()
+        )
 
 
 def test_seeds_are_of_the_attempt_and_the_same_for_every_version(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +237,7 @@ def test_a_server_that_falls_silent_fails_the_run_which_goes_on_later(
     carry_out(run, monkeypatch, until)
     assert (run.state, run.error_kind, run.done) == (State.FAILED, "engine", 12)
     assert run.error == "not one of the last 12 requests was answered; 12 times: the server answered 503"
-    resume(run=run, actor=build.cast.builder)
+    resume(run=run, actor=Actor(build.cast.builder))
     engine = carry_out(run, monkeypatch)
     assert (run.state, run.done, len(engine.asked)) == (State.SUCCEEDED, 32, 26)
     assert run.summary["metrics"]["success"]["unscored"] == 0
@@ -252,9 +255,9 @@ def test_requests_that_are_refused_in_every_go_hold_no_run_up(build: Build, monk
     carry_out(run, monkeypatch, until)
     assert (run.state, run.done, run.results.filter(cause="not_answered").count()) == (State.SUCCEEDED, 32, 20)
     with pytest.raises(StaleState, match="its server was there for every attempt"):
-        resume(run=run, actor=build.cast.builder)
+        resume(run=run, actor=Actor(build.cast.builder))
     run.results.filter(sample=1).update(score=None, success=None, cause="away")
-    resume(run=run, actor=build.cast.builder)
+    resume(run=run, actor=Actor(build.cast.builder))
     carry_out(run, monkeypatch, lambda _: ChatResponse(error="the server answered 400"))
     assert (run.state, run.done) == (State.SUCCEEDED, 32), "what ended well ends well again"
 
@@ -271,16 +274,16 @@ def test_nothing_is_asked_again_of_a_run_on_which_something_rests(
     baseline, rescored, counted = asked_again(), asked_again(), asked_again(budget={"tokens": 10**6})
     _training_run(build, baseline, submit(build, task_set, build.version(system_prompt="trained")))
     environment_version = task_set.environment_version
-    run_rescores.submit(run=rescored, version=environment_version, actor=build.cast.builder, key=uuid.uuid4())
+    run_rescores.submit(run=rescored, version=environment_version, actor=Actor(build.cast.builder), key=uuid.uuid4())
     for run, says in ((baseline, "is compared with it"), (rescored, "rescore"), (counted, "counts for its budget")):
         assert not can_resume(run)
         with pytest.raises(StaleState, match=says):
-            resume(run=run, actor=build.cast.builder)
+            resume(run=run, actor=Actor(build.cast.builder))
         run.refresh_from_db()
         assert (run.state, run.results.count()) == (State.SUCCEEDED, 4)
     EvalRun.objects.filter(pk=counted.pk).update(state=State.CANCELLED)
     counted.refresh_from_db()
-    resume(run=counted, actor=build.cast.builder)
+    resume(run=counted, actor=Actor(build.cast.builder))
     assert counted.results.count() == 4, "it goes on, and knows what it spent"
 
 
@@ -288,7 +291,7 @@ def test_what_ended_well_is_given_no_budget(build: Build, monkeypatch: pytest.Mo
     run = finished(build, monkeypatch)
     Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
     with pytest.raises(CannotEvaluate, match="ended well; what is asked again"):
-        resume(run=run, actor=build.cast.builder, budget={"minutes": 0.01})
+        resume(run=run, actor=Actor(build.cast.builder), budget={"minutes": 0.01})
     run.refresh_from_db()
     assert (run.state, run.budget) == (State.SUCCEEDED, {})
 
@@ -299,7 +302,7 @@ def test_what_is_asked_again_is_no_reason_to_forget_what_judges_said(
     run = finished(build, monkeypatch)
     Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
     JudgeMemory.objects.create(project=run.project, key="k", score=1.0, reason="fine")
-    resume(run=run, actor=build.cast.builder)
+    resume(run=run, actor=Actor(build.cast.builder))
     assert JudgeMemory.objects.exists()
 
 
@@ -326,7 +329,7 @@ def test_what_nobody_answered_is_asked_again_and_nothing_else(build: Build, monk
     gone = set(unscored.values_list("pk", flat=True))
     bad = run.results.exclude(score=None).earliest("pk")
     Result.objects.filter(pk=bad.pk).update(score=None, success=None, cause="timeout")
-    resume(run=run, actor=build.cast.builder)
+    resume(run=run, actor=Actor(build.cast.builder))
     run.refresh_from_db()
     assert (run.state, run.summary, run.done) == (State.QUEUED, {}, 16 - len(gone))
     engine = carry_out(run, monkeypatch)
@@ -338,7 +341,7 @@ def test_what_nobody_answered_is_asked_again_and_nothing_else(build: Build, monk
     assert Trajectory.objects.filter(source=Source.ROLLOUT).count() == 16
     assert AuditEntry.objects.get(action="evals.resume").data["asked_again"] == len(gone)
     with pytest.raises(StaleState, match="its server was there for every attempt"):
-        resume(run=run, actor=build.cast.builder)
+        resume(run=run, actor=Actor(build.cast.builder))
 
 
 def test_hostile_answers_are_stored_and_judged(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

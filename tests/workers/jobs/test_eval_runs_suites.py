@@ -2,6 +2,7 @@
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.promotions.candidacy import propose
@@ -31,9 +32,9 @@ def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
     server.pause_s = 0.0
     agent, endpoint = build.agent(), server.endpoint
     live, better = (build.version(agent, endpoint=endpoint, system_prompt=prompt) for prompt in ("One.", "Two."))
-    make_first(agent=agent, version=live, actor=cast.approver, reason="first")
+    make_first(agent=agent, version=live, actor=Actor(cast.approver), reason="first")
     task_set, golden = build.task_set(train=2, held_out=12), build.task_set(train=1, held_out=6, name="golden")
-    put(agent=agent, actor=cast.builder, name="golden", kind="safety", task_set=golden)
+    put(agent=agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=golden)
     last = golden.tasks.order_by("number").last()
     assert last is not None
     unknown = last.prompt.split()[1]
@@ -45,7 +46,7 @@ def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
     row = propose(
         version_eval=evaluated(better, task_set, passing=20),
         baseline_eval=evaluated(live, task_set, passing=4),
-        actor=cast.trainer,
+        actor=Actor(cast.trainer),
     )
     (stand,) = standings_of(row)
     assert stand.state == "unfinished"
@@ -55,6 +56,6 @@ def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
     assert stand.finding is not None
     assert (stand.finding.tasks, stand.finding.before, stand.finding.passed) == (6, 5, 5)
     assert server.asked == 12
-    promotion = promote(candidate=row, actor=cast.approver, reason="ok", generation=row.agent.generation)
+    promotion = promote(candidate=row, actor=Actor(cast.approver), reason="ok", generation=row.agent.generation)
     assert not promotion.against_the_gate
     assert [told["state"] for told in promotion.suites] == ["passed"]

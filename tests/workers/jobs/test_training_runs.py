@@ -20,6 +20,7 @@ from django.conf import settings
 from django.test import Client
 from safetensors.numpy import save_file
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
@@ -57,7 +58,7 @@ def launched(build: Build, cast: Cast) -> Launch:
             base=base,
             algorithm=algorithm,
             task_set=task_set,
-            actor=cast.trainer,
+            actor=Actor(cast.trainer),
             settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch},
             override_reason="a test",
             **fields,
@@ -150,8 +151,8 @@ def test_a_mix_is_learnt_from_and_every_environment_of_it_is_evaluated(
 ) -> None:
     sets = [build.task_set(train=4, held_out=3), build.task_set(2, 3, "notes", build.environment("notes"))]
     Task.objects.filter(split=Split.TRAIN).update(bucket="wrong_tool")
-    parts = [(dataset(name=row.name, kind="sft", task_set=row, actor=cast.trainer), 1.0) for row in sets]
-    both = mix(name="both", parts=parts, actor=cast.trainer)
+    parts = [(dataset(name=row.name, kind="sft", task_set=row, actor=Actor(cast.trainer)), 1.0) for row in sets]
+    both = mix(name="both", parts=parts, actor=Actor(cast.trainer))
     run = launched(steps=6, task_set=sets[0], dataset=both)
     worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
@@ -211,7 +212,7 @@ def test_cancelled_runs_keep_their_checkpoint_and_the_slot_goes_to_the_next(
     until_checkpoint(worker, run)
     waiting.refresh_from_db()
     assert waiting.state == State.QUEUED
-    cancel(run=run, actor=cast.trainer)
+    cancel(run=run, actor=Actor(cast.trainer))
     worker.finish(run)
     assert run.state == State.CANCELLED
     assert run.checkpoint_step is not None
@@ -221,7 +222,7 @@ def test_cancelled_runs_keep_their_checkpoint_and_the_slot_goes_to_the_next(
     worker.finish(waiting)
     assert waiting.state == State.SUCCEEDED, waiting.error
 
-    resume(run=run, actor=cast.trainer)
+    resume(run=run, actor=Actor(cast.trainer))
     worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
     assert log_of(run).count("training from the start") == 1
@@ -304,7 +305,7 @@ def test_a_full_disk_keeps_what_was_measured(launched: Launch, page: Callable[[T
     assert (run.state, run.error_kind) == (State.FAILED, "disk_full")
     assert steps_of(run), "the steps before it are kept"
     assert "Make room, then Resume" in page(run)
-    resume(run=run, actor=run.created_by)
+    resume(run=run, actor=Actor(run.created_by))
     assert carry_out(run).state == State.SUCCEEDED, run.error
 
 

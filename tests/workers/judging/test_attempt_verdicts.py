@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.core.envs import Task as CoreTask
 from flywheel.core.envs import build as build_env
 from flywheel.core.traces import Message
@@ -75,7 +76,7 @@ def carry_out(job: Job) -> None:
 def version_of(environment: Environment, build: Build, verifier: dict[str, Any]) -> EnvironmentVersion:
     return environment_versions.environment_version(
         environment=environment,
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier=verifier,
     )
@@ -151,9 +152,9 @@ def test_tasks_wait_unproved_until_a_worker_has_proved_them(build: Build) -> Non
     good.refresh_from_db()
     assert not good.is_proved
     with pytest.raises(environment_versions.CannotMake, match="2 tasks wait for a worker to prove them under mail@2"):
-        frozen_sets.freeze(environment=environment, name="set", actor=build.cast.builder)
+        frozen_sets.freeze(environment=environment, name="set", actor=Actor(build.cast.builder))
     job = Proving.objects.get()
-    assert proof_jobs.ask(environment, build.cast.builder) == job, "one job is enough for all that waits"
+    assert proof_jobs.ask(environment, Actor(build.cast.builder)) == job, "one job is enough for all that waits"
     carry_out(job)
     good.refresh_from_db()
     loose.refresh_from_db()
@@ -253,7 +254,7 @@ def test_a_trial_shows_the_proof_and_old_rollouts_before_anything_is_saved(
     trial = trials.submit(
         environment=task.environment,
         verifier=rubric(lenient),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         key=uuid.uuid4(),
         tasks=[task.number],
         rollouts=2,
@@ -305,7 +306,7 @@ def test_what_was_not_answered_stays_unscored_whoever_judges(build: Build, monke
 
 
 def _rescored(run: EvalRun, version: EnvironmentVersion, build: Build) -> Rescore:
-    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=Actor(build.cast.builder), key=uuid.uuid4())
     carry_out(job)
     assert (job.state, job.done) == (State.SUCCEEDED, run.results.count())
     return job
@@ -341,7 +342,11 @@ def test_a_real_worker_proves_tries_and_judges_again(
     task = recorded(run.results.all()[0].task)
     environment = task.environment
     trial = trials.submit(
-        environment=environment, verifier=rubric(), actor=build.cast.builder, key=uuid.uuid4(), tasks=[task.number]
+        environment=environment,
+        verifier=rubric(),
+        actor=Actor(build.cast.builder),
+        key=uuid.uuid4(),
+        tasks=[task.number],
     )
     worker.finish(trial)
     assert trial.report["tasks"][0]["is_proved"], trial.report
@@ -349,7 +354,7 @@ def test_a_real_worker_proves_tries_and_judges_again(
     worker.finish(Proving.objects.get())
     task.refresh_from_db()
     assert task.is_proved, task.proof
-    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=Actor(build.cast.builder), key=uuid.uuid4())
     worker.finish(job)
     assert (job.state, run_rescores.changes(job).n) == (State.SUCCEEDED, 8)
     assert Trial.objects.count() == 1

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.evidence.statistics.estimates import cohen_kappa
@@ -52,14 +53,14 @@ def books(data: dict[str, Any], _: dict[str, Any]) -> int:
 @pytest.fixture
 def server(build: Build) -> Iterator[JudgeServer]:
     with judge_server(books) as server:
-        set_upstream(project=build.cast.project, actor=build.cast.admin, base_url=server.url)
+        set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url=server.url)
         yield server
 
 
 def judged(build: Build, *more: dict[str, Any], **fields: Any) -> EnvironmentVersion:
     return environment_versions.environment_version(
         environment=build.environment(),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{**JUDGE, **fields}, *more]},
     )
@@ -105,7 +106,7 @@ def test_an_eval_run_is_judged_and_says_by_whom(
     assert set(again.results.values_list("score", flat=True)) == {1.0}
     first = run.results.all()[0].trajectory
     assert first is not None
-    delete(trajectory=first, actor=build.cast.admin)
+    delete(trajectory=first, actor=Actor(build.cast.admin))
     assert not JudgeMemory.objects.exists(), "what it said may hold the words of what is deleted"
 
 
@@ -115,7 +116,7 @@ def test_what_a_judge_took_is_spent_of_the_runs_dollars(
     """Ten canaries and sixteen judgements at $1 for a million tokens: more than the policy, which answers for next to
     nothing."""
     cast = build.cast
-    set_upstream(project=cast.project, actor=cast.admin, base_url=server.url, prices="m 1 1")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=server.url, prices="m 1 1")
     judged(build)
     endpoint = {"kind": "openai", "base_url": server.url, "model": "m", "price_in": 0, "price_out": 1}
     run = submit(build, build.task_set(held_out=20), build.version(endpoint=endpoint), samples=1, budget={"usd": 0.002})
@@ -163,7 +164,7 @@ def test_a_canary_in_the_middle_takes_back_the_whole_run(
         assert row.trajectory is not None
         assert row.trajectory.outcome is None
     with pytest.raises(StaleState, match="void"):
-        submission.resume(run=run, actor=build.cast.builder)
+        submission.resume(run=run, actor=Actor(build.cast.builder))
     run.split = Split.TRAIN  # as if it had asked what may be trained on
     with pytest.raises(NotForTraining, match="void"):
         attempts(run)
@@ -190,7 +191,7 @@ def test_a_canary_at_the_beginning_of_another_go_takes_back_the_first_one_too(
     assert (run.state, set(run.results.values_list("score", flat=True))) == (State.CANCELLED, {1.0})
     JudgeMemory.objects.all().delete()
     turning(server, after=0)
-    submission.resume(run=run, actor=build.cast.builder)
+    submission.resume(run=run, actor=Actor(build.cast.builder))
     carry_out(run)
     assert (run.state, run.error_kind) == (State.FAILED, "canary")
     assert set(run.results.values_list("score", "cause")) == {(None, "canary")}
@@ -207,7 +208,7 @@ def test_a_judge_that_cannot_be_asked_fails_the_run_before_anything_is_spent(
     carry_out(run)
     assert (run.state, run.error_kind, run.results.count(), engine.asked) == (State.FAILED, "judge", 0, [])
     server.mark = books
-    submission.resume(run=run, actor=build.cast.builder)
+    submission.resume(run=run, actor=Actor(build.cast.builder))
     carry_out(run)
     assert (run.state, run.results.filter(score=1.0).count()) == (State.SUCCEEDED, 4)
 
@@ -238,7 +239,7 @@ def test_old_rollouts_are_judged_again(
     monkeypatch.setattr(asking, "EVERY", 1)  # at least eight canaries, of which the sixth is the first with an order
     if is_void:
         turning(server, after=10)
-    job, _ = run_rescores.submit(run=run, version=version, actor=build.cast.builder, key=uuid.uuid4())
+    job, _ = run_rescores.submit(run=run, version=version, actor=Actor(build.cast.builder), key=uuid.uuid4())
     carry_out(job)
     found = set(Rescore.objects.get(pk=job.pk).scores.values_list("score", "cause"))
     if is_void:
@@ -300,7 +301,7 @@ def test_a_trial_shows_what_the_judge_says(build: Build, server: JudgeServer, is
     trial = trials.submit(
         environment=task.environment,
         verifier={"kind": "rubric", "parts": [JUDGE]},
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         key=uuid.uuid4(),
         tasks=[task.number],
     )
@@ -340,7 +341,7 @@ def test_how_far_a_judge_and_people_agree_is_shown_with_where_they_do_not(
     for number, result in enumerate(results[:7]):
         assert result.trajectory is not None
         good = bool(result.success) is not (number == 3)  # one of which people say otherwise
-        decide(trajectory=result.trajectory, actor=build.cast.reviewer, bucket="" if good else "wrong_tool")
+        decide(trajectory=result.trajectory, actor=Actor(build.cast.reviewer), bucket="" if good else "wrong_tool")
     whole, one = agreements(version)
     assert (whole.name, one.name) == ("", "right")
     assert (one.agreement.n, one.kappa.n, one.sources) == (7, 7, 7)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import State
 from flywheel.evals.comparisons.run_comparison import check
 from flywheel.evals.models import Engine, EvalRun
@@ -70,7 +71,7 @@ def test_the_second_of_two_that_are_not_live_is_tested_beside_the_first_and_they
     live, first, second = (adapted(build, number) for number in (1, 2, 3))
     assert live.weights is not None
     server.base = loaded_adapters.base_name(live.weights.digest)
-    make_first(agent=live.agent, version=live, actor=build.cast.approver, reason="test")
+    make_first(agent=live.agent, version=live, actor=Actor(build.cast.approver), reason="test")
     task_set = build.task_set(held_out=3)
     old, new = (submit(build, task_set, version, engine=Engine.VLLM) for version in (first, second))
     for run in (old, new):

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
@@ -55,14 +56,14 @@ def books(data: dict[str, Any], _: dict[str, Any]) -> int:
 @pytest.fixture
 def judge(build: Build) -> Iterator[JudgeServer]:
     with judge_server(books) as server:
-        set_upstream(project=build.cast.project, actor=build.cast.admin, base_url=server.url, prices="m 1 1")
+        set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url=server.url, prices="m 1 1")
         yield server
 
 
 def judged(build: Build, *more: dict[str, Any]) -> TaskSet:
     environment_versions.environment_version(
         environment=build.environment(),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "rubric", "parts": [JUDGE, *more]},
     )
@@ -229,10 +230,10 @@ def test_a_judge_that_cannot_be_asked_or_believed_serves_nobody(
         serve(task_set, port=port)
     cast = build.cast
     monkeypatch.setenv("NOT_THERE_API_KEY_HOSTS", "127.0.0.1")
-    set_upstream(project=cast.project, actor=cast.admin, base_url=judge.url, api_key_env="NOT_THERE_API_KEY")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=judge.url, api_key_env="NOT_THERE_API_KEY")
     with pytest.raises(JudgeError, match="NOT_THERE_API_KEY, which should hold the API key, is not set"):
         serve(TaskSet.objects.get(pk=task_set.pk), port=port)
-    set_upstream(project=cast.project, actor=cast.admin, base_url="")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url="")
     with pytest.raises(JudgeError, match="the project has no endpoint 'upstream'"):
         serve(TaskSet.objects.get(pk=task_set.pk), port=port)
     assert not AuditEntry.objects.filter(action="environments.export").exists(), "nothing has left"
@@ -295,7 +296,7 @@ def test_python_runs_in_this_machines_sandbox(build: Build, serve: Serve, sandbo
     source = "def verify(trace, target):\n    return float(target['arguments']['person'] in trace['answer'])\n"
     environment_versions.environment_version(
         environment=build.environment(),
-        actor=build.cast.builder,
+        actor=Actor(build.cast.builder),
         config={"system_prompt": SYSTEM, "tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{"type": "python", "name": "code", "source": source}]},
     )

@@ -6,6 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from flywheel.accounts.access import SCOPE_NEEDS
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, Membership, Project, Role, Scope, User
 from flywheel.accounts.project_settings import api_keys
 
@@ -36,11 +37,10 @@ class Command(BaseCommand):
         try:
             made = api_keys.make(
                 project=project,
-                actor=actor,
+                actor=Actor(actor, "manage.py create_key"),
                 name=options["name"],
                 scopes=options["scope"],
                 days=options["days"],
-                through="manage.py create_key",
             )
         except api_keys.BadKey as error:
             raise CommandError(str(error)) from None

@@ -7,7 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.validators import validate_slug
 from django.db import transaction
 
-from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.accounts.project_settings import members
 
 
@@ -31,12 +32,10 @@ class Command(BaseCommand):
         project = Project.objects.create(slug=slug, name=options["name"] or slug)
         admin, password = _account(options["admin"])
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
-        record(
+        Actor(admin, "manage.py create_project").record(
             project=project,
-            actor=admin,
             action="accounts.create_project",
             subject=project,
-            through="manage.py create_project",
         )
         self.stdout.write(f"project {slug}, admin {admin}" + (f", password {password}" if password else ""))
 

@@ -18,7 +18,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, transaction
 
-from flywheel.accounts.models import Membership, Project, Role, User, record
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.accounts.project_settings import members
 from flywheel.system import broker
 
@@ -76,7 +77,7 @@ class Command(BaseCommand):
             return
         admin, password = _user("admin", members.new_password())
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
-        record(project=project, actor=admin, action="accounts.create_project", subject=project, through=THROUGH)
+        Actor(admin, THROUGH).record(project=project, action="accounts.create_project", subject=project)
         if password:
             self.stdout.write(f"Admin of project {slug}: username admin, password {password} (shown this once)")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.agents.artifacts import ArtifactError, store
 from flywheel.agents.models import Artifact
@@ -41,14 +42,13 @@ class Command(BaseCommand):
             copied = {name: getattr(like, name) for name in ("system_prompt", "tools", "sampling")} if like else {}
             version, _ = make_version(
                 agent=agent,
-                actor=actor,
+                actor=Actor(actor, "manage.py add_version"),
                 base_model=options["base_model"] or (like.base_model if like else ""),
                 endpoint={"kind": TRANSFORMERS},
                 weights=_stored(options["weights"], "model"),
                 adapter=_stored(options["adapter"], "adapter") if options["adapter"] else None,
                 parent=like,
                 note=options["note"],
-                through="manage.py add_version",
                 **copied,
             )
         except (UnknownReference, BadContent, ArtifactError) as error:

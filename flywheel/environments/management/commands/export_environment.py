@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.environments.exchange.environment_packages import FORMATS, CannotExport, chosen, find, take, write
 
@@ -28,13 +29,13 @@ class Command(BaseCommand):
         try:
             if out.exists() and any(out.iterdir()):
                 raise CannotExport(f"{out} is not empty")
+            task_set = chosen(find(project, options["environment"]), options["task_set"])
             _, files = take(
-                task_set=chosen(find(project, options["environment"]), options["task_set"]),
+                task_set=task_set,
                 format=options["format"],
                 held_out=options["held_out"],
-                actor=None,
+                actor=Actor(task_set.created_by, "manage.py export_environment"),
                 tasks_max=None,
-                through="manage.py export_environment",
             )
             count = write(files, out)
         except CannotExport as error:

@@ -5,9 +5,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.environments.exchange.task_files import import_tasks
-from flywheel.environments.versions.environment_versions import CannotMake
+from flywheel.environments.versions.environment_versions import CannotMake, latest
 
 
 class Command(BaseCommand):
@@ -25,7 +26,9 @@ class Command(BaseCommand):
             raise CommandError(f"there is no environment {options['environment']!r} in {options['project']!r}")
         try:
             with options["file"].open("rb") as lines:
-                report = import_tasks(environment=found, lines=lines, actor=None, through="manage.py import_tasks")
+                report = import_tasks(
+                    environment=found, lines=lines, actor=Actor(latest(found).created_by, "manage.py import_tasks")
+                )
         except CannotMake as error:
             raise CommandError(str(error)) from None
         except OSError as error:

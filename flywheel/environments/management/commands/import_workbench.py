@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.core.envs.workplace import workbench
 from flywheel.core.verifiers import VerifierError
@@ -36,7 +37,7 @@ class Command(BaseCommand):
         if actor is None:
             raise CommandError(f"the project has no member {options['by']!r}")
         try:
-            report = _taken(project, options["environment"], options["folder"], actor)
+            report = _taken(project, options["environment"], options["folder"], Actor(actor, THROUGH))
         except (CannotMake, VerifierError) as error:
             raise CommandError(str(error)) from None
         except OSError as error:
@@ -47,15 +48,15 @@ class Command(BaseCommand):
 
 
 @transaction.atomic
-def _taken(project: Project, name: str, folder: Path, actor: User) -> Taken:
+def _taken(project: Project, name: str, folder: Path, actor: Actor) -> Taken:
     config = {"database": workbench.database(folder)}
     found = project.environments.filter(name=name).first() or _made(project, name, config, actor)
     if found.kind != KIND or found.latest.config.get("database") != config["database"]:
         raise CannotMake(f"the environment {name!r} has another database; name a new one with --environment")
-    return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor, through=THROUGH)
+    return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor)
 
 
-def _made(project: Project, name: str, config: dict[str, Any], actor: User) -> Environment:
+def _made(project: Project, name: str, config: dict[str, Any], actor: Actor) -> Environment:
     return environment(
         project=project,
         name=name,
@@ -64,5 +65,4 @@ def _made(project: Project, name: str, config: dict[str, Any], actor: User) -> E
         config=config,
         verifier={"kind": KIND},
         description=DESCRIPTION,
-        through=THROUGH,
     )

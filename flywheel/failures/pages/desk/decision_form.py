@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.accounts.models import User
+from flywheel.accounts.actors import Actor
 from flywheel.edge.numbers import key
 from flywheel.failures.buckets.bucket_definitions import of_project
 from flywheel.failures.labels.decisions import BadLabel, Superseded, current_of, decide, tools_of
@@ -82,7 +82,7 @@ def is_settled(trajectory: Trajectory, data: Mapping[str, str]) -> bool:
     return is_pass and not (data.get("bucket") or data.get("correct"))
 
 
-def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[Failure | Review | None, Written]:
+def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple[Failure | Review | None, Written]:
     """Decide as the form says, on the item of a queue where it names one.
 
     Returns the decision, or None and the form with what is wrong with it.
@@ -116,7 +116,7 @@ def save(trajectory: Trajectory, actor: User, data: Mapping[str, str]) -> tuple[
 
 
 def _decided(
-    trajectory: Trajectory, actor: User, written: Written, item: QueueItem | None, settles: bool
+    trajectory: Trajectory, actor: Actor, written: Written, item: QueueItem | None, settles: bool
 ) -> Failure | Review:
     said: dict[str, Any] = {
         "bucket": written.bucket,

@@ -151,13 +151,13 @@ def _desk(
     notice: str = "",
 ) -> dict[str, Any]:
     """Everything that the three panes show."""
-    last = queue.own_decisions(request.project, request.actor).first()
+    last = queue.own_decisions(request.project, request.actor.user).first()
     shown: dict[str, Any] = {
         "filters": filters,
         "described": filters.describe(request.project),
         "item": item,
         "list": queue.around(request.project, filters, item),
-        "pace": queue.pace(request.project, request.actor),
+        "pace": queue.pace(request.project, request.actor.user),
         "last": last,
         "last_words": describe(request.project, last) if last else "",
         "notice": notice,

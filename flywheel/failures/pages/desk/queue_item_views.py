@@ -39,7 +39,7 @@ def take(request: PageRequest, pk: int) -> HttpResponse:
 def open_desk(request: PageRequest, pk: int) -> HttpResponse:
     """The item that one has; without one, the way to the first."""
     queue = _queue(request, pk)
-    held = taking.in_hand(queue, request.actor)
+    held = taking.in_hand(queue, request.actor.user)
     if held is not None:
         return redirect(_address(request, queue, held))
     return _page(request, queue, None)
@@ -60,7 +60,7 @@ def decide(request: PageRequest, pk: int, item: int) -> HttpResponse:
     said, written = decision_form.save(row.trajectory, request.actor, {**request.POST.dict(), "item": str(row.pk)})
     if said is None:
         return refused(request, row, written)
-    if not taking.may_review(row.queue, request.actor):  # who settled is given nothing of it
+    if not taking.may_review(row.queue, request.actor.user):  # who settled is given nothing of it
         return _go(request, row.queue, _item(request, pk, item), "Settled.")
     return _next(request, row.queue)
 
@@ -196,7 +196,7 @@ def _desk(
     notice: str = "",
 ) -> dict[str, Any]:
     """Everything that the three panes show."""
-    own = list(queue_progress.own_reviews(queue, request.actor)[:BEFORE])
+    own = list(queue_progress.own_reviews(queue, request.actor.user)[:BEFORE])
     last = own[0] if own else None
     shown: dict[str, Any] = {
         "queue": queue,
@@ -215,7 +215,7 @@ def _desk(
 def _decision(request: PageRequest, item: QueueItem, written: decision_form.Written | None) -> dict[str, Any]:
     """The trajectory and the form. Of an item that is not done, a blind reviewer sees nothing that another said."""
     row, queue = item.trajectory, item.queue
-    mine = item.reviews.filter(reviewer=request.actor, current=True).first()
+    mine = item.reviews.filter(reviewer=request.actor.user, current=True).first()
     may_settle = Permission.BUILD in request.permissions and reviews.is_disputed(item)
     settles = may_settle and "settle" in (request.POST or request.GET)
     is_hidden = queue.is_blind and item.is_open and not settles
@@ -250,9 +250,9 @@ def _locked(request: PageRequest, item: QueueItem, mine: Review | None, settles:
         return "This queue is archived. What is in it stays as it is."
     if settles:
         return ""
-    if not taking.may_review(queue, request.actor):
+    if not taking.may_review(queue, request.actor.user):
         return f"{taking.NotYours(queue)}.".capitalize()
-    if mine is None and item.is_reserved and item.reserved_by_id != request.actor.pk:
+    if mine is None and item.is_reserved and item.reserved_by_id != request.actor.user.pk:
         return f"{taking.Held(item)}."
     if mine is None and queue.is_blind and not item.is_open:
         return "Enough reviewers have decided." if item.state == QueueItem.State.DONE else "Somebody declined it."
@@ -270,7 +270,7 @@ def _reviews(item: QueueItem) -> list[tuple[Review, str]]:
 def _around(queue: Queue, request: PageRequest, item: QueueItem | None, own: list[Review]) -> dict[str, Any]:
     """One's own last items, the one in hand, and those that are free, in the order in which they come."""
     before = [review.item for review in reversed(own)]
-    free = taking.free_for(queue, request.actor, AFTER + 1)
+    free = taking.free_for(queue, request.actor.user, AFTER + 1)
     later = [row for row in free if item is None or row.pk != item.pk][:AFTER]
     is_old = item is not None and any(row.pk == item.pk for row in before)
     items = [*before, *([item] if item and not is_old else []), *later]

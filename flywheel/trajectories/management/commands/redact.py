@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.trajectories.operations.redaction_scan import apply, scan
@@ -27,7 +28,7 @@ class Command(BaseCommand):
             actor = User.objects.filter(username=options["user"] or "").first()
             if actor is None or Permission.ADMIN not in actor.permissions(project):
                 raise CommandError("--apply needs --user, an admin of the project: the audit log says who did it")
-            report = apply(project, redactor, actor, options["newest"], through="manage.py redact")
+            report = apply(project, redactor, Actor(actor, "manage.py redact"), options["newest"])
         else:
             report = scan(project, redactor, options["newest"])
         for kind, count in report.counts.most_common():

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.management.commands.create_key import system_account
 from flywheel.accounts.models import ApiKey, Project, Scope
 from flywheel.accounts.project_settings import api_keys
@@ -49,7 +50,7 @@ class Command(BaseCommand):
             self._send(project, endpoint, protocol, text)
         finally:
             if made is not None:
-                api_keys.revoke(key=made, actor=made.created_by, through=SENT_BY)
+                api_keys.revoke(key=made, actor=Actor(made.created_by, SENT_BY))
 
     def _send(self, project: Project, endpoint: str, protocol: str, key: str) -> None:
         request, trace_id = episode()
@@ -93,9 +94,7 @@ def _project_of(key: str, slug: str | None) -> Project:
 @transaction.atomic
 def _make_key(project: Project) -> tuple[ApiKey, str]:
     actor = system_account(project, [Scope.INGEST])
-    made = api_keys.make(
-        project=project, actor=actor, name="test trace", scopes=[Scope.INGEST], days=1, through=SENT_BY
-    )
+    made = api_keys.make(project=project, actor=Actor(actor, SENT_BY), name="test trace", scopes=[Scope.INGEST], days=1)
     return made.key, made.text
 
 

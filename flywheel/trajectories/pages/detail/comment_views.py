@@ -69,7 +69,7 @@ def delete_comment(request: PageRequest, trace_id: str, comment: int) -> HttpRes
 @requires(Permission.VIEW)
 def read_comments(request: PageRequest, trace_id: str) -> HttpResponse:
     """What calls this person here has been on their screen."""
-    talk.mark_read(project=request.project, user=request.actor, trajectory=_find(request, trace_id))
+    talk.mark_read(project=request.project, user=request.actor.user, trajectory=_find(request, trace_id))
     return HttpResponse(status=204)
 
 
@@ -85,7 +85,7 @@ def people(request: PageRequest) -> JsonResponse:
 @requires(Permission.VIEW)
 def mentions(request: PageRequest) -> HttpResponse:
     """Comments that call this person, the newest first."""
-    rows = Mention.objects.filter(project=request.project, user=request.actor)
+    rows = Mention.objects.filter(project=request.project, user=request.actor.user)
     try:
         page = keyset(
             rows.select_related("comment__author", "comment__trajectory"),
@@ -95,11 +95,11 @@ def mentions(request: PageRequest) -> HttpResponse:
         )
     except BadCursor:
         return redirect("trajectories:mentions", request.project.slug)
-    blind = talk.hidden(request.project, request.actor, {row.comment.trajectory_id for row in page.items})
+    blind = talk.hidden(request.project, request.actor.user, {row.comment.trajectory_id for row in page.items})
     context = {
         "page": page,
         "mentions": [(row, row.comment.trajectory_id in blind) for row in page.items],
-        "unread": talk.unread_count(request.project, request.actor),
+        "unread": talk.unread_count(request.project, request.actor.user),
     }
     return render(request, "trajectories/mentions.html", context)
 
@@ -108,14 +108,14 @@ def mentions(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def read_mentions(request: PageRequest) -> HttpResponse:
     """All of them have been seen."""
-    talk.mark_read(project=request.project, user=request.actor)
+    talk.mark_read(project=request.project, user=request.actor.user)
     return redirect("trajectories:mentions", request.project.slug)
 
 
 def _talk(request: PageRequest, row: Trajectory, status: int = 200, **more: Any) -> HttpResponse:
-    said = list(talk.seen_by(row, request.actor).reverse()[: talk.SHOWN + 1])
+    said = list(talk.seen_by(row, request.actor.user).reverse()[: talk.SHOWN + 1])
     shown = sorted(said[: talk.SHOWN], key=lambda comment: comment.pk)
-    is_blind = bool(talk.hidden(request.project, request.actor, [row.pk]))
+    is_blind = bool(talk.hidden(request.project, request.actor.user, [row.pk]))
     wanted = request.GET.get("step", "") or request.POST.get("step", "")
     context = {
         "trajectory": row,
@@ -124,7 +124,7 @@ def _talk(request: PageRequest, row: Trajectory, status: int = 200, **more: Any)
         "is_part": len(said) > talk.SHOWN,
         "is_blind": is_blind,
         "calls_me": not is_blind
-        and talk.unread(request.project, request.actor).filter(comment__trajectory=row).exists(),
+        and talk.unread(request.project, request.actor.user).filter(comment__trajectory=row).exists(),
         "chosen": row.steps.filter(span_id=wanted).only("span_id", "position").first() if wanted else None,
         "key": uuid.uuid4(),
         "limit": talk.LIMIT,
@@ -175,7 +175,7 @@ def _key(request: PageRequest) -> uuid.UUID | None:
 
 
 def _comment(request: PageRequest, row: Trajectory, comment: int) -> Comment:
-    return get_object_or_404(talk.seen_by(row, request.actor), pk=comment)
+    return get_object_or_404(talk.seen_by(row, request.actor.user), pk=comment)
 
 
 def _find(request: PageRequest, trace_id: str) -> Trajectory:

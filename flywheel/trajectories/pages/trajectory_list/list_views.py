@@ -29,7 +29,7 @@ PAGE = 50
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     """The newest trajectories that match the filter bar."""
-    taste = saved_views.taste_of(request.project, request.actor)
+    taste = saved_views.taste_of(request.project, request.actor.user)
     if not request.GET and (first := saved_views.opens_with(taste)):
         return redirect(saved_views.address(first))
     query = parse(request.GET.get("q", ""))
@@ -49,7 +49,7 @@ def index(request: PageRequest) -> HttpResponse:
         )
     except BadCursor:
         return redirect(f"{request.path}?{urlencode({'q': query.text})}")
-    views = saved_views.menu_of(request.project, request.actor)
+    views = saved_views.menu_of(request.project, request.actor.user)
     context = {
         "query": query,
         "page": page,

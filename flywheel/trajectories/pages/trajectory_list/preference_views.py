@@ -46,7 +46,7 @@ def save_view(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def delete_view(request: PageRequest, view: int) -> HttpResponse:
     is_admin = Permission.ADMIN in request.permissions
-    found = get_object_or_404(saved_views.deletable_by(request.project, request.actor, is_admin=is_admin), pk=view)
+    found = get_object_or_404(saved_views.deletable_by(request.project, request.actor.user, is_admin=is_admin), pk=view)
     saved_views.delete(view=found, actor=request.actor)
     messages.success(request, f"View {found.name} was deleted.")
     return _back(request)
@@ -57,7 +57,7 @@ def delete_view(request: PageRequest, view: int) -> HttpResponse:
 def open_with(request: PageRequest) -> HttpResponse:
     """What the list opens with for this person: a view, or everything."""
     wanted = request.POST.get("view", "")
-    seen = Q(owner=request.actor) | Q(is_shared=True)
+    seen = Q(owner=request.actor.user) | Q(is_shared=True)
     view = get_object_or_404(View, seen, project=request.project, pk=key(wanted)) if wanted else None
     saved_views.open_with(project=request.project, actor=request.actor, view=view)
     messages.success(request, f"The list opens with {view.name if view else 'everything'} for you.")

@@ -13,6 +13,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, Opening, Split, TaskSet
@@ -110,7 +111,7 @@ def test_tools_that_are_none_are_refused(cast: Cast, sign_in: SignIn, build: Bui
 def test_all_failures_become_tasks_and_the_page_says_what_came_of_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
     build.environment()
     row = build.trajectory(answer="{", metadata={"state": {"people": ["Bako"]}})
-    decide(trajectory=row, actor=cast.reviewer, bucket="format_error", corrected=RIGHT)
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected=RIGHT)
     client = sign_in(cast.builder)
     assert "Make tasks of 1 failure" in client.get(url("environment", "mail")).content.decode()
     page = client.post(url("make_all", "mail"), follow=True).content.decode()
@@ -309,7 +310,7 @@ def office(cast: Cast) -> Environment:
         project=cast.project,
         name="office",
         kind="workplace",
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         config=config,
         verifier={"kind": "workplace"},
     )

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.verifiers import NO_RUNNERS
@@ -211,7 +212,9 @@ def test_other_settings_of_the_environment_keep_the_rubric(build: Build, cast: C
     environment = build.environment()
     spec = {"kind": "rubric", "parts": [PARTS[-2]]}
     config = {"system_prompt": SYSTEM, "tools": TOOLS}
-    environment_versions.environment_version(environment=environment, actor=cast.builder, config=config, verifier=spec)
+    environment_versions.environment_version(
+        environment=environment, actor=Actor(cast.builder), config=config, verifier=spec
+    )
     address = reverse("environments:make_version", args=[environment.project.slug, "mail"])
     sign_in(cast.builder).post(address, {"system_prompt": "Be short.", "tools": json.dumps(TOOLS)})
     assert (environment.latest.number, environment.latest.verifier) == (3, spec)
@@ -277,7 +280,7 @@ def test_a_judge_is_composed_without_json_and_refused_at_its_fields(
     page = client.post(at(environment), sent([part], do="save"))
     assert "this project has no upstream" in page.text
     assert "<script>alert(1)" not in page.text
-    set_upstream(project=cast.project, actor=cast.admin, base_url="http://127.0.0.1:9/v1")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url="http://127.0.0.1:9/v1")
     assert client.post(at(environment), sent([part], do="save")).status_code == 302
     (kept,) = environment.latest.verifier["parts"]
     assert kept["criteria"] == "It books.\n\n<script>alert(1)</script>"
@@ -308,12 +311,12 @@ def test_a_verifier_is_tried_on_trajectories_by_their_ids(build: Build, cast: Ca
     attempt, newer = rollout(build, asked), rollout(build, asked)
     source, alike = build.trajectory(answer="Sorry!"), build.trajectory(answer="Yes.")
     Task.objects.filter(pk=made.pk).update(source=source)
-    made.also.add(decide(trajectory=alike, actor=cast.reviewer, bucket="wrong_tool"))
+    made.also.add(decide(trajectory=alike, actor=Actor(cast.reviewer), bucket="wrong_tool"))
     named = [attempt.trace_id, source.trace_id, alike.trace_id]
     trial = trials.submit(
         environment=asked.environment,
         verifier=SORRY,
-        actor=cast.builder,
+        actor=Actor(cast.builder),
         key=uuid.uuid4(),
         rollouts=0,
         trajectories=[*named, named[0]],
@@ -331,7 +334,7 @@ def test_a_verifier_is_tried_on_trajectories_by_their_ids(build: Build, cast: Ca
     held_out = rollout(build, build.task(Split.HELD_OUT), Split.HELD_OUT)
     task_set = build.task_set(held_out=0)
     TaskSetMember.objects.create(task_set=task_set, task=held_out.result.task, split=Split.HELD_OUT)
-    more: dict[str, Any] = {"environment": other.environment, "verifier": SORRY, "actor": cast.builder}
+    more: dict[str, Any] = {"environment": other.environment, "verifier": SORRY, "actor": Actor(cast.builder)}
     trials.submit(**more, key=uuid.uuid4(), trajectories=[held_out.trace_id])
     assert task_set.openings.get().actor == cast.builder
 

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures.labels.decisions import decide
@@ -143,7 +144,7 @@ def test_what_is_refused_comes_back_with_what_was_written(cast: Cast, sign_in: S
 
 
 def test_the_second_reviewer_sees_the_first_and_can_go_above(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
-    first = decide(trajectory=row, actor=cast.builder, bucket="wrong_tool")
+    first = decide(trajectory=row, actor=Actor(cast.builder), bucket="wrong_tool")
     client = sign_in(cast.reviewer)
     sent = {"bucket": "format_error", "note": "cut", "seen": "0"}
     page = client.post(url("label", row), sent, headers=HTMX)
@@ -183,8 +184,8 @@ def test_undo_takes_back_the_reviewers_own_last_decisions_one_by_one(cast: Cast,
 
 
 def test_undo_of_what_somebody_decided_above_takes_nothing_back(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
-    mine = decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool")
-    theirs = decide(trajectory=row, actor=cast.builder, bucket="format_error")
+    mine = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
+    theirs = decide(trajectory=row, actor=Actor(cast.builder), bucket="format_error")
     answer = sign_in(cast.reviewer).post(url("undo", row), {"seen": str(mine.pk)}, headers=HTMX)
     assert "Nothing was taken back: builder decided broken format" in answer.content.decode()
     theirs.refresh_from_db()
@@ -215,7 +216,7 @@ def test_what_an_agent_wrote_stays_text(cast: Cast, sign_in: SignIn, build: Buil
     hostile = "<script>alert(1)</script>\u202e"
     row = build.trajectory(prompt=hostile, answer=f'{{"tool": "{hostile}", "arguments": {{}}}}')
     detect_waiting()
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", note="<script>alert(2)</script>")
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", note="<script>alert(2)</script>")
     for name in ("review", "panel"):
         page = sign_in(cast.reviewer).get(url(name, row)).content.decode()
         assert "<script>alert" not in page
@@ -236,7 +237,7 @@ def test_a_long_trajectory_shows_the_window_of_the_failing_step(cast: Cast, sign
     ]
     Step.objects.bulk_create(steps)
     Trajectory.objects.filter(pk=row.pk).update(step_count=2000)
-    decide(trajectory=row, actor=cast.reviewer, bucket="bad_planning", step="x1000")
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="bad_planning", step="x1000")
     page = sign_in(cast.reviewer).get(url("review", row)).content.decode()
     assert "turn 1000<" in page
     assert "turn 500<" not in page
@@ -253,8 +254,8 @@ def test_the_other_windows_of_a_long_trajectory_are_read_at_both_desks(
         Step(trajectory=row, span_id=f"x{n}", position=n, kind="assistant", body=body) for n in range(3, 450)
     )
     Trajectory.objects.filter(pk=row.pk).update(step_count=450)
-    queue = make(project=cast.project, actor=cast.builder, wanted=Wanted("mine"))
-    intake.add(queue=queue, keys=[row.pk], actor=cast.builder)
+    queue = make(project=cast.project, actor=Actor(cast.builder), wanted=Wanted("mine"))
+    intake.add(queue=queue, keys=[row.pk], actor=Actor(cast.builder))
     client = sign_in(cast.reviewer)
     at_item = reverse("failures:item", args=["acme", queue.pk, queue.items.get().pk])
     for address in (url("review", row, order="newest"), f"{at_item}?"):
@@ -281,7 +282,7 @@ def test_a_failing_step_of_another_window_stays_chosen(cast: Cast, sign_in: Sign
     )
     Trajectory.objects.filter(pk=row.pk).update(step_count=450)
     row.refresh_from_db()
-    decide(trajectory=row, actor=cast.reviewer, bucket="wrong_tool", step="x300")
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", step="x300")
     client = sign_in(cast.reviewer)
 
     def chosen(start: str) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
 from flywheel.failures.labels.decisions import decide
@@ -134,7 +135,7 @@ def test_clusters_are_merged_named_and_split_on_their_pages(
 def test_a_cluster_is_taken_apart_from_its_page(cast: Cast, sign_in: SignIn, rows: list[Trajectory]) -> None:
     client, job = sign_in(cast.reviewer), clustered(cast)
     merged = cluster_edits.merge(
-        clustering=job, clusters=[cluster.pk for cluster in job.clusters.all()], actor=cast.reviewer
+        clustering=job, clusters=[cluster.pk for cluster in job.clusters.all()], actor=Actor(cast.reviewer)
     )
     made = client.post(at("take_apart", merged.pk), {"key": str(uuid.uuid4())})
     inner = Clustering.objects.exclude(pk=job.pk).get()
@@ -148,7 +149,7 @@ def test_a_cluster_is_taken_apart_from_its_page(cast: Cast, sign_in: SignIn, row
 
 def test_members_are_sent_to_a_queue_some_and_all(cast: Cast, sign_in: SignIn, rows: list[Trajectory]) -> None:
     client, job = sign_in(cast.reviewer), clustered(cast)
-    queue = make_queue(project=cast.project, actor=cast.builder, wanted=Wanted(name="lunches"))
+    queue = make_queue(project=cast.project, actor=Actor(cast.builder), wanted=Wanted(name="lunches"))
     cluster = by_kind(job)["tool"]
     client.post(at("send_cluster", cluster.pk), {"queue": queue.pk, "id": of(rows, "tool")[:2] + of(rows, "format")})
     assert QueueItem.objects.count() == 2
@@ -165,12 +166,12 @@ def test_a_cluster_is_labelled_after_its_members_were_shown(
 ) -> None:
     client, cluster = sign_in(cast.reviewer), by_kind(clustered(cast))["format"]
     mine = of(rows, "format")
-    decide(trajectory=rows[0], actor=cast.builder)
+    decide(trajectory=rows[0], actor=Actor(cast.builder))
     page = client.get(at("label_cluster", cluster.pk)).content.decode()
     assert "1 is left out:" in page
     assert all(page.count(f'value="{trace_id}" checked') == (trace_id != mine[0]) for trace_id in mine)
     assert re.search(r'value="format_error" checked', page)
-    decide(trajectory=rows[2], actor=cast.builder, bucket="wrong_tool")  # while the page is open
+    decide(trajectory=rows[2], actor=Actor(cast.builder), bucket="wrong_tool")  # while the page is open
     sent = {"key": key_in(page), "id": mine[1:6], "bucket": "format_error", "note": "cut off"}
     made = client.post(at("label_cluster", cluster.pk), sent)
     assert client.post(at("label_cluster", cluster.pk), sent)["Location"] == made["Location"]
@@ -275,7 +276,7 @@ def test_a_page_costs_the_same_number_of_statements_whatever_is_on_it(
     job = clustered(cast)
     source = by_kind(job)["format"]
     for trace_id in of(rows, "format")[:4]:
-        cluster_edits.move(cluster=source, trace_ids=[trace_id], to="new", actor=cast.reviewer)
+        cluster_edits.move(cluster=source, trace_ids=[trace_id], to="new", actor=Actor(cast.reviewer))
     client = sign_in(cast.reviewer)
     with django_assert_max_num_queries(25):
         assert client.get(at("clustering", job.pk)).status_code == 200

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.ingest.gateway import journal as journals
@@ -48,6 +49,6 @@ def gate(cast: Cast, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Hea
     """Headers of a key for a project whose upstream is the fake one."""
     monkeypatch.setenv("TEST_API_KEY", "sk-upstream")
     monkeypatch.setenv("TEST_API_KEY_HOSTS", "127.0.0.1")
-    set_upstream(project=cast.project, actor=cast.admin, base_url=upstream.url, api_key_env="TEST_API_KEY")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=upstream.url, api_key_env="TEST_API_KEY")
     _, text = ApiKey.make(cast.project, "gateway", ["gateway"], cast.admin)
     return {"authorization": f"Bearer {text}"}

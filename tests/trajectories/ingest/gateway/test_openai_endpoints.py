@@ -11,6 +11,7 @@ import pytest
 from django.db import DataError, ProgrammingError
 from django.test import Client
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.ingest.gateway import openai_endpoints, routing
@@ -304,7 +305,7 @@ def test_a_server_that_is_not_there_is_told_and_kept(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    set_upstream(project=cast.project, actor=cast.admin, base_url=f"http://127.0.0.1:{port}/v1")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=f"http://127.0.0.1:{port}/v1")
     answer, content = ask(client, gate)
     assert answer.status_code == 502
     assert refusal(content)["code"] == "upstream_unreachable"

@@ -17,6 +17,7 @@ import openai
 import pytest
 from django.conf import settings
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.ingest.gateway import journal as journals
@@ -105,7 +106,7 @@ def served(broker_installed: None) -> Iterator[Served]:
 def client(served: Served, upstream: Upstream, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> Iterator[openai.OpenAI]:
     """The two lines that change for somebody who has a program already: the address, and the key."""
     monkeypatch.setenv("TEST_API_KEY_HOSTS", "127.0.0.1")
-    set_upstream(project=cast.project, actor=cast.admin, base_url=upstream.url, api_key_env="TEST_API_KEY")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=upstream.url, api_key_env="TEST_API_KEY")
     _, key = ApiKey.make(cast.project, "gateway", ["gateway"], cast.admin)
     with openai.OpenAI(base_url=f"{served.url}/gateway/v1", api_key=key, max_retries=0) as made:
         yield made

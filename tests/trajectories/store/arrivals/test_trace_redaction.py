@@ -16,6 +16,7 @@ from django.test import Client
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.project_settings import redaction_policy
 from flywheel.core.redaction import PLACEHOLDER
@@ -292,7 +293,7 @@ def test_logs_sent_as_traces_are_not_kept_with_their_secrets(post: Post) -> None
 def test_a_project_chooses_what_is_redacted(cast: Cast, post: Post) -> None:
     redaction_policy.set_policy(
         project=cast.project,
-        actor=cast.admin,
+        actor=Actor(cast.admin),
         mode="strict",
         rules=[{"name": "orders", "pattern": r"ORD-\d{4}", "kind": "order"}],
     )
@@ -301,7 +302,7 @@ def test_a_project_chooses_what_is_redacted(cast: Cast, post: Post) -> None:
     assert attributes["to"].startswith("[redacted:email:")
     assert attributes["note"].startswith("[redacted:order:")
     assert Batch.objects.get().redactor.startswith("1-strict-")
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     post(body_of([span(2, password="hunter2!")]))
     assert "hunter2!" in dump()
 
@@ -316,7 +317,7 @@ def test_the_same_span_again_is_a_duplicate_still(post: Post) -> None:
 
 
 def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, sign_in: Callable[..., Client]) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     long = "x" * 70_000 + " password=hunter2! " + "y" * 100
     post(
         body_of(
@@ -326,7 +327,7 @@ def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, 
     post(body_of([span(0, db__password="hunter2!")]))
     kept = dump()
     assert "hunter2!" in kept
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="secrets", rules=[])
     page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
     assert "× password" in page
     assert "attributes.db.password" in page
@@ -349,12 +350,12 @@ def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, 
 
 
 def _apply(cast: Cast) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="strict", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="strict", rules=[])
     call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
 
 
 def test_placeholders_that_are_longer_than_their_column_are_cut(cast: Cast, post: Post) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     mails = " ".join(f"a@{number}.com" for number in range(40))
     said = {
         "session.id": mails[:200],
@@ -380,7 +381,7 @@ def test_placeholders_that_are_longer_than_their_column_are_cut(cast: Cast, post
 
 
 def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: Cast, post: Post) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     names = ("4111111111111111", "4111 1111 1111 1111", "the tier of this customer")
     for number, name in enumerate(names, 1):
         sent = span(number, at_ms=number * 1000)
@@ -390,7 +391,7 @@ def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: 
     assert set(before) > set(names)
     redaction_policy.set_policy(
         project=cast.project,
-        actor=cast.admin,
+        actor=Actor(cast.admin),
         mode="secrets",
         rules=[{"name": "cards", "pattern": r"4111[\d ]+", "kind": "card"}],
     )
@@ -402,7 +403,7 @@ def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: 
 
 
 def test_one_that_is_deleted_meanwhile_is_passed_over(cast: Cast, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     post(body_of([span(1, db__password="hunter2!")]))
     rows = list(Trajectory.objects.all())
     Trajectory.objects.all().delete()
@@ -416,14 +417,14 @@ def test_one_that_is_deleted_meanwhile_is_passed_over(cast: Cast, post: Post, mo
 def test_what_lies_beside_trajectories_is_found_and_rewritten(
     cast: Cast, post: Post, sign_in: Callable[..., Client]
 ) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     bad = [span(0, name="ana@example.com"), span(0, name="ana@example.com"), span(0, name="eva@example.com")]
     for each in bad:
         post(body_of([each]))
     Quarantined.objects.update(reason='name: "ana@example.com"')
     Batch.objects.update(warnings=["ana@example.com is odd"], problems=[{"at": "span 0", "reason": "ana@example.com"}])
     Event.objects.create(project=cast.project, trace_id="aa", name="e", body={"to": "ana@example.com"}, digest=b"1")
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="strict", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="strict", rules=[])
     page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
     for place in ("log event", "rejected", "ledger"):
         assert f"<td>{place}</td>" in page
@@ -447,14 +448,14 @@ def test_a_dry_run_on_a_page_is_bounded_and_names_the_command_in_any_case(
 
 
 def test_search_forgets_what_was_taken_out(cast: Cast, post: Post) -> None:
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="off", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="off", rules=[])
     secret = "ghp_1abcdefghijklmnopqrstuvwxyz0123456789"
     post(body_of([span(1, gen_ai__operation__name="chat", gen_ai__input__messages=[text("user", f"my key {secret}")])]))
     detect_waiting()
     found = says(secret)
     assert found is not None
     assert Trajectory.objects.filter(found).exists()
-    redaction_policy.set_policy(project=cast.project, actor=cast.admin, mode="secrets", rules=[])
+    redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="secrets", rules=[])
     call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
     assert secret[4:] not in dump()
     assert detect_waiting() == 1

@@ -1,0 +1,51 @@
+"""Answers of the API: one page of a list, references in place of rows.
+
+class CandidateOut(Schema):
+    version: Ref  # str(row.version), "agent@3"
+
+@router.get("/candidates", response=page_of(CandidateOut), auth=Key(Scope.READ))
+def list_candidates(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    return paginate(rows, query)
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any
+
+from django.db.models import QuerySet
+from ninja import Field, Schema
+from pydantic import BeforeValidator, create_model
+
+from flywheel.edge.paging import keyset
+
+Ref = Annotated[str, BeforeValidator(lambda row: row if row is None else str(row))]
+"""A row by its name: `agent@3`, `set@2`, a user's name. None stays None in `Ref | None`."""
+
+
+class ListQuery(Schema):
+    """The parameters of every list."""
+
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str = ""
+
+
+@cache
+def page_of(item: type[Schema], name: str = "") -> type[Schema]:
+    """The schema of one page of a list of `item`: `CandidatePage` of `CandidateOut`, unless `name` says otherwise.
+
+    `next` is the cursor of the following page, null at the end.
+    """
+    name = name or f"{item.__name__.removesuffix('Out')}Page"
+    return create_model(name, __base__=Schema, items=(list[item], ...), next=(str | None, ...))  # type: ignore[valid-type]
+
+
+def paginate(
+    rows: QuerySet[Any],
+    query: ListQuery,
+    *,
+    keys: tuple[str, ...] = ("id",),
+    read: Callable[[list[Any]], Mapping[Any, Any]] | None = None,
+) -> dict[str, Any]:
+    """The page of `rows` that `query` names, newest first by `keys`; `read` as in `keyset`. Raises BadCursor (400)."""
+    page = keyset(rows, cursor=query.cursor, limit=query.limit, keys=keys, read=read)
+    return {"items": page.items, "next": page.next_cursor or None}

@@ -1,0 +1,87 @@
+"""Refusals: what was asked for cannot be done, and whoever asked is told why.
+
+    raise Refused("is 300; at most 200 are shown", field="limit")
+
+A verb raises one and nobody in between catches it: the API answers `{"detail": "limit: is 300; …"}` with its status
+(`server.api`), a page goes back to where the form stood and says so (`answer`). A view that shows the problem beside
+its field catches it and reads `field` and `problem`.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django_htmx.http import HttpResponseClientRedirect
+
+from flywheel.core.errors import FieldError
+
+M = TypeVar("M", bound=Model)
+
+
+class Refused(FieldError):
+    """The request is understood and not carried out; nothing changed."""
+
+    status: ClassVar[int] = 422
+
+    def __init__(self, problem: str, *, field: str = "") -> None:
+        super().__init__(field, problem)
+
+
+class Unreadable(Refused):
+    """A cursor, a number or a filter in an address that is none of ours."""
+
+    status = 400
+
+
+class Missing(Refused):
+    """No such row in this project, or none that this person may see."""
+
+    status = 404
+
+
+class Stale(Refused):
+    """Somebody else was first: the row moved since the form was shown."""
+
+    status = 409
+
+
+def status_of(error: FieldError) -> int:
+    return getattr(error, "status", Refused.status)
+
+
+def one(rows: QuerySet[M], **wanted: Any) -> M:
+    """The row that `wanted` names. Raises Missing, which says what there is none of."""
+    row = rows.filter(**wanted).first()
+    if row is None:
+        value = str(list(wanted.values())[-1])
+        raise Missing(f"there is no {rows.model._meta.verbose_name} {value[:100]}")
+    return row
+
+
+def answer(request: HttpRequest, error: FieldError) -> HttpResponseBase:
+    """Go back to the page that was left and say it there; for a page that was only read, show the problem alone."""
+    if request.method == "GET":
+        return render(request, "problem.html", {"problem": error}, status=status_of(error))
+    messages.error(request, f"{error}.".replace("..", "."))
+    came_from = urlsplit(request.headers.get("HX-Current-URL") or request.headers.get("Referer", ""))
+    back = came_from.path + (f"?{came_from.query}" if came_from.query else "")
+    if came_from.netloc != request.get_host() or not back.startswith("/") or back.startswith("//"):
+        back = "/"
+    return HttpResponseClientRedirect(back) if request.headers.get("HX-Request") else redirect(back)
+
+
+class Refusals:
+    """Middleware: a refusal that no view caught."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
+        return answer(request, error) if isinstance(error, FieldError) else None
