@@ -12,9 +12,9 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.task_variants import MOST, READ, Spec
 from flywheel.edge.numbers import number
-from flywheel.environments.make import CannotMake
 from flywheel.environments.models import Task
 from flywheel.environments.tasks import synthetic_variants
+from flywheel.environments.versions.environment_versions import CannotMake
 
 
 @require_POST
