@@ -17,6 +17,7 @@ from flywheel.core import envs, verifiers
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
 from flywheel.edge.jobs import StaleState
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
@@ -26,7 +27,7 @@ from flywheel.trajectories.store.stored_traces import traces_of
 AT_ONCE = 64
 
 
-class CannotRescore(ValueError):
+class CannotRescore(Refused):
     """It cannot be judged again; the message says why."""
 
 
@@ -36,14 +37,14 @@ def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid
     Raises CannotRescore.
     """
     if version.environment_id != run.task_set.environment_version.environment_id:
-        raise CannotRescore(f"version: {version} is of another environment than {run.task_set}")
+        raise CannotRescore(f"{version} is of another environment than {run.task_set}", field="version")
     if run.split == Split.SEALED:
-        raise CannotRescore(f"run: {run} asked sealed tasks, whose rollouts nobody keeps")
+        raise CannotRescore(f"{run} asked sealed tasks, whose rollouts nobody keeps", field="run")
     if not run.is_finished:
-        raise CannotRescore(f"run: {run} is {run.state}; its attempts can be judged again when it is over")
+        raise CannotRescore(f"{run} is {run.state}; its attempts can be judged again when it is over", field="run")
     total = run.results.count()
     if not total:
-        raise CannotRescore(f"run: {run} has no attempt that could be judged")
+        raise CannotRescore(f"{run} has no attempt that could be judged", field="run")
     with transaction.atomic():
         job, made = Rescore.submit(
             key=key,

@@ -12,6 +12,7 @@ from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.statistics.arm_comparison import compare, difference
 from flywheel.core.evidence.statistics.eval_metrics import Row
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import bucket_of, rows_of
@@ -25,7 +26,7 @@ from flywheel.training.launch import reward_lock
 from flywheel.training.models import ContaminationCheck, TrainingRun
 
 
-class CannotPropose(ValueError):
+class CannotPropose(Refused):
     """The two evals do not make a candidate; the message says why."""
 
 

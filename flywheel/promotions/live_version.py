@@ -15,6 +15,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate, Promotion
@@ -27,11 +28,11 @@ ROLLBACK_S = 10.0
 MOVED = "the live version changed while you decided; look at the page again"
 
 
-class CannotPromote(ValueError):
+class CannotPromote(Refused):
     """The move is refused; the message says why and who or what could change that."""
 
 
-class MovedMeanwhile(CannotPromote):
+class MovedMeanwhile(CannotPromote, Stale):
     """Somebody else moved the live version since this page was loaded."""
 
 
@@ -77,7 +78,7 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
 def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     """Decline a waiting candidate. Raises CannotPromote when it does not wait or no reason is given."""
     if not reason.strip():
-        raise CannotPromote("reason: say why; it is kept with the candidate")
+        raise CannotPromote("say why; it is kept with the candidate", field="reason")
     moved = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING).update(
         state=Candidate.State.REJECTED
     )
@@ -98,7 +99,7 @@ def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generatio
     does not stop it; the promotion's `unserved` then says why. Raises CannotPromote.
     """
     if not reason.strip():
-        raise CannotPromote("reason: say why; it is kept with the rollback")
+        raise CannotPromote("say why; it is kept with the rollback", field="reason")
     if not agent.promotions.filter(after=to).exists():
         raise CannotPromote(f"{to} was never live")
     if agent.live_id == to.pk:
@@ -143,7 +144,7 @@ def _check(
     if row.state != Candidate.State.WAITING:
         raise CannotPromote(f"this candidate is {row.state} already")
     if not reason.strip():
-        raise CannotPromote("reason: say why; it is kept with the promotion")
+        raise CannotPromote("say why; it is kept with the promotion", field="reason")
     if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
         raise CannotPromote("you launched what made this candidate; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)

@@ -20,6 +20,7 @@ from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.gate import confirm, detectable, spending
 from flywheel.core.evidence.statistics.arm_comparison import difference
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun
@@ -45,7 +46,7 @@ STATES: Final = {
 """How a candidate stands at the sealed part; only `eligible` lets it through."""
 
 
-class CannotOpen(ValueError):
+class CannotOpen(Refused):
     """The sealed part is not asked for this candidate; the message says why."""
 
 

@@ -19,6 +19,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison
@@ -34,7 +35,7 @@ from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import ContaminationCheck
 
 
-class NotWaiting(ValueError):
+class NotWaiting(Stale):
     """The candidate is decided; the message says so."""
 
 

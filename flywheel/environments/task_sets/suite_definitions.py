@@ -11,6 +11,7 @@ ledger, as for every held-out part. Who runs them, and what the gate makes of th
 """
 
 from datetime import datetime
+from typing import ClassVar
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
@@ -22,6 +23,7 @@ from flywheel.agents.models import Agent
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence.statistics.estimates import MIN_CLUSTERS
+from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Split, Suite, TaskSet
 from flywheel.environments.versions.environment_versions import CannotMake, check_name
 
@@ -38,6 +40,8 @@ class BadSuite(FieldError):
 
 class ChangedMeanwhile(BadSuite):
     """Somebody changed or retired the version that was seen."""
+
+    status: ClassVar[int] = Stale.status
 
 
 def present(*agents: Agent) -> QuerySet[Suite]:

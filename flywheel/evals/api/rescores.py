@@ -7,12 +7,11 @@ from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.jobs import StaleState
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import Missing, Refused, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions.environment_versions import CannotMake, latest
@@ -33,8 +32,8 @@ class RescoreIn(Body):
 
 class RescoreOut(Schema):
     id: int
-    eval: int
-    environment_version: str
+    eval: int = Field(alias="run_id")
+    environment_version: Ref
     verifier_digest: str
     state: str
     done: int
@@ -46,14 +45,6 @@ class RescoreOut(Schema):
     """So far: `n`, `to_pass`, `to_fail`, `to_unscored`, `from_unscored`, `moved`, `same`, and the success rates
     `before` and `after` with their intervals."""
     created_at: datetime
-
-    @staticmethod
-    def resolve_eval(row: Rescore) -> int:
-        return row.run_id
-
-    @staticmethod
-    def resolve_environment_version(row: Rescore) -> str:
-        return str(row.environment_version)
 
     @staticmethod
     def resolve_changes(row: Rescore) -> dict[str, Any]:
@@ -91,11 +82,6 @@ class RescoredOut(Schema):
     @staticmethod
     def resolve_success_before(row: Rescored) -> bool | None:
         return row.result.success
-
-
-class RescoredPage(Schema):
-    items: list[RescoredOut]
-    next: str | None
 
 
 class DisagreementOut(Schema):
@@ -150,95 +136,70 @@ class AgreementsOut(Schema):
     items: list[AgreementOut]
 
 
-class RescoredQuery(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
+class RescoredQuery(ListQuery):
     flips: bool = False
     """Only attempts that passed before and fail now, or the other way round."""
 
 
-@router.post("/evals/{pk}/rescores", response={202: RescoreOut}, auth=Key(Scope.BUILD), operation_id="rescore_eval")
+@router.post("/evals/{pk}/rescores", response={202: RescoreOut}, auth=Key(Scope.BUILD))
 def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Rescore]:
     """Judge the run's rollouts again, under another version's verifier. Nobody is asked; old scores stay."""
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = rows.filter(project=keyed(request).project, pk=pk).first()
     if run is None:
-        raise HttpError(404, f"there is no eval {pk}")
+        raise Missing(f"there is no eval {pk}")
     environment = run.task_set.environment_version.environment
     version = EnvironmentVersion.objects.filter(environment=environment, number=wanted.version).first()
     if version is None:
-        raise HttpError(422, f"version: {environment} has no version {wanted.version}")
-    try:
-        job, _ = verbs.submit(run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4())
-    except verbs.CannotRescore as error:
-        raise HttpError(422, str(error)) from None
+        raise Refused(f"{environment} has no version {wanted.version}", field="version")
+    job, _ = verbs.submit(run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4())
     return Status(202, job)
 
 
-@router.get(
-    "/environments/{name}/agreement",
-    response=AgreementsOut,
-    auth=Key(Scope.READ),
-    operation_id="get_verifier_agreement",
-)
+@router.get("/environments/{name}/agreement", response=AgreementsOut, auth=Key(Scope.READ))
 def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
     """How far the environment's newest verifier, and each judge in it, agrees with people."""
     row = Environment.objects.filter(project=keyed(request).project, name=name).first()
     if row is None:
-        raise HttpError(404, f"there is no environment {name[:100]!r}")
+        raise Missing(f"there is no environment {name[:100]!r}")
     try:
         version = latest(row)
     except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+        raise Refused(str(error)) from None
     found = agreements(version)
     note_looks(found, keyed(request).actor)
     return {"environment_version": str(version), "verifier_digest": version.verifier_digest, "items": found}
 
 
-@router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ), operation_id="get_rescore")
+@router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ))
 def get_rescore(request: HttpRequest, pk: int) -> Rescore:
     """How far it is, and what changed so far."""
     return _rescore(request, pk)
 
 
-@router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD), operation_id="cancel_rescore")
+@router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD))
 def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Stop it; what was judged is kept."""
-    asked = keyed(request)
-    try:
-        verbs.cancel(job=_rescore(request, pk), actor=asked.actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
+    verbs.cancel(job=_rescore(request, pk), actor=keyed(request).actor)
     return _rescore(request, pk)
 
 
-@router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD), operation_id="resume_rescore")
+@router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD))
 def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Go on with the attempts that have no new score yet."""
-    asked = keyed(request)
-    try:
-        verbs.resume(job=_rescore(request, pk), actor=asked.actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
+    verbs.resume(job=_rescore(request, pk), actor=keyed(request).actor)
     return _rescore(request, pk)
 
 
-@router.get("/rescores/{pk}/scores", response=RescoredPage, auth=Key(Scope.READ), operation_id="list_rescored")
-def list_rescored(request: HttpRequest, pk: int, asked: Query[RescoredQuery]) -> dict[str, Any]:
+@router.get("/rescores/{pk}/scores", response=page_of(RescoredOut), auth=Key(Scope.READ))
+def list_rescored(request: HttpRequest, pk: int, query: Query[RescoredQuery]) -> dict[str, Any]:
     """Every attempt with its score before and now, newest first."""
     job = _rescore(request, pk)
     note_look(job.run, keyed(request).actor)
     rows = job.scores.select_related("result__task", "result__trajectory")
-    try:
-        page = keyset(rows.filter(verbs.FLIP) if asked.flips else rows, cursor=asked.cursor, limit=asked.limit)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}
+    return paginate(rows.filter(verbs.FLIP) if query.flips else rows, query)
 
 
 def _rescore(request: HttpRequest, pk: int) -> Rescore:
     rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
-    found = rows.filter(project=keyed(request).project, pk=pk).first()
-    if found is None:
-        raise HttpError(404, f"there is no rescore {pk}")
-    return found
+    return one(rows.filter(project=keyed(request).project), pk=pk)

@@ -6,13 +6,13 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import Missing, Refused, Stale, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
@@ -33,9 +33,9 @@ class AuditIn(Body):
 class AuditOut(Schema):
     id: int
     eval: int = Field(alias="run_id")
-    version: str
-    environment_version: str
-    verifier_digest: str
+    version: Ref = Field(alias="run.version")
+    environment_version: Ref = Field(alias="run.task_set.environment_version")
+    verifier_digest: str = Field(alias="run.verifier_digest")
     seed: int
     outputs: int = Field(alias="size")
     judged: int = Field(alias="said")
@@ -44,35 +44,10 @@ class AuditOut(Schema):
     result: dict[str, Any]
     """Agreement, kappa, false passes and false failures with their intervals, what was unscored, and `faults`: why it
     is not green. Empty until it is finished."""
-    created_by: str
+    created_by: Ref
     created_at: datetime
-    finished_by: str | None
+    finished_by: Ref | None
     finished_at: datetime | None
-
-    @staticmethod
-    def resolve_version(row: RewardAudit) -> str:
-        return str(row.run.version)
-
-    @staticmethod
-    def resolve_environment_version(row: RewardAudit) -> str:
-        return str(row.run.task_set.environment_version)
-
-    @staticmethod
-    def resolve_verifier_digest(row: RewardAudit) -> str:
-        return row.run.verifier_digest
-
-    @staticmethod
-    def resolve_created_by(row: RewardAudit) -> str:
-        return row.created_by.username
-
-    @staticmethod
-    def resolve_finished_by(row: RewardAudit) -> str | None:
-        return row.finished_by.username if row.finished_by else None
-
-
-class AuditPage(Schema):
-    items: list[AuditOut]
-    next: str | None
 
 
 class ItemOut(Schema):
@@ -83,7 +58,7 @@ class ItemOut(Schema):
     answer: str
     """`pass`, `fail`, `cannot_tell`, or empty while it waits."""
     note: str
-    judged_by: str | None
+    judged_by: Ref | None
     verdict: bool | None
     """What the verifier said; null until the audit is finished."""
     score: float | None
@@ -96,10 +71,6 @@ class ItemOut(Schema):
     @staticmethod
     def resolve_trace_id(row: RewardAuditItem) -> str | None:
         return row.result.trajectory.trace_id if row.result.trajectory else None
-
-    @staticmethod
-    def resolve_judged_by(row: RewardAuditItem) -> str | None:
-        return row.judged_by.username if row.judged_by else None
 
     @staticmethod
     def resolve_verdict(row: RewardAuditItem) -> bool | None:
@@ -118,11 +89,6 @@ class ItemPage(Schema):
     items: list[ItemOut]
     next: int | None
     """`after` of the next page, or null."""
-
-
-class Paged(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
 
 
 class ItemQuery(Schema):
@@ -193,43 +159,29 @@ class SolvedOut(Schema):
         return row.rate.high
 
 
-@router.get("/reward-audits", response=AuditPage, auth=Key(Scope.READ), operation_id="list_reward_audits")
-def list_reward_audits(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+@router.get("/reward-audits", response=page_of(AuditOut), auth=Key(Scope.READ))
+def list_reward_audits(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     """Newest first."""
-    try:
-        page = keyset(verbs.rows(keyed(request).project), cursor=asked.cursor, limit=asked.limit)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}
+    return paginate(verbs.rows(keyed(request).project), query)
 
 
-@router.post(
-    "/reward-audits",
-    response={200: AuditOut, 201: AuditOut},
-    auth=Key(Scope.BUILD),
-    operation_id="begin_reward_audit",
-)
+@router.post("/reward-audits", response={200: AuditOut, 201: AuditOut}, auth=Key(Scope.BUILD))
 def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudit]:
     """Draw outputs of an eval for people to judge: 201, or 200 where an audit of it is not finished yet."""
     runs = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version")
     run = runs.filter(project=keyed(request).project, pk=body.eval).first()
     if run is None:
-        raise HttpError(422, f"eval: there is no eval {body.eval}")
-    try:
-        audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
-    except verbs.CannotAudit as error:
-        raise HttpError(422, str(error)) from None
+        raise Refused(f"there is no eval {body.eval}", field="eval")
+    audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
     return Status(201 if made else 200, _audit(request, audit.pk))
 
 
-@router.get("/reward-audits/{audit_id}", response=AuditOut, auth=Key(Scope.READ), operation_id="get_reward_audit")
+@router.get("/reward-audits/{audit_id}", response=AuditOut, auth=Key(Scope.READ))
 def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
     return _audit(request, audit_id)
 
 
-@router.get(
-    "/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ), operation_id="list_audited_outputs"
-)
+@router.get("/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ))
 def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQuery]) -> dict[str, Any]:
     """The outputs in the order in which people see them; the verdicts once the audit is finished."""
     found = _items(_audit(request, audit_id)).filter(place__gt=asked.after)[: asked.limit + 1]
@@ -238,86 +190,52 @@ def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQ
     return {"items": items, "next": items[-1].place if more else None}
 
 
-@router.get(
-    "/reward-audits/{audit_id}/tasks",
-    response=list[SolvedOut],
-    auth=Key(Scope.READ),
-    operation_id="list_audited_tasks",
-)
+@router.get("/reward-audits/{audit_id}/tasks", response=list[SolvedOut], auth=Key(Scope.READ))
 def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
     """How often the version solved each task of the eval, the least solved first."""
     return solve_rates(_audit(request, audit_id).run)
 
 
-@router.post(
-    "/reward-audits/{audit_id}/items/{place}",
-    response=ItemOut,
-    auth=Key(Scope.REVIEW),
-    operation_id="judge_audited_output",
-)
+@router.post("/reward-audits/{audit_id}/items/{place}", response=ItemOut, auth=Key(Scope.REVIEW))
 def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: AnswerIn) -> RewardAuditItem:
     """Say of one output whether it did what was asked; one's own answer may be changed until the audit is finished."""
     audit = _audit(request, audit_id)
     item = _items(audit).filter(place=place).first()
     if item is None:
-        raise HttpError(404, f"{audit} has no output {place}")
-    try:
-        kept = verbs.judge(item=item, actor=keyed(request).actor, answer=body.answer, note=body.note)
-    except verbs.CannotAudit as error:
-        raise HttpError(422, str(error)) from None
-    if not kept:
-        raise HttpError(409, f"{item} was judged by somebody else, or the audit is finished")
+        raise Missing(f"{audit} has no output {place}")
+    if not verbs.judge(item=item, actor=keyed(request).actor, answer=body.answer, note=body.note):
+        raise Stale(f"{item} was judged by somebody else, or the audit is finished")
     return _items(audit).get(pk=item.pk)
 
 
-@router.post(
-    "/reward-audits/{audit_id}/undo", response=ItemOut, auth=Key(Scope.REVIEW), operation_id="undo_audit_judgement"
-)
+@router.post("/reward-audits/{audit_id}/undo", response=ItemOut, auth=Key(Scope.REVIEW))
 def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem:
     """Take back what the key's maker said last."""
     audit = _audit(request, audit_id)
     item = verbs.undo(audit=audit, actor=keyed(request).actor)
     if item is None:
-        raise HttpError(409, "there is nothing to take back")
+        raise Stale("there is nothing to take back")
     return _items(audit).get(pk=item.pk)
 
 
-@router.post(
-    "/reward-audits/{audit_id}/finish",
-    response=AuditOut,
-    auth=Key(Scope.REVIEW),
-    operation_id="finish_reward_audit",
-)
+@router.post("/reward-audits/{audit_id}/finish", response=AuditOut, auth=Key(Scope.REVIEW))
 def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
     """Open the verdicts and decide whether it is green; nothing changes any more."""
-    try:
-        verbs.finish(audit=_audit(request, audit_id), actor=keyed(request).actor)
-    except verbs.CannotAudit as error:
-        raise HttpError(409, str(error)) from None
+    verbs.finish(audit=_audit(request, audit_id), actor=keyed(request).actor)
     return _audit(request, audit_id)
 
 
-@router.get(
-    "/rewards/{version}/{task_set}", response=RewardOut, auth=Key(Scope.READ), operation_id="get_reward_standing"
-)
+@router.get("/rewards/{version}/{task_set}", response=RewardOut, auth=Key(Scope.READ))
 def get_reward_standing(request: HttpRequest, version: str, task_set: str) -> Standing:
     """Whether a run of `agent@number` on `set@version` may learn from the verifier's verdicts, and why not."""
     return standing(_judged(request, version, task_set))
 
 
-@router.post(
-    "/rewards/{version}/{task_set}/override",
-    response=RewardOut,
-    auth=Key(Scope.APPROVE),
-    operation_id="override_reward_audit",
-)
+@router.post("/rewards/{version}/{task_set}/override", response=RewardOut, auth=Key(Scope.APPROVE))
 def override_reward_audit(request: HttpRequest, version: str, task_set: str, body: OverrideIn) -> Standing:
     """Leave to train although no audit is green, with a reason that stands with every run that makes use of it."""
     judged = _judged(request, version, task_set)
-    try:
-        verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason)
-    except verbs.CannotAudit as error:
-        raise HttpError(422, str(error)) from None
+    verbs.override(judged=judged, actor=keyed(request).actor, reason=body.reason)
     return standing(judged)
 
 
@@ -326,14 +244,11 @@ def _judged(request: HttpRequest, version: str, task_set: str) -> Judged:
     try:
         return Judged.now(find_version(project, version), find_task_set(project, task_set))
     except UnknownReference as error:
-        raise HttpError(404, str(error)) from None
+        raise Missing(str(error)) from None
 
 
 def _audit(request: HttpRequest, pk: int) -> RewardAudit:
-    found = verbs.rows(keyed(request).project).filter(pk=pk).first()
-    if found is None:
-        raise HttpError(404, f"there is no reward audit {pk}")
-    return found
+    return one(verbs.rows(keyed(request).project), pk=pk)
 
 
 def _items(audit: RewardAudit) -> QuerySet[RewardAuditItem]:

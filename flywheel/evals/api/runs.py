@@ -7,18 +7,15 @@ from typing import Any, cast
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.references import UnknownReference, find_version
-from flywheel.edge.jobs import StaleState
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Opening, Split
-from flywheel.environments.task_sets.task_set_references import find_task_set
+from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.evals.api.task_grid import TrainedOnOut
-from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, doubts, leaks_of, trained_on
+from flywheel.evals.comparisons.run_comparison import comparison, doubts, leaks_of, trained_on
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs import rollout_looks, submission
 from flywheel.evals.serving import version_isolation
@@ -28,12 +25,7 @@ router = Router(tags=["evals"])
 EVENTS = 200
 
 
-class Paged(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
-
-
-class EvalQuery(Paged):
+class EvalQuery(ListQuery):
     agent: str = ""
     task_set: str = ""
     """A set's name, without its version."""
@@ -41,7 +33,7 @@ class EvalQuery(Paged):
     state: str = ""
 
 
-class ResultQuery(Paged):
+class ResultQuery(ListQuery):
     limit: int = Field(200, ge=1, le=1000)
 
 
@@ -68,8 +60,8 @@ class ResumeIn(Body):
 
 class EvalRow(Schema):
     id: int
-    version: str
-    task_set: str
+    version: Ref
+    task_set: Ref
     split: str
     samples: int
     seed: int
@@ -86,22 +78,10 @@ class EvalRow(Schema):
     error: str
     success: dict[str, Any] | None
     """The estimate, once every attempt is judged."""
-    created_by: str
+    created_by: Ref
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-
-    @staticmethod
-    def resolve_version(row: EvalRun) -> str:
-        return str(row.version)
-
-    @staticmethod
-    def resolve_task_set(row: EvalRun) -> str:
-        return str(row.task_set)
-
-    @staticmethod
-    def resolve_created_by(row: EvalRun) -> str:
-        return row.created_by.username
 
     @staticmethod
     def resolve_success(row: EvalRun) -> dict[str, Any] | None:
@@ -135,13 +115,8 @@ class EvalOut(EvalRow):
         return list(row.events.order_by("-id")[:EVENTS])[::-1]
 
 
-class EvalPage(Schema):
-    items: list[EvalRow]
-    next: str | None
-
-
 class ResultOut(Schema):
-    task: str
+    task: Ref
     sample: int
     seed: int
     trajectory: str | None
@@ -160,17 +135,8 @@ class ResultOut(Schema):
     latency_ms: float | None
 
     @staticmethod
-    def resolve_task(row: Result) -> str:
-        return str(row.task)
-
-    @staticmethod
     def resolve_trajectory(row: Result) -> str | None:
         return row.trajectory.trace_id if row.trajectory else None
-
-
-class ResultPage(Schema):
-    items: list[ResultOut]
-    next: str | None
 
 
 class SelfTestOut(Schema):
@@ -195,100 +161,71 @@ class ComparisonOut(Schema):
     comparison: dict[str, Any]
 
 
-@router.get("/evals", response=EvalPage, auth=Key(Scope.READ), operation_id="list_evals")
-def list_evals(request: HttpRequest, page: Query[EvalQuery]) -> dict[str, Any]:
+@router.get("/evals", response=page_of(EvalRow, "EvalPage"), auth=Key(Scope.READ))
+def list_evals(request: HttpRequest, query: Query[EvalQuery]) -> dict[str, Any]:
     """Newest first."""
     wanted = {
-        "version__agent__name": page.agent,
-        "task_set__name": page.task_set,
-        "split": page.split,
-        "state": page.state,
+        "version__agent__name": query.agent,
+        "task_set__name": query.task_set,
+        "split": query.split,
+        "state": query.state,
     }
-    return _page(_runs(request).filter(**{column: value for column, value in wanted.items() if value}), page)
+    return paginate(_runs(request).filter(**{column: value for column, value in wanted.items() if value}), query)
 
 
-@router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD), operation_id="create_eval")
+@router.post("/evals", response={200: EvalOut, 201: EvalOut}, auth=Key(Scope.BUILD))
 def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
     """Queue a run: 201 when it is new, 200 when its key made one before."""
-    asked = keyed(request)
-    try:
-        version = find_version(asked.project, body.version)
-    except UnknownReference as error:
-        raise HttpError(422, f"version: {error}") from error
-    try:
-        task_set = find_task_set(asked.project, body.task_set)
-    except UnknownReference as error:
-        raise HttpError(422, f"task_set: {error}") from error
-    try:
-        run, made = submission.submit(
-            key=body.key or uuid.uuid4(),
-            version=version,
-            task_set=task_set,
-            actor=asked.actor,
-            split=body.split,
-            samples=body.samples,
-            seed=body.seed,
-            sampling=body.sampling,
-            engine=body.engine,
-            budget=body.budget,
-        )
-    except submission.CannotEvaluate as error:
-        raise HttpError(422, str(error)) from error
+    run, made = submission.submit(
+        key=body.key or uuid.uuid4(),
+        version=version_of(request, body.version),
+        task_set=task_set_of(request, body.task_set),
+        actor=keyed(request).actor,
+        split=body.split,
+        samples=body.samples,
+        seed=body.seed,
+        sampling=body.sampling,
+        engine=body.engine,
+        budget=body.budget,
+    )
     return Status(201 if made else 200, run)
 
 
-@router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ), operation_id="get_eval")
+@router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ))
 def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
     return _run(request, eval_id)
 
 
-@router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD), operation_id="cancel_eval")
+@router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD))
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    asked = keyed(request)
-    try:
-        submission.cancel(run=_run(request, eval_id), actor=asked.actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from error
+    submission.cancel(run=_run(request, eval_id), actor=keyed(request).actor)
     return _run(request, eval_id)
 
 
-@router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD), operation_id="resume_eval")
+@router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD))
 def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None) -> EvalRun:
     """Go on with the attempts that have no result; under another budget where one is given. Those for which
     the server was away (`cause` is `away`) are asked again, also of a run that succeeded, on which nothing rests (a
     candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
-    asked, budget = keyed(request), body.budget if body else None
-    try:
-        submission.resume(run=_run(request, eval_id), actor=asked.actor, budget=budget)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from error
-    except submission.CannotEvaluate as error:
-        raise HttpError(422, str(error)) from error
+    budget = body.budget if body else None
+    submission.resume(run=_run(request, eval_id), actor=keyed(request).actor, budget=budget)
     return _run(request, eval_id)
 
 
-@router.get("/evals/{eval_id}/results", response=ResultPage, auth=Key(Scope.READ), operation_id="list_eval_results")
-def list_eval_results(request: HttpRequest, eval_id: int, page: Query[ResultQuery]) -> dict[str, Any]:
+@router.get("/evals/{eval_id}/results", response=page_of(ResultOut), auth=Key(Scope.READ))
+def list_eval_results(request: HttpRequest, eval_id: int, query: Query[ResultQuery]) -> dict[str, Any]:
     """Every attempt, the latest first."""
     run = _run(request, eval_id)
     rollout_looks.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
-    return _page(run.results.select_related("task", "trajectory"), page)
+    return paginate(run.results.select_related("task", "trajectory"), query)
 
 
-@router.get(
-    "/evals/{candidate}/against/{baseline}",
-    response=ComparisonOut,
-    auth=Key(Scope.READ),
-    operation_id="compare_evals",
-)
+@router.get("/evals/{candidate}/against/{baseline}", response=ComparisonOut, auth=Key(Scope.READ))
 def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[str, Any]:
     """Paired differences of two finished runs, candidate minus baseline; they say nothing where `is_valid` is false.
     409 where they cannot be compared, such as two on vLLM that no self-test has shown to be kept apart."""
     new, old = _run(request, candidate), _run(request, baseline)
-    try:
-        found = comparison(new, old)
-    except CannotCompare as error:
-        raise HttpError(409, str(error)) from error
+    found = comparison(new, old)
     for run in (new, old):
         rollout_looks.note_look(run, keyed(request).actor)
     learnt = trained_on(new, old)
@@ -311,11 +248,3 @@ def _runs(request: HttpRequest) -> Any:
 
 def _run(request: HttpRequest, pk: int) -> EvalRun:
     return cast(EvalRun, get_object_or_404(_runs(request), pk=pk))
-
-
-def _page(rows: Any, asked: Paged) -> dict[str, Any]:
-    try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from error
-    return {"items": page.items, "next": page.next_cursor or None}

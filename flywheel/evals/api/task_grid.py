@@ -4,11 +4,11 @@ from typing import Any
 
 from django.http import HttpRequest, QueryDict
 from ninja import Field, Query, Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.paging import BadCursor
+from flywheel.edge.answers import ListQuery
+from flywheel.edge.refusals import Missing, Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.comparisons import task_grid as grids
@@ -17,14 +17,12 @@ from flywheel.evals.serving import version_isolation
 router = Router(tags=["evals"])
 
 
-class GridQuery(Schema):
+class GridQuery(ListQuery):
     split: str = Split.HELD_OUT.value
     version: list[str] = Field(
         default_factory=list, description="`agent@number`, several; else those with the newest evals"
     )
     show: str = Field("all", description="`all`, `failures`, `differ` or `disputed`")
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
 
 
 class TrainedOnOut(Schema):
@@ -86,33 +84,26 @@ class GridOut(Schema):
     next: str | None
 
 
-@router.get(
-    "/task-sets/{name}/{int:version_number}/grid", response=GridOut, auth=Key(Scope.READ), operation_id="get_task_grid"
-)
+@router.get("/task-sets/{name}/{int:version_number}/grid", response=GridOut, auth=Key(Scope.READ))
 def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Query[GridQuery]) -> dict[str, Any]:
     """How each of several versions did at each task of a split."""
     given = keyed(request)
     task_set = TaskSet.objects.filter(project=given.project, name=name, version=version_number).first()
     if task_set is None:
-        raise HttpError(404, f"there is no task set {name[:100]}@{version_number}")
+        raise Missing(f"there is no task set {name[:100]}@{version_number}")
     for field, known in (("split", grids.SPLITS), ("show", grids.SHOW)):
         if (value := getattr(asked, field)) not in known:
-            raise HttpError(422, f"{field}: {value[:100]!r} is unknown, one of {', '.join(known)} is wanted")
-    try:
-        columns = grids.choose(grids.measured(task_set, asked.split), asked.version)
-        found = grids.grid(
-            columns,
-            task_set=task_set,
-            split=asked.split,
-            show=asked.show,
-            cursor=asked.cursor,
-            limit=asked.limit,
-            query=QueryDict(),
-        )
-    except grids.CannotShow as error:
-        raise HttpError(422, str(error)) from None
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
+            raise Refused(f"{value[:100]!r} is unknown, one of {', '.join(known)} is wanted", field=field)
+    columns = grids.choose(grids.measured(task_set, asked.split), asked.version)
+    found = grids.grid(
+        columns,
+        task_set=task_set,
+        split=asked.split,
+        show=asked.show,
+        cursor=asked.cursor,
+        limit=asked.limit,
+        query=QueryDict(),
+    )
     grids.note_looks(columns, given.actor)
     learnt = leaks.trained_on([run.version for run in columns], task_set) if asked.split == Split.HELD_OUT else {}
     return {

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from flywheel.core.evidence.statistics.arm_comparison import compare
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Stale
 from flywheel.environments.models import MEASURED, Split
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import Comparison, EvalRun
@@ -20,7 +21,7 @@ REVISION = 1
 change a number."""
 
 
-class CannotCompare(ValueError):
+class CannotCompare(Stale):
     """These two say nothing about each other, or not yet; the message says why."""
 
 

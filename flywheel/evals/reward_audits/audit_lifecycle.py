@@ -11,6 +11,7 @@ What holds now for a version and a verifier: `reward_standing.py`.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
+from typing import ClassVar
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
@@ -25,6 +26,7 @@ from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, dra
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of
@@ -46,6 +48,12 @@ Said = tuple[int, bytes]
 
 class CannotAudit(FieldError):
     """It cannot be done; `field` says where, the message what would be right."""
+
+
+class NotAllJudged(CannotAudit):
+    """An output waits for a person, so the audit is not finished."""
+
+    status: ClassVar[int] = Stale.status
 
 
 def rows(project: Project) -> QuerySet[RewardAudit]:
@@ -134,13 +142,13 @@ def undo(*, audit: RewardAudit, actor: Actor) -> RewardAuditItem | None:
 
 @transaction.atomic
 def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
-    """Open the verdicts: from now on nothing changes. Raises CannotAudit while an output waits."""
+    """Open the verdicts: from now on nothing changes. Raises NotAllJudged while an output waits."""
     audit = _lock(audit)
     if audit.finished_at is not None:
         return audit
     items = list(audit.items.select_related("result__task", "judged_by"))
     if waiting := sum(not item.answer for item in items):
-        raise CannotAudit("audit", f"{waiting} of {len(items)} outputs are not judged yet")
+        raise NotAllJudged("audit", f"{waiting} of {len(items)} outputs are not judged yet")
     counts = answered(audit.run).aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
     finding = examine([_judgement(item) for item in items], **counts)
     judges = sorted({str(item.judged_by) for item in items})

@@ -5,37 +5,30 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Field, Query, Router, Schema
-from ninja.errors import HttpError
+from ninja import Query, Router, Schema
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent, Version
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
+from flywheel.promotions import live_version, sealed_comparison
 from flywheel.promotions.api.suites import ToldOut
-from flywheel.promotions.candidacy import CannotPropose, propose
+from flywheel.promotions.candidacy import propose
 from flywheel.promotions.lineage import Lineage, lineage_of
-from flywheel.promotions.live_version import CannotPromote, MovedMeanwhile, promote, reject, roll_back
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.sealed_comparison import CannotOpen, final, open_sealed
 from flywheel.trajectories.models import Trajectory
 
 router = Router(tags=["promotions"])
 
 
-class ListQuery(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
-
-
 class CandidateOut(Schema):
     id: int
-    agent: str
-    version: str
-    baseline: str
+    agent: Ref
+    version: Ref
+    baseline: Ref
     verdict: str
     state: str
     words: str
@@ -43,20 +36,8 @@ class CandidateOut(Schema):
     policy: int
     generation: int
     """The agent's generation now; send it back with a decision."""
-    proposed_by: str
+    proposed_by: Ref
     created_at: datetime
-
-    @staticmethod
-    def resolve_agent(row: Candidate) -> str:
-        return row.agent.name
-
-    @staticmethod
-    def resolve_version(row: Candidate) -> str:
-        return str(row.version)
-
-    @staticmethod
-    def resolve_baseline(row: Candidate) -> str:
-        return str(row.baseline)
 
     @staticmethod
     def resolve_words(row: Candidate) -> str:
@@ -69,10 +50,6 @@ class CandidateOut(Schema):
     @staticmethod
     def resolve_generation(row: Candidate) -> int:
         return row.agent.generation
-
-    @staticmethod
-    def resolve_proposed_by(row: Candidate) -> str:
-        return row.proposed_by.username
 
 
 class FinalOut(Schema):
@@ -104,12 +81,7 @@ class CandidateWithReport(CandidateOut):
 
     @staticmethod
     def resolve_sealed(row: Candidate) -> dict[str, Any] | None:
-        return final(row)
-
-
-class CandidatePage(Schema):
-    items: list[CandidateOut]
-    next: str | None
+        return sealed_comparison.final(row)
 
 
 class ProposeIn(Body):
@@ -136,14 +108,14 @@ class RollBackIn(Body):
 
 class PromotionOut(Schema):
     id: int
-    agent: str
+    agent: Ref
     kind: str
     generation: int
-    before: str | None
-    after: str
+    before: Ref | None
+    after: Ref
     candidate_id: int | None
-    proposed_by: str | None
-    approved_by: str
+    proposed_by: Ref | None
+    approved_by: Ref
     against_the_gate: bool
     suites: list[ToldOut]
     """How it stood at the agent's regression suites then; of a rollback or a first version none was asked."""
@@ -155,130 +127,86 @@ class PromotionOut(Schema):
     created_at: datetime
 
     @staticmethod
-    def resolve_agent(row: Promotion) -> str:
-        return row.agent.name
-
-    @staticmethod
-    def resolve_before(row: Promotion) -> str | None:
-        return str(row.before) if row.before else None
-
-    @staticmethod
-    def resolve_after(row: Promotion) -> str:
-        return str(row.after)
-
-    @staticmethod
-    def resolve_proposed_by(row: Promotion) -> str | None:
-        return row.proposed_by.username if row.proposed_by else None
-
-    @staticmethod
-    def resolve_approved_by(row: Promotion) -> str:
-        return row.approved_by.username
-
-    @staticmethod
     def resolve_sealed(row: Promotion) -> dict[str, Any] | None:
         return row.sealed or None
 
 
-class PromotionPage(Schema):
-    items: list[PromotionOut]
-    next: str | None
+@router.get("/candidates", response=page_of(CandidateOut), auth=Key(Scope.READ))
+def list_candidates(request: HttpRequest, query: Query[ListQuery]) -> Any:
+    return paginate(_candidates(keyed(request)), query)
 
 
-@router.get("/candidates", response=CandidatePage, auth=Key(Scope.READ), operation_id="list_candidates")
-def list_candidates(request: HttpRequest, page: Query[ListQuery]) -> Any:
-    return _page(_candidates(keyed(request)), page)
-
-
-@router.post("/candidates", response=CandidateWithReport, auth=Key(Scope.TRAIN), operation_id="propose_candidate")
+@router.post("/candidates", response=CandidateWithReport, auth=Key(Scope.TRAIN))
 def propose_candidate(request: HttpRequest, body: ProposeIn) -> Any:
     """Put a version forward: two finished evals of one task set, the candidate's and the baseline's."""
     asked = keyed(request)
     runs = EvalRun.objects.filter(project=asked.project)
-    try:
-        row = propose(
-            version_eval=get_object_or_404(runs, pk=body.candidate_eval),
-            baseline_eval=get_object_or_404(runs, pk=body.baseline_eval),
-            actor=asked.actor,
-        )
-    except CannotPropose as error:
-        raise HttpError(422, str(error)) from error
+    row = propose(
+        version_eval=get_object_or_404(runs, pk=body.candidate_eval),
+        baseline_eval=get_object_or_404(runs, pk=body.baseline_eval),
+        actor=asked.actor,
+    )
     return _with_report(asked, row.pk)
 
 
-@router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ), operation_id="get_candidate")
+@router.get("/candidates/{pk}", response=CandidateWithReport, auth=Key(Scope.READ))
 def get_candidate(request: HttpRequest, pk: int) -> Any:
     return _with_report(keyed(request), pk)
 
 
-@router.post(
-    "/candidates/{pk}/sealed", response=CandidateWithReport, auth=Key(Scope.APPROVE), operation_id="open_sealed"
-)
-def open_sealed_part(request: HttpRequest, pk: int) -> Any:
+@router.post("/candidates/{pk}/sealed", response=CandidateWithReport, auth=Key(Scope.APPROVE))
+def open_sealed(request: HttpRequest, pk: int) -> Any:
     """Have both versions attempt the sealed tasks. Each candidate that asks them leaves less to be shown to the next;
     the same candidate is asked once."""
     asked = keyed(request)
-    try:
-        open_sealed(candidate=_with_report(asked, pk), actor=asked.actor)
-    except CannotOpen as error:
-        raise HttpError(422, str(error)) from error
+    sealed_comparison.open_sealed(candidate=_with_report(asked, pk), actor=asked.actor)
     return _with_report(asked, pk)
 
 
-@router.post(
-    "/candidates/{pk}/approve", response=PromotionOut, auth=Key(Scope.APPROVE), operation_id="approve_candidate"
-)
+@router.post("/candidates/{pk}/approve", response=PromotionOut, auth=Key(Scope.APPROVE))
 def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
     """Approve and promote. 409 when the live version moved since `generation`, 422 when the move is refused."""
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
-    try:
-        return promote(
-            candidate=row,
-            actor=asked.actor,
-            reason=body.reason,
-            generation=body.generation,
-            override=body.override,
-        )
-    except CannotPromote as error:
-        raise HttpError(_status(error), str(error)) from error
+    return live_version.promote(
+        candidate=row,
+        actor=asked.actor,
+        reason=body.reason,
+        generation=body.generation,
+        override=body.override,
+    )
 
 
-@router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE), operation_id="reject_candidate")
+@router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE))
 def reject_candidate(request: HttpRequest, pk: int, body: RejectIn) -> Any:
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
-    try:
-        reject(candidate=row, actor=asked.actor, reason=body.reason)
-    except CannotPromote as error:
-        raise HttpError(_status(error), str(error)) from error
+    live_version.reject(candidate=row, actor=asked.actor, reason=body.reason)
     return _candidates(asked).get(pk=pk)
 
 
-@router.get("/promotions", response=PromotionPage, auth=Key(Scope.READ), operation_id="list_promotions")
-def list_promotions(request: HttpRequest, page: Query[ListQuery]) -> Any:
+@router.get("/promotions", response=page_of(PromotionOut), auth=Key(Scope.READ))
+def list_promotions(request: HttpRequest, query: Query[ListQuery]) -> Any:
     rows = Promotion.objects.filter(agent__project=keyed(request).project).select_related(
         "agent", "before__agent", "after__agent", "proposed_by", "approved_by"
     )
-    return _page(rows, page)
+    return paginate(rows, query)
 
 
-@router.post("/agents/{name}/roll-back", response=PromotionOut, auth=Key(Scope.APPROVE), operation_id="roll_back")
-def roll_back_agent(request: HttpRequest, name: str, body: RollBackIn) -> Any:
+@router.post("/agents/{name}/roll-back", response=PromotionOut, auth=Key(Scope.APPROVE))
+def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> Any:
     """Make an earlier live version live again. 409 when the live version moved since `generation`. A server that does
     not answer does not stop it: `unserved` says so."""
     asked = keyed(request)
     agent = get_object_or_404(Agent, project=asked.project, name=name)
     to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
-    try:
-        return roll_back(
-            agent=agent,
-            to=to,
-            actor=asked.actor,
-            reason=body.reason,
-            generation=body.generation,
-        )
-    except CannotPromote as error:
-        raise HttpError(_status(error), str(error)) from error
+    return live_version.roll_back(
+        agent=agent,
+        to=to,
+        actor=asked.actor,
+        reason=body.reason,
+        generation=body.generation,
+    )
 
 
 def _with_report(request: KeyRequest, pk: int) -> Candidate:
@@ -298,18 +226,6 @@ def _candidates(request: KeyRequest) -> Any:
     )
 
 
-def _page(rows: Any, query: ListQuery) -> dict[str, Any]:
-    try:
-        page = keyset(rows, cursor=query.cursor, limit=query.limit)
-    except BadCursor as error:
-        raise HttpError(422, str(error)) from error
-    return {"items": page.items, "next": page.next_cursor or None}
-
-
-def _status(error: CannotPromote) -> int:
-    return 409 if isinstance(error, MovedMeanwhile) else 422
-
-
 class OriginOut(Schema):
     kind: str
     label: str
@@ -324,7 +240,7 @@ class LineageOut(Schema):
     """At most 20 of each kind, the newest first."""
 
 
-@router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ), operation_id="get_lineage")
+@router.get("/trajectories/{trace_id}/lineage", response=LineageOut, auth=Key(Scope.READ))
 def get_lineage(request: HttpRequest, trace_id: str) -> Lineage:
     """Where a trajectory came from, and what was made of it: queues, tasks, evals, datasets, runs, versions."""
     rows = Trajectory.objects.filter(project=keyed(request).project)

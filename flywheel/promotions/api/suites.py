@@ -6,68 +6,40 @@ from typing import Any
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
-from flywheel.agents.references import UnknownReference
-from flywheel.edge.jobs import StaleState
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
-from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile
-from flywheel.environments.task_sets.task_set_references import find_task_set
-from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.api.references import task_set_of
 from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate
 
 router = Router(tags=["promotions"])
 
 
-class ListQuery(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
+class SuiteQuery(ListQuery):
     retired: bool = Field(False, description="those that no candidate runs any more, too")
 
 
 class SuiteOut(Schema):
-    agent: str
+    agent: Ref
     name: str
     version: int
     kind: str
-    task_set: str
+    task_set: Ref
     samples: int
     rule: str
     measure: str
     margin: float | None
-    created_by: str
+    created_by: Ref
     created_at: datetime
-    retired_by: str | None
+    retired_by: Ref | None
     retired_at: datetime | None
     retired_why: str
-
-    @staticmethod
-    def resolve_agent(row: Suite) -> str:
-        return row.agent.name
-
-    @staticmethod
-    def resolve_task_set(row: Suite) -> str:
-        return str(row.task_set)
-
-    @staticmethod
-    def resolve_created_by(row: Suite) -> str:
-        return row.created_by.username
-
-    @staticmethod
-    def resolve_retired_by(row: Suite) -> str | None:
-        return row.retired_by.username if row.retired_by else None
-
-
-class SuitePage(Schema):
-    items: list[SuiteOut]
-    next: str | None
 
 
 class SuiteIn(Body):
@@ -158,68 +130,41 @@ class StandingsOut(Schema):
     """Why a suite could not be started."""
 
 
-@router.get("/agents/{name}/suites", response=SuitePage, auth=Key(Scope.READ), operation_id="list_suites")
-def list_suites(request: HttpRequest, name: str, page: Query[ListQuery]) -> dict[str, Any]:
+@router.get("/agents/{name}/suites", response=page_of(SuiteOut), auth=Key(Scope.READ))
+def list_suites(request: HttpRequest, name: str, query: Query[SuiteQuery]) -> dict[str, Any]:
     """Newest first."""
     rows = _agent(request, name).suites.select_related("agent", "task_set", "created_by", "retired_by")
-    try:
-        found = keyset(rows if page.retired else rows.filter(retired_at=None), cursor=page.cursor, limit=page.limit)
-    except BadCursor as error:
-        raise HttpError(422, str(error)) from error
-    return {"items": found.items, "next": found.next_cursor or None}
+    return paginate(rows if query.retired else rows.filter(retired_at=None), query)
 
 
-@router.post(
-    "/agents/{name}/suites",
-    response={200: SuiteOut, 201: SuiteOut},
-    auth=Key(Scope.BUILD),
-    operation_id="put_suite",
-)
+@router.post("/agents/{name}/suites", response={200: SuiteOut, 201: SuiteOut}, auth=Key(Scope.BUILD))
 def put_suite(request: HttpRequest, name: str, body: SuiteIn) -> Status[Suite]:
     """201 for a new suite or a new version of one, 200 for the present one with exactly this content. 409 when another
     version is present than `seen`."""
-    asked, agent = keyed(request), _agent(request, name)
-    try:
-        task_set = find_task_set(asked.project, body.task_set)
-        content = {**body.dict(), "task_set": task_set}
-        made, is_new = definitions.put(agent=agent, actor=asked.actor, **content)
-    except UnknownReference as error:
-        raise HttpError(422, f"task_set: {error}") from error
-    except BadSuite as error:
-        raise HttpError(_status(error), str(error)) from error
+    agent = _agent(request, name)
+    content = {**body.dict(), "task_set": task_set_of(request, body.task_set)}
+    made, is_new = definitions.put(agent=agent, actor=keyed(request).actor, **content)
     suite_standings.check_waiting(made)
     return Status(201 if is_new else 200, made)
 
 
-@router.post(
-    "/agents/{name}/suites/{suite}/retire", response=SuiteOut, auth=Key(Scope.BUILD), operation_id="retire_suite"
-)
+@router.post("/agents/{name}/suites/{suite}/retire", response=SuiteOut, auth=Key(Scope.BUILD))
 def retire_suite(request: HttpRequest, name: str, suite: str, body: RetireIn) -> Suite:
     """No candidate runs it any more; what rests on it stays. 409 when another version of it is present."""
-    asked = keyed(request)
     row = get_object_or_404(_agent(request, name).suites, name=suite, version=body.version)
-    try:
-        definitions.retire(suite=row, actor=asked.actor, reason=body.reason)
-    except BadSuite as error:
-        raise HttpError(_status(error), str(error)) from error
+    definitions.retire(suite=row, actor=keyed(request).actor, reason=body.reason)
     row.refresh_from_db()
     return row
 
 
-@router.post("/agents/{name}/suites/{suite}/run", response=SuiteRunOut, auth=Key(Scope.BUILD), operation_id="run_suite")
+@router.post("/agents/{name}/suites/{suite}/run", response=SuiteRunOut, auth=Key(Scope.BUILD))
 def run_suite(request: HttpRequest, name: str, suite: str) -> dict[str, Any]:
     """Evaluate the live version at it, unless that is done or under way."""
-    asked = keyed(request)
-    try:
-        run = suite_standings.run_live(suite=_suite(request, name, suite), actor=asked.actor)
-    except (CannotEvaluate, StaleState) as error:
-        raise HttpError(422, str(error)) from error
+    run = suite_standings.run_live(suite=_suite(request, name, suite), actor=keyed(request).actor)
     return {"eval_id": run.pk, "state": run.state}
 
 
-@router.get(
-    "/agents/{name}/suites/live", response=list[LiveOut], auth=Key(Scope.READ), operation_id="get_suites_of_live"
-)
+@router.get("/agents/{name}/suites/live", response=list[LiveOut], auth=Key(Scope.READ))
 def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
     """The newest result of the live version at each present suite."""
     agent = _agent(request, name)
@@ -234,34 +179,23 @@ def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
     ]
 
 
-@router.get(
-    "/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.READ), operation_id="list_candidate_suites"
-)
+@router.get("/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.READ))
 def list_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
     """How a candidate stands at every suite that binds its agent now, or did when it was made and was `retired` since.
     The gate wants each to be `passed`."""
     return _standings(_candidate(request, pk))
 
 
-@router.post(
-    "/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.TRAIN), operation_id="run_candidate_suites"
-)
+@router.post("/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.TRAIN))
 def run_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
     """Start what is missing and let what failed go on, of both versions. 409 where the candidate does not wait."""
-    asked, row = keyed(request), _candidate(request, pk)
-    try:
-        problems = suite_standings.start_for(candidate=row, actor=asked.actor)
-    except suite_standings.NotWaiting as error:
-        raise HttpError(409, str(error)) from error
+    row = _candidate(request, pk)
+    problems = suite_standings.start_for(candidate=row, actor=keyed(request).actor)
     return {**_standings(row), "problems": problems}
 
 
 def _standings(row: Candidate) -> dict[str, Any]:
     return {"items": [StandingOut.of(stand) for stand in suite_standings.standings_of(row)]}
-
-
-def _status(error: BadSuite) -> int:
-    return 409 if isinstance(error, ChangedMeanwhile) else 422
 
 
 def _agent(request: HttpRequest, name: str) -> Agent:

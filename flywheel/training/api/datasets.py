@@ -12,8 +12,10 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
-from flywheel.training.api.references import ListQuery, dataset_of, eval_of, page_of, task_set_of
+from flywheel.evals.api.references import task_set_of
+from flywheel.training.api.references import dataset_of, eval_of
 from flywheel.training.datasets import dataset_builder as datasets
 from flywheel.training.models import Dataset
 
@@ -39,25 +41,12 @@ class DatasetOut(Schema):
     name: str
     version: int
     kind: str
-    task_set: str
+    task_set: Ref
     digest: str
     rows: int
     recipe: dict[str, Any]
-    created_by: str
+    created_by: Ref
     created_at: datetime
-
-    @staticmethod
-    def resolve_task_set(row: Dataset) -> str:
-        return str(row.task_set)
-
-    @staticmethod
-    def resolve_created_by(row: Dataset) -> str:
-        return row.created_by.username
-
-
-class Datasets(Schema):
-    items: list[DatasetOut]
-    next: str | None
 
 
 class Rows(Schema):
@@ -66,36 +55,32 @@ class Rows(Schema):
     """`start` of the next page, or null."""
 
 
-@router.get("/datasets", response=Datasets, auth=Key(Scope.READ), operation_id="list_datasets")
-def list_datasets(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
+@router.get("/datasets", response=page_of(DatasetOut, "Datasets"), auth=Key(Scope.READ))
+def list_datasets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     """Newest first."""
     rows = Dataset.objects.filter(project=keyed(request).project)
-    return page_of(rows.select_related("task_set", "created_by"), asked)
+    return paginate(rows.select_related("task_set", "created_by"), query)
 
 
-@router.post("/datasets", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="build_dataset")
+@router.post("/datasets", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
     """Build the rows of a kind from a task set's train split; the same rows are the same dataset."""
-    task_set = task_set_of(request, asked.task_set)
-    try:
-        made = datasets.build(
-            name=asked.name,
-            kind=asked.kind,
-            task_set=task_set,
-            actor=keyed(request).actor,
-            rollouts=eval_of(request, asked.rollouts),
-        )
-    except datasets.CannotBuild as error:
-        raise HttpError(422, str(error)) from None
+    made = datasets.build(
+        name=asked.name,
+        kind=asked.kind,
+        task_set=task_set_of(request, asked.task_set),
+        actor=keyed(request).actor,
+        rollouts=eval_of(request, asked.rollouts),
+    )
     return Status(201, made)
 
 
-@router.get("/datasets/{name}/{version}", response=DatasetOut, auth=Key(Scope.READ), operation_id="get_dataset")
+@router.get("/datasets/{name}/{version}", response=DatasetOut, auth=Key(Scope.READ))
 def get_dataset(request: HttpRequest, name: str, version: int) -> Dataset:
     return dataset_of(request, name, version)
 
 
-@router.get("/datasets/{name}/{version}/rows", response=Rows, auth=Key(Scope.READ), operation_id="list_dataset_rows")
+@router.get("/datasets/{name}/{version}/rows", response=Rows, auth=Key(Scope.READ))
 def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Query[RowsQuery]) -> dict[str, Any]:
     """The rows in order from `start` on."""
     found = dataset_of(request, name, version)

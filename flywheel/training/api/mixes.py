@@ -2,14 +2,13 @@
 
 from django.http import HttpRequest
 from ninja import Field, Router, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.refusals import Refused
 from flywheel.edge.schemas import Body
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.api.references import dataset_by_ref
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.models import Dataset
 
@@ -28,17 +27,13 @@ class MixIn(Body):
     )
 
 
-@router.post("/datasets/mix", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="mix_datasets")
+@router.post("/datasets/mix", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def mix_datasets(request: HttpRequest, asked: MixIn) -> Status[Dataset]:
     """One dataset of several environments, by weight; the same parts and weights are the same dataset."""
     parts: list[tuple[Dataset, float]] = []
     for number, part in enumerate(asked.parts):
         found = dataset_by_ref(request, part.dataset)
         if found is None:
-            raise HttpError(422, f"parts.{number}.dataset: name one, name@version")
+            raise Refused("name one, name@version", field=f"parts.{number}.dataset")
         parts.append((found, part.weight))
-    try:
-        made = mix(name=asked.name, parts=parts, actor=keyed(request).actor)
-    except CannotBuild as error:
-        raise HttpError(422, str(error)) from None
-    return Status(201, made)
+    return Status(201, mix(name=asked.name, parts=parts, actor=keyed(request).actor))

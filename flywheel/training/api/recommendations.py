@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Field, Query, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.schemas import Body
-from flywheel.training.api.references import ListQuery, page_of, task_set_of, version_of
+from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.launch.fix_recommendation import recommendation_for
 from flywheel.training.models import Recommendation
 
@@ -33,40 +34,22 @@ class RungOut(Schema):
 
 class RecommendationOut(Schema):
     id: int
-    version: str
-    task_set: str
-    eval_run: int | None
+    version: Ref
+    task_set: Ref
+    eval_run: int | None = Field(alias="eval_run_id")
     evidence: dict[str, Any]
     ladder: list[RungOut]
     created_at: datetime
 
-    @staticmethod
-    def resolve_version(row: Recommendation) -> str:
-        return str(row.version)
 
-    @staticmethod
-    def resolve_task_set(row: Recommendation) -> str:
-        return str(row.task_set)
-
-    @staticmethod
-    def resolve_eval_run(row: Recommendation) -> int | None:
-        return row.eval_run_id
-
-
-class Recommendations(Schema):
-    items: list[RecommendationOut]
-    next: str | None
-
-
-@router.get("/recommendations", response=Recommendations, auth=Key(Scope.READ), operation_id="list_recommendations")
-def list_recommendations(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
+@router.get("/recommendations", response=page_of(RecommendationOut, "Recommendations"), auth=Key(Scope.READ))
+def list_recommendations(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     """What the fix ladder said, newest first."""
     rows = Recommendation.objects.filter(project=keyed(request).project)
-    return page_of(rows.select_related("version__agent", "task_set"), asked)
+    return paginate(rows.select_related("version__agent", "task_set"), query)
 
 
-@router.post("/recommendations", response=RecommendationOut, auth=Key(Scope.TRAIN), operation_id="recommend_fix")
+@router.post("/recommendations", response=RecommendationOut, auth=Key(Scope.TRAIN))
 def recommend_fix(request: HttpRequest, asked: RecommendationIn) -> Recommendation:
     """Ask the fix ladder about a version and a task set; the lightest fix that the evidence supports comes first."""
-    version, task_set = version_of(request, asked.version, "version"), task_set_of(request, asked.task_set)
-    return recommendation_for(version, task_set)
+    return recommendation_for(version_of(request, asked.version), task_set_of(request, asked.task_set))

@@ -6,27 +6,25 @@ from typing import Any
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
+from flywheel.edge.refusals import Refused
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.training.api.datasets import DatasetOut
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.models import Dataset
 from flywheel.training.rollouts import rollout_choice as choices
 from flywheel.training.rollouts import selection_overview as show
 from flywheel.training.rollouts.rollout_collection import collect, teacher
 from flywheel.training.rollouts.rollout_datasets import write
-from flywheel.training.rollouts.rollout_selection import CannotDrop, NotForTraining, drop, take_back
+from flywheel.training.rollouts.rollout_selection import drop, take_back
 
 router = Router(tags=["training"])
 
@@ -121,44 +119,38 @@ class RolloutsOut(Schema):
     """Why these rows may not be trained on."""
 
 
-@router.post("/rollouts", response={200: EvalRow, 201: EvalRow}, auth=Key(Scope.TRAIN), operation_id="collect_rollouts")
+@router.post("/rollouts", response={200: EvalRow, 201: EvalRow}, auth=Key(Scope.TRAIN))
 def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
     """Let a policy attempt the train split of a set: an eval run, 201 when it is new. None is held out."""
     asked = keyed(request)
     try:
         version, task_set = _policy(request, body), find_task_set(asked.project, body.task_set)
     except UnknownReference as error:
-        raise HttpError(422, str(error)) from None
-    try:
-        run, made = collect(
-            key=body.key or uuid.uuid4(),
-            version=version,
-            task_set=task_set,
-            actor=asked.actor,
-            samples=body.samples,
-            seed=body.seed,
-            sampling=body.sampling,
-            engine=body.engine,
-            budget=body.budget,
-        )
-    except CannotEvaluate as error:
-        raise HttpError(422, str(error)) from None
+        raise Refused(str(error)) from None
+    run, made = collect(
+        key=body.key or uuid.uuid4(),
+        version=version,
+        task_set=task_set,
+        actor=asked.actor,
+        samples=body.samples,
+        seed=body.seed,
+        sampling=body.sampling,
+        engine=body.engine,
+        budget=body.budget,
+    )
     return Status(201 if made else 200, run)
 
 
-@router.get("/rollouts/{eval_id}", response=RolloutsOut, auth=Key(Scope.READ), operation_id="list_rollouts")
-def list_rollouts(request: HttpRequest, eval_id: int, asked: Query[RolloutQuery]) -> dict[str, Any]:
+@router.get("/rollouts/{eval_id}", response=RolloutsOut, auth=Key(Scope.READ))
+def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]) -> dict[str, Any]:
     """A run's rollouts under a choice, by task and sample, and what each filter leaves of them."""
-    given = asked.dict(exclude_none=True, exclude={"show", "limit", "cursor"})
-    try:
-        found = show.shown(_run(request, eval_id), given)
-    except NotForTraining as error:
-        raise HttpError(409, str(error)) from None
+    given = query.dict(exclude_none=True, exclude={"show", "limit", "cursor"})
+    found = show.shown(_run(request, eval_id), given)
     if found.errors:
-        raise HttpError(422, "; ".join(f"{name}: {problem}" for name, problem in found.errors.items()))
-    if asked.show not in show.SHOW:
-        raise HttpError(422, f"show: {asked.show[:40]!r} is unknown, one of {', '.join(show.SHOW)} is wanted")
-    page = show.listed(found, asked.show, asked.cursor, asked.limit)
+        raise Refused("; ".join(f"{name}: {problem}" for name, problem in found.errors.items()))
+    if query.show not in show.SHOW:
+        raise Refused(f"{query.show[:40]!r} is unknown, one of {', '.join(show.SHOW)} is wanted", field="show")
+    page = show.listed(found, query.show, query.cursor, query.limit)
     return {
         "items": [_rollout(found, row) for row in page.items],
         "next": page.next_cursor or None,
@@ -171,66 +163,39 @@ def list_rollouts(request: HttpRequest, eval_id: int, asked: Query[RolloutQuery]
     }
 
 
-@router.post(
-    "/rollouts/{eval_id}/dataset", response={201: DatasetOut}, auth=Key(Scope.TRAIN), operation_id="write_dataset"
-)
+@router.post("/rollouts/{eval_id}/dataset", response={201: DatasetOut}, auth=Key(Scope.TRAIN))
 def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[Dataset]:
     """Keep what a choice leaves as a dataset; the same rows are the same dataset."""
-    try:
-        choice = choices.read(body.choice)
-        made = write(
-            name=body.name,
-            run=_run(request, eval_id),
-            choice=choice,
-            actor=keyed(request).actor,
-        )
-    except (choices.BadChoice, CannotBuild) as error:
-        raise HttpError(422, str(error)) from None
+    choice = choices.read(body.choice)
+    made = write(name=body.name, run=_run(request, eval_id), choice=choice, actor=keyed(request).actor)
     return Status(201, made)
 
 
-@router.put(
-    "/rollouts/{eval_id}/t-{number}/{sample}/drop",
-    response={204: None},
-    auth=Key(Scope.TRAIN),
-    operation_id="drop_rollout",
-)
+@router.put("/rollouts/{eval_id}/t-{number}/{sample}/drop", response={204: None}, auth=Key(Scope.TRAIN))
 def drop_rollout(request: HttpRequest, eval_id: int, number: int, sample: int, body: DropIn) -> Status[None]:
     """Take it out of what may be trained on, with the reason. Dropped already: nothing changes."""
     found = _result(request, eval_id, number, sample)
-    try:
-        drop(result=found, reason=body.reason, actor=keyed(request).actor)
-    except CannotDrop as error:
-        raise HttpError(422, str(error)) from None
+    drop(result=found, reason=body.reason, actor=keyed(request).actor)
     return Status(204, None)
 
 
-@router.delete(
-    "/rollouts/{eval_id}/t-{number}/{sample}/drop",
-    response={204: None},
-    auth=Key(Scope.TRAIN),
-    operation_id="take_rollout_back",
-)
+@router.delete("/rollouts/{eval_id}/t-{number}/{sample}/drop", response={204: None}, auth=Key(Scope.TRAIN))
 def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: int) -> Status[None]:
     """Let a dropped rollout be used again."""
-    found = _result(request, eval_id, number, sample)
-    try:
-        take_back(result=found, actor=keyed(request).actor)
-    except CannotDrop as error:
-        raise HttpError(409, str(error)) from None
+    take_back(result=_result(request, eval_id, number, sample), actor=keyed(request).actor)
     return Status(204, None)
 
 
 def _policy(request: HttpRequest, body: CollectIn) -> Version:
     asked = keyed(request)
     if bool(body.version) == (body.teacher is not None):
-        raise HttpError(422, "version: name a version or a teacher, one of them")
+        raise Refused("name a version or a teacher, one of them", field="version")
     if body.teacher is None:
         return find_version(asked.project, body.version)
     try:
         made = teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
     except BadContent as error:
-        raise HttpError(422, f"teacher.{error}") from None
+        raise Refused(error.problem, field=f"teacher.{error.field}") from None
     return find_version(asked.project, str(made))
 
 

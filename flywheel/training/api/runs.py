@@ -4,16 +4,17 @@ import uuid
 from datetime import datetime
 from typing import Any
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.jobs import StaleState
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
-from flywheel.training.api.references import ListQuery, dataset_by_ref, eval_of, page_of, task_set_of, version_of
-from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.evals.api.references import task_set_of, version_of
+from flywheel.training.api.references import dataset_by_ref, eval_of
 from flywheel.training.launch import reward_lock
 from flywheel.training.launch import run_control as verbs
 from flywheel.training.models import Point, TrainingRun
@@ -61,9 +62,9 @@ class RunIn(Body):
 
 class RunOut(Schema):
     id: int
-    base: str
-    task_set: str
-    dataset: str
+    base: Ref
+    task_set: Ref
+    dataset: Ref
     algorithm: str
     tuning: dict[str, Any]
     settings: dict[str, Any]
@@ -82,35 +83,15 @@ class RunOut(Schema):
     error: str
     baseline: int | None = Field(alias="baseline_id")
     evaluation: int | None = Field(alias="evaluation_id")
-    produced: str | None
-    created_by: str
+    produced: Ref | None
+    created_by: Ref
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
 
     @staticmethod
-    def resolve_base(row: TrainingRun) -> str:
-        return str(row.base)
-
-    @staticmethod
-    def resolve_task_set(row: TrainingRun) -> str:
-        return str(row.task_set)
-
-    @staticmethod
-    def resolve_dataset(row: TrainingRun) -> str:
-        return str(row.dataset)
-
-    @staticmethod
     def resolve_reward(row: TrainingRun) -> dict[str, Any]:
         return reward_lock.kept(row)
-
-    @staticmethod
-    def resolve_produced(row: TrainingRun) -> str | None:
-        return str(row.produced) if row.produced else None
-
-    @staticmethod
-    def resolve_created_by(row: TrainingRun) -> str:
-        return row.created_by.username
 
 
 class PointOut(Schema):
@@ -126,11 +107,6 @@ class EventOut(Schema):
     text: str
 
 
-class Runs(Schema):
-    items: list[RunOut]
-    next: str | None
-
-
 class Points(Schema):
     items: list[PointOut]
     next: int | None
@@ -142,65 +118,53 @@ class Events(Schema):
     next: int | None
 
 
-@router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN), operation_id="launch_run")
+@router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
-    base, task_set = version_of(request, asked.base, "base"), task_set_of(request, asked.task_set)
-    try:
-        run, made = verbs.launch(
-            key=asked.key or uuid.uuid4(),
-            base=base,
-            algorithm=asked.algorithm,
-            task_set=task_set,
-            actor=keyed(request).actor,
-            dataset=dataset_by_ref(request, asked.dataset),
-            rollouts=eval_of(request, asked.rollouts),
-            settings=asked.settings,
-            tuning=asked.tuning,
-            seed=asked.seed,
-            leave_out=asked.leave_out,
-            override_reason=asked.override_reason,
-        )
-    except (verbs.CannotLaunch, CannotBuild) as error:
-        raise HttpError(422, str(error)) from None
+    run, made = verbs.launch(
+        key=asked.key or uuid.uuid4(),
+        base=version_of(request, asked.base, "base"),
+        algorithm=asked.algorithm,
+        task_set=task_set_of(request, asked.task_set),
+        actor=keyed(request).actor,
+        dataset=dataset_by_ref(request, asked.dataset),
+        rollouts=eval_of(request, asked.rollouts),
+        settings=asked.settings,
+        tuning=asked.tuning,
+        seed=asked.seed,
+        leave_out=asked.leave_out,
+        override_reason=asked.override_reason,
+    )
     return Status(201 if made else 200, run)
 
 
-@router.get("/training-runs", response=Runs, auth=Key(Scope.READ), operation_id="list_runs")
-def list_runs(request: HttpRequest, asked: Query[RunsQuery]) -> dict[str, Any]:
+@router.get("/training-runs", response=page_of(RunOut, "Runs"), auth=Key(Scope.READ))
+def list_runs(request: HttpRequest, query: Query[RunsQuery]) -> dict[str, Any]:
     """Newest first, of a state and an algorithm when they are given."""
-    wanted = {name: value for name in ("state", "algorithm") if (value := getattr(asked, name))}
-    return page_of(_runs(request).filter(**wanted), asked)
+    wanted = {name: value for name in ("state", "algorithm") if (value := getattr(query, name))}
+    return paginate(_runs(request).filter(**wanted), query)
 
 
-@router.get("/training-runs/{run_id}", response=RunOut, auth=Key(Scope.READ), operation_id="get_run")
+@router.get("/training-runs/{run_id}", response=RunOut, auth=Key(Scope.READ))
 def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
     return _run(request, run_id)
 
 
-@router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN), operation_id="cancel_run")
+@router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN))
 def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Ask for an end; a checkpoint is saved first, so it takes a moment."""
-    run = _run(request, run_id)
-    try:
-        verbs.cancel(run=run, actor=keyed(request).actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
+    verbs.cancel(run=_run(request, run_id), actor=keyed(request).actor)
     return _run(request, run_id)
 
 
-@router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN), operation_id="resume_run")
+@router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
 def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Let a failed or cancelled run go on from its newest checkpoint."""
-    run = _run(request, run_id)
-    try:
-        verbs.resume(run=run, actor=keyed(request).actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
+    verbs.resume(run=_run(request, run_id), actor=keyed(request).actor)
     return _run(request, run_id)
 
 
-@router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ), operation_id="list_run_points")
+@router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
     """What was measured: metrics of steps, held-out evaluations, or sample rollouts, by step."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
@@ -209,7 +173,7 @@ def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]
     return {"items": items, "next": items[-1].step if more else None}
 
 
-@router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ), operation_id="list_run_events")
+@router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))
 def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]) -> dict[str, Any]:
     """The run's log, oldest first."""
     items = list(_run(request, run_id).events.filter(id__gt=asked.after).order_by("id")[: asked.limit + 1])
@@ -217,7 +181,7 @@ def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]
     return {"items": items, "next": items[-1].pk if more else None}
 
 
-def _runs(request: HttpRequest) -> Any:
+def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:
     return TrainingRun.objects.filter(project=keyed(request).project).select_related(
         "base__agent",
         "task_set",
@@ -230,7 +194,4 @@ def _runs(request: HttpRequest) -> Any:
 
 
 def _run(request: HttpRequest, run_id: int) -> TrainingRun:
-    found: TrainingRun | None = _runs(request).filter(pk=run_id).first()
-    if found is None:
-        raise HttpError(404, f"there is no training run {run_id}")
-    return found
+    return one(_runs(request), pk=run_id)

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
@@ -22,7 +23,7 @@ from flywheel.training.rollouts import rollout_choice as choices
 from flywheel.training.rollouts import selection_overview as show
 from flywheel.training.rollouts.rollout_collection import collect
 from flywheel.training.rollouts.rollout_datasets import write
-from flywheel.training.rollouts.rollout_selection import CannotDrop, NotForTraining, drop, take_back
+from flywheel.training.rollouts.rollout_selection import NotForTraining, drop, take_back
 
 SUGGESTED = 200
 LOGGED = 200
@@ -122,7 +123,7 @@ def write_dataset(request: PageRequest, run: int) -> HttpResponse:
 def drop_rollout(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
     try:
         drop(result=_result(request, run, number, sample), reason=request.POST.get("reason", ""), actor=request.actor)
-    except CannotDrop as error:
+    except Refused as error:
         messages.warning(request, f"Not dropped: {error}.")
     return _back(request, run)
 
@@ -132,7 +133,7 @@ def drop_rollout(request: PageRequest, run: int, number: int, sample: int) -> Ht
 def take_rollout_back(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
     try:
         take_back(result=_result(request, run, number, sample), actor=request.actor)
-    except CannotDrop as error:
+    except Refused as error:
         messages.warning(request, f"Not taken back: {error}.")
     return _back(request, run)
 

@@ -23,6 +23,7 @@ from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.void_scores import void_of
@@ -42,12 +43,8 @@ AT_ONCE: Final = 500
 UNSCORED, DROPPED, SILENT, ALIKE, CAP = "unscored", "dropped", "silent", "alike", "cap"
 
 
-class NotForTraining(ValueError):
+class NotForTraining(Stale):
     """Nothing may be learnt from this run; the message says why."""
-
-
-class CannotDrop(ValueError):
-    """The rollout cannot be dropped, or taken back; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +232,11 @@ def conversations(rollouts: Iterable[Rollout]) -> dict[int, list[Message]]:
 def drop(*, result: Result, reason: str, actor: Actor) -> Dropped:
     """Take a rollout out of what may be trained on. Datasets that have it already stay as they are.
 
-    Raises CannotDrop.
+    Raises Refused.
     """
     reason = reason.strip()
     if not reason or len(reason) > 300:
-        raise CannotDrop("reason: say in up to 300 characters why nobody should learn from it")
+        raise Refused("say in up to 300 characters why nobody should learn from it", field="reason")
     row, made = Dropped.objects.get_or_create(result=result, defaults={"reason": reason, "actor": actor.user})
     if made:
         _note(result, "training.drop_rollout", actor, reason)
@@ -248,10 +245,10 @@ def drop(*, result: Result, reason: str, actor: Actor) -> Dropped:
 
 @transaction.atomic
 def take_back(*, result: Result, actor: Actor) -> None:
-    """Let a dropped rollout be used again. Raises CannotDrop where it is not dropped."""
+    """Let a dropped rollout be used again. Raises Stale where it is not dropped."""
     deleted, _ = Dropped.objects.filter(result=result).delete()
     if not deleted:
-        raise CannotDrop("it is not dropped")
+        raise Stale("it is not dropped")
     _note(result, "training.take_rollout_back", actor, "")
 
 

@@ -14,6 +14,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.submission import CannotEvaluate
@@ -25,7 +26,6 @@ from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
 from flywheel.training.rollouts.rollout_collection import collect
 from flywheel.training.rollouts.rollout_datasets import draft, write
 from flywheel.training.rollouts.rollout_selection import (
-    CannotDrop,
     Rollout,
     drop,
     prefer,
@@ -172,12 +172,12 @@ def test_a_choice_is_what_its_card_says(room: Room, run: EvalRun) -> None:
 
 def test_a_drop_says_why_once_and_can_be_taken_back(room: Room, run: EvalRun) -> None:
     result = run.results.earliest("pk")
-    with pytest.raises(CannotDrop, match="why"):
+    with pytest.raises(Refused, match="why"):
         drop(result=result, reason="  ", actor=Actor(room.cast.trainer))
     drop(result=result, reason="cheats", actor=Actor(room.cast.trainer))
     assert drop(result=result, reason="another", actor=Actor(room.cast.trainer)).reason == "cheats"
     take_back(result=result, actor=Actor(room.cast.trainer))
-    with pytest.raises(CannotDrop):
+    with pytest.raises(Stale):
         take_back(result=result, actor=Actor(room.cast.trainer))
     actions = AuditEntry.objects.filter(action__contains="rollout").values_list("action", flat=True)
     assert sorted(actions) == ["training.drop_rollout", "training.take_rollout_back"]
