@@ -1,6 +1,7 @@
 """Which training algorithms there are and what can be set: one table that the form, the API and the trainers read.
 
-`ALGORITHMS` names each algorithm, `SETTINGS` each setting with its type, bounds, default and the reason for it.
+`ALGORITHMS` has a row for each algorithm with all that holds of it: its trainer, its data, the fix that it carries out
+and its own defaults. `SETTINGS` has each setting with its type, bounds, default and the reason for it.
 `validate` turns what a person or a script gave into the complete settings of a run, or says what is wrong and what
 would be right. Few settings are `shown` at first; all are reachable, and beyond them every field of the library's own
 configuration: `trl.<field>` goes to TRL's config and `lora.<field>` to PEFT's LoraConfig as it is.
@@ -15,9 +16,8 @@ from typing import Any, Literal
 Data = Literal["sft", "pairs", "tasks"]
 """What an algorithm learns from: corrected answers, preferred and rejected answers, or tasks that it tries itself."""
 
-REINFORCED = ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
-GROUPED = ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
-EVERY = ("sft", "dpo", *REINFORCED)
+Fix = Literal["sft", "dpo", "rlvr"]
+"""The steps of the fix ladder that are a training run."""
 
 SMALL = 50_000_000
 """Up to so many parameters a model is trained at the reference policy's learning rates."""
@@ -30,13 +30,123 @@ class Algorithm:
     trainer: str
     """`python -m workers.trainers.<trainer> RUNDIR` carries it out."""
     data: Data
+    fix: Fix
     description: str
+    is_grouped: bool = False
+    """Whether the siblings of a group set the scale of its advantages."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TRL's config that make the algorithm what it is; no setting overrides them."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of which it wants another default."""
+
+    @property
+    def is_reinforced(self) -> bool:
+        """Whether it learns from the verdicts on its own attempts."""
+        return self.data == "tasks"
 
     @property
     def defaults(self) -> dict[str, Any]:
-        return {s.name: s.default_for(self.name) for s in SETTINGS.values() if self.name in s.algorithms}
+        return {s.name: s.default_for(self) for s in SETTINGS.values() if self.name in s.algorithms}
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    row.name: row
+    for row in (
+        Algorithm(
+            "sft",
+            "SFT",
+            trainer="sft",
+            data="sft",
+            fix="sft",
+            description="Supervised fine-tuning: imitate corrected answers. The first thing to try when people have "
+            "written what should have happened.",
+        ),
+        Algorithm(
+            "dpo",
+            "DPO",
+            trainer="dpo",
+            data="pairs",
+            fix="dpo",
+            description="Direct preference optimisation: prefer the corrected answer over the failed one, staying "
+            "near the start.",
+            own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "beta": 0.1},
+        ),
+        Algorithm(
+            "grpo",
+            "GRPO",
+            trainer="grpo",
+            data="tasks",
+            fix="rlvr",
+            description="Group-relative policy optimisation: several attempts at each task, each judged by the "
+            "verifier and compared with its siblings.",
+            is_grouped=True,
+            fixed={"loss_type": "grpo", "importance_sampling_level": "token"},
+        ),
+        Algorithm(
+            "dr_grpo",
+            "Dr. GRPO",
+            trainer="grpo",
+            data="tasks",
+            fix="rlvr",
+            description="GRPO without its two biases: no division by the group's spread, none by the answer's length.",
+            is_grouped=True,
+            fixed={"loss_type": "dr_grpo", "importance_sampling_level": "token"},
+            own={"scale_rewards": "none"},
+        ),
+        Algorithm(
+            "dapo",
+            "DAPO (loss)",
+            trainer="grpo",
+            data="tasks",
+            fix="rlvr",
+            description="GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of "
+            "DAPO. Its dynamic sampling is not included.",
+            is_grouped=True,
+            fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
+            own={"epsilon_high": 0.28, "mask_truncated_completions": True},
+        ),
+        Algorithm(
+            "gspo",
+            "GSPO",
+            trainer="grpo",
+            data="tasks",
+            fix="rlvr",
+            description="Group sequence policy optimisation: one importance ratio for a whole answer; steadier on "
+            "long answers.",
+            is_grouped=True,
+            fixed={"loss_type": "grpo", "importance_sampling_level": "sequence"},
+            own={"epsilon": 3e-4, "epsilon_high": 4e-4},
+        ),
+        Algorithm(
+            "cispo",
+            "CISPO",
+            trainer="grpo",
+            data="tasks",
+            fix="rlvr",
+            description="Clips the importance weight instead of the update, so that rare decisive tokens keep their "
+            "gradient.",
+            is_grouped=True,
+            fixed={"loss_type": "cispo", "importance_sampling_level": "token"},
+            own={"epsilon_high": 5.0},
+        ),
+        Algorithm(
+            "rloo",
+            "RLOO",
+            trainer="rloo",
+            data="tasks",
+            fix="rlvr",
+            description="REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving "
+            "parts.",
+            own={"beta": 0.05},
+        ),
+    )
+}
+"""Every algorithm by its name. Of those with the same data, or the same fix, the first is what a form offers."""
+
+_EVERY = tuple(ALGORITHMS)
+_REINFORCED = tuple(row.name for row in ALGORITHMS.values() if row.is_reinforced)
+_GROUPED = tuple(row.name for row in ALGORITHMS.values() if row.is_grouped)
+_TAUGHT = tuple(row.name for row in ALGORITHMS.values() if not row.is_reinforced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +155,18 @@ class Setting:
     type: type[int] | type[float] | type[bool] | type[str]
     default: Any
     why: str
-    algorithms: tuple[str, ...] = EVERY
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Where an algorithm wants another default."""
+    algorithms: tuple[str, ...] = _EVERY
+    reinforced: Any = None
+    """The default of reinforced algorithms, where they want another."""
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
     shown: bool = False
     """Whether a form shows it without being asked for more."""
 
-    def default_for(self, algorithm: str) -> Any:
-        return self.defaults.get(algorithm, self.default)
+    def default_for(self, algorithm: Algorithm) -> Any:
+        usual = self.reinforced if algorithm.is_reinforced and self.reinforced is not None else self.default
+        return algorithm.own.get(self.name, usual)
 
     def check(self, value: Any) -> Any:
         """The value in this setting's type. Raises ValueError naming field, value and what would be right."""
@@ -80,88 +191,14 @@ class Setting:
         return kind if self.min is None else f"{kind} of at least {self.min:g}"
 
 
-def _by_name(rows: list[Algorithm]) -> dict[str, Algorithm]:
-    return {row.name: row for row in rows}
-
-
-ALGORITHMS: dict[str, Algorithm] = _by_name(
-    [
-        Algorithm(
-            "sft",
-            "SFT",
-            "sft",
-            "sft",
-            "Supervised fine-tuning: imitate corrected answers. The first thing to try when people have written what "
-            "should have happened.",
-        ),
-        Algorithm(
-            "dpo",
-            "DPO",
-            "dpo",
-            "pairs",
-            "Direct preference optimisation: prefer the corrected answer over the failed one, staying near the start.",
-        ),
-        Algorithm(
-            "grpo",
-            "GRPO",
-            "grpo",
-            "tasks",
-            "Group-relative policy optimisation: several attempts at each task, each judged by the verifier and "
-            "compared with its siblings.",
-            {"loss_type": "grpo", "importance_sampling_level": "token"},
-        ),
-        Algorithm(
-            "dr_grpo",
-            "Dr. GRPO",
-            "grpo",
-            "tasks",
-            "GRPO without its two biases: no division by the group's spread, none by the answer's length.",
-            {"loss_type": "dr_grpo", "importance_sampling_level": "token"},
-        ),
-        Algorithm(
-            "dapo",
-            "DAPO (loss)",
-            "grpo",
-            "tasks",
-            "GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of DAPO. Its "
-            "dynamic sampling is not included.",
-            {"loss_type": "dapo", "importance_sampling_level": "token"},
-        ),
-        Algorithm(
-            "gspo",
-            "GSPO",
-            "grpo",
-            "tasks",
-            "Group sequence policy optimisation: one importance ratio for a whole answer; steadier on long answers.",
-            {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-        ),
-        Algorithm(
-            "cispo",
-            "CISPO",
-            "grpo",
-            "tasks",
-            "Clips the importance weight instead of the update, so that rare decisive tokens keep their gradient.",
-            {"loss_type": "cispo", "importance_sampling_level": "token"},
-        ),
-        Algorithm(
-            "rloo",
-            "RLOO",
-            "rloo",
-            "tasks",
-            "REINFORCE leave-one-out: each attempt is compared with the mean of the others; few moving parts.",
-        ),
-    ]
-)
-
 _ROWS = [
     Setting(
-        "steps", int, 100, "Optimiser steps in all.", defaults={**dict.fromkeys(REINFORCED, 200), "dpo": 60},
-        min=1, max=1_000_000, shown=True,
+        "steps", int, 100, "Optimiser steps in all.", reinforced=200, min=1, max=1_000_000, shown=True,
     ),
     Setting(
         "batch_size", int, 32,
         "What one step learns from: rows (SFT), pairs (DPO) or completions (the others, so tasks × num_generations).",
-        defaults={**dict.fromkeys(REINFORCED, 128), "dpo": 16}, min=1, max=65_536, shown=True,
+        reinforced=128, min=1, max=65_536, shown=True,
     ),
     Setting(
         "micro_batch_size", int, 0,
@@ -172,7 +209,7 @@ _ROWS = [
         "learning_rate", float, 1e-3,
         "Right for the reference policy of under a million parameters. Billions want 1e-5 (SFT) or 1e-6 (the "
         "others), ten times that with LoRA.",
-        defaults={**dict.fromkeys(REINFORCED, 3e-4), "dpo": 1e-4}, min=1e-9, max=1.0, shown=True,
+        reinforced=3e-4, min=1e-9, max=1.0, shown=True,
     ),
     Setting(
         "lr_schedule", str, "linear", "How the learning rate moves after the warm-up.",
@@ -187,7 +224,7 @@ _ROWS = [
     Setting(
         "max_length", int, 1024,
         "Tokens of prompt and answer together, never more than the model takes; a longer row is cut at its end.",
-        algorithms=("sft", "dpo"), min=8, max=1_048_576,
+        algorithms=_TAUGHT, min=8, max=1_048_576,
     ),
     Setting(
         "max_completion_length", int, 96,
@@ -203,7 +240,7 @@ _ROWS = [
     Setting(
         "beta", float, 0.0,
         "Weight of staying near the start. 0 (the GRPO family's default) needs no reference model and reports no kl.",
-        algorithms=("dpo", *REINFORCED), defaults={"dpo": 0.1, "rloo": 0.05}, min=0.0, max=10.0, shown=True,
+        algorithms=("dpo", *_REINFORCED), min=0.0, max=10.0, shown=True,
     ),
     Setting(
         "preference_loss", str, "sigmoid", "DPO's loss; ipo resists noise-free labels, robust resists wrong ones.",
@@ -216,43 +253,44 @@ _ROWS = [
     ),
     Setting(
         "num_generations", int, 8, "Attempts at each task in a step; batch_size must be a multiple of it.",
-        algorithms=REINFORCED, min=2, max=1024, shown=True,
+        algorithms=_REINFORCED, min=2, max=1024, shown=True,
     ),
     Setting(
         "temperature", float, 1.0, "Of the attempts. Too low and all are alike, too high and none is right.",
-        algorithms=REINFORCED, min=0.01, max=5.0, shown=True,
+        algorithms=_REINFORCED, min=0.01, max=5.0, shown=True,
     ),
-    Setting("top_p", float, 1.0, "Sample from this much of the probability.", algorithms=REINFORCED, min=0.01, max=1.0),
-    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=REINFORCED, min=0, max=1_000_000),
+    Setting(
+        "top_p", float, 1.0, "Sample from this much of the probability.", algorithms=_REINFORCED, min=0.01, max=1.0,
+    ),
+    Setting("top_k", int, 0, "Sample from so many tokens; 0 is all.", algorithms=_REINFORCED, min=0, max=1_000_000),
     Setting(
         "num_iterations", int, 1, "Steps taken on the same attempts. At 1 the update is on-policy and nothing clips.",
-        algorithms=REINFORCED, min=1, max=64,
+        algorithms=_REINFORCED, min=1, max=64,
     ),
     Setting(
-        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=REINFORCED,
-        defaults={"gspo": 3e-4}, min=0.0, max=1.0,
+        "epsilon", float, 0.2, "Lower clip of the importance ratio.", algorithms=_REINFORCED, min=0.0, max=1.0,
     ),
     Setting(
         "epsilon_high", float, 0.2,
         "Upper clip of the importance ratio; for CISPO the cap of the importance weight (0.2 would stop learning).",
-        algorithms=REINFORCED, defaults={"dapo": 0.28, "gspo": 4e-4, "cispo": 5.0}, min=0.0, max=100.0,
+        algorithms=_REINFORCED, min=0.0, max=100.0,
     ),
     Setting(
         "mask_truncated_completions", bool, False, "Learn nothing from answers cut off at max_completion_length.",
-        algorithms=REINFORCED, defaults={"dapo": True},
+        algorithms=_REINFORCED,
     ),
     Setting(
         "scale_rewards", str, "group", "By whose spread advantages are divided.",
-        algorithms=GROUPED, defaults={"dr_grpo": "none"}, choices=("group", "batch", "none"),
+        algorithms=_GROUPED, choices=("group", "batch", "none"),
     ),
     Setting(
         "reward_aggregation", str, "sum_then_normalize",
         "normalize_then_sum (GDPO) compares each part of the verdict within the group before they are added.",
-        algorithms=GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
+        algorithms=_GROUPED, choices=("sum_then_normalize", "normalize_then_sum"),
     ),
     Setting(
         "entropy_coef", float, 0.0, "Bonus for staying undecided, against entropy collapse.",
-        algorithms=GROUPED, min=0.0, max=1.0,
+        algorithms=_GROUPED, min=0.0, max=1.0,
     ),
     Setting(
         "normalize_advantages", bool, False, "Divide advantages by the batch's spread.", algorithms=("rloo",),
@@ -288,6 +326,12 @@ NAMED = {
     "importance_sampling_level": "the algorithm",
 }
 """Library fields that a setting of ours stands for under another name."""
+
+
+def offered(*, data: str = "", fix: str = "") -> Algorithm:
+    """The algorithm to begin with for this data or this fix; the first of the table where none fits."""
+    fitting = (row for row in ALGORITHMS.values() if data == row.data or fix == row.fix)
+    return next(fitting, next(iter(ALGORITHMS.values())))
 
 
 def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full") -> dict[str, Any]:

@@ -16,10 +16,20 @@ def test_defaults_are_valid(algorithm: str) -> None:
     assert importlib.util.find_spec(f"workers.trainers.{ALGORITHMS[algorithm].trainer}")
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_an_algorithm_has_defaults_of_its_own_only_for_settings_that_it_has(algorithm: recipes.Algorithm) -> None:
+    assert set(algorithm.own) <= {name for name, setting in SETTINGS.items() if algorithm.name in setting.algorithms}
+
+
+def test_what_is_offered_follows_from_the_data_or_the_fix() -> None:
+    assert [recipes.offered(data=data).name for data in ("sft", "pairs", "tasks")] == ["sft", "dpo", "grpo"]
+    assert [recipes.offered(fix=fix).name for fix in ("sft", "dpo", "rlvr")] == ["sft", "dpo", "grpo"]
+    assert recipes.offered(fix="prompt").name == "sft"
+
+
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_settings_are_whole(setting: recipes.Setting) -> None:
     assert set(setting.algorithms) <= set(ALGORITHMS)
-    assert set(setting.defaults) <= set(setting.algorithms)
     assert setting.why.endswith(".")
     assert setting.type in (int, float, bool, str)
     assert bool(setting.choices) == (setting.type is str)

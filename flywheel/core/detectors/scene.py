@@ -117,6 +117,8 @@ class Detector:
     description: str
     bucket: str
     run: Callable[[Scene], Iterator[Found]]
+    about: str
+    """What it looks for, as a reviewer is told."""
 
 
 def said(value: Any, limit: int = 120) -> str:

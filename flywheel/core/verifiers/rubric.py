@@ -9,40 +9,26 @@ environment's own verdict are reported too, so that metrics such as valid output
 same name takes its place.
 """
 
-import ast
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import jsonschema
-
 from flywheel.core.digests import canonical
-from flywheel.core.traces import json_schemas
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
-from flywheel.core.verifiers.judge_prompts import check as check_judge
 from flywheel.core.verifiers.judge_prompts import part_digest
-from flywheel.core.verifiers.rubric_parts import (
-    LONGEST_PATTERN,
-    LONGEST_PROSE,
-    LONGEST_SOURCE,
-    TYPES,
-    Case,
-    Setting,
-    judge,
-)
+from flywheel.core.verifiers.rubric_parts import PARTS, Case, Setting, judge
 
 KIND = "rubric"
 MOST_PARTS = 30
 LONGEST_TEXT = 2000
+LONGEST_SOURCE = 64 * 1024
+LONGEST_PROSE = 20_000
 LARGEST_NUMBER = 1e300
 COMMON = ("name", "type", "weight", "required")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PATH = re.compile(r"[^.]+(\.[^.]+)*|\.")
-_REFERENCE = re.compile(r"#|#/(\$defs|definitions)/[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +51,7 @@ class Rubric:
     @property
     def needs(self) -> frozenset[str]:
         """The runners that its parts need."""
-        return frozenset(TYPES[part.type].runner for part in self.parts) - {""}
+        return frozenset(PARTS[part.type].runner for part in self.parts) - {""}
 
     def verdict(self, case: Case) -> Verdict:
         scores: dict[str, float | None] = dict(case.own.parts)
@@ -76,7 +62,7 @@ class Rubric:
             return Verdict(None, case.own.reason, scores, case.own.cause)
         found: dict[str, Verdict] = {}
         # What runs elsewhere is asked last, and not at all once the score is settled.
-        for part in sorted(self.parts, key=lambda part: bool(TYPES[part.type].runner)):
+        for part in sorted(self.parts, key=lambda part: bool(PARTS[part.type].runner)):
             verdict = found[part.name] = _judged(part, case)
             scores[part.name] = verdict.score
             for name, score in verdict.parts.items():
@@ -147,8 +133,8 @@ def _part(where: str, row: Any) -> Part:
     if not isinstance(row, Mapping):
         raise VerifierError(f"{where}: an object is wanted")
     kind = row.get("type")
-    if not isinstance(kind, str) or kind not in TYPES:
-        raise VerifierError(f"{where}.type: {kind!r} is unknown, one of {', '.join(TYPES)} is wanted")
+    if not isinstance(kind, str) or kind not in PARTS:
+        raise VerifierError(f"{where}.type: {kind!r} is unknown, one of {', '.join(PARTS)} is wanted")
     name = row.get("name", kind)
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "unsafe":
         raise VerifierError(
@@ -161,7 +147,7 @@ def _part(where: str, row: Any) -> Part:
     required = row.get("required", False)
     if not isinstance(required, bool):
         raise VerifierError(f"{where}.required: {required!r} is neither true nor false")
-    known = TYPES[kind].settings
+    known = PARTS[kind].settings
     settings: dict[str, Any] = {}
     for key, value in row.items():
         if key in COMMON:
@@ -172,7 +158,7 @@ def _part(where: str, row: Any) -> Part:
     for key, setting in known.items():
         if setting.kind == "choice":
             settings.setdefault(key, next(iter(setting.choices)))
-    _CHECKS.get(kind, _nothing)(where, settings)
+    PARTS[kind].check(where, settings)
     return Part(name, kind, float(weight), required, settings)
 
 
@@ -211,115 +197,3 @@ def _setting(where: str, setting: Setting, value: Any) -> Any:
 def _number(where: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST_NUMBER:
         raise VerifierError(f"{where}: {repr(value)[:60]} is not a number below {LARGEST_NUMBER:g}")
-
-
-def _nothing(where: str, settings: dict[str, Any]) -> None:
-    pass
-
-
-def _check_wanted(where: str, settings: dict[str, Any]) -> None:
-    if ("target" in settings) == ("value" in settings):
-        raise VerifierError(f"{where}.target: a key of the target is wanted, or else a value; one of the two")
-
-
-def _check_regex(where: str, settings: dict[str, Any]) -> None:
-    text = settings.get("pattern", "")
-    if not 0 < len(text) <= LONGEST_PATTERN:
-        raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
-    if words := json_schemas.unreadable(text):
-        raise VerifierError(f"{where}.pattern: {words}")
-
-
-def _check_schema(where: str, settings: dict[str, Any]) -> None:
-    schema = settings.get("schema")
-    if not isinstance(schema, Mapping):
-        raise VerifierError(f"{where}.schema: a JSON schema, an object in braces, is wanted")
-    try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        at = ".".join(map(str, error.path))
-        raise VerifierError(f"{where}.schema{'.' + at if at else ''}: {error.message[:300]}") from None
-    if at := _leaves(schema):
-        raise VerifierError(f"{where}.schema: {at} is not taken; a reference goes to #, #/$defs/… or #/definitions/…")
-    if found := json_schemas.refused(schema):
-        raise VerifierError(f"{where}.schema{found[0]}: {found[1]}")
-
-
-def _leaves(schema: Any) -> str:
-    """What asks for another dialect within the schema, or leads to a place that was not looked at."""
-    if isinstance(schema, list):
-        return next(filter(None, map(_leaves, schema)), "")
-    if not isinstance(schema, Mapping):
-        return ""
-    if isinstance(schema.get("$schema"), str):
-        return "$schema"
-    for key in ("$ref", "$dynamicRef"):
-        to = schema.get(key, "#")
-        if isinstance(to, str) and not _REFERENCE.fullmatch(to):
-            return f"{key} to {to[:80]}"
-    return next(filter(None, map(_leaves, schema.values())), "")
-
-
-def _check_number(where: str, settings: dict[str, Any]) -> None:
-    bounds = "least" in settings or "most" in settings
-    if bounds and ("target" in settings or "value" in settings):
-        raise VerifierError(f"{where}.least: bounds, or a wanted number; not both")
-    if not bounds:
-        _check_wanted(where, settings)
-    for name in ("tolerance", "relative"):
-        if settings.get(name, 0) < 0:
-            raise VerifierError(f"{where}.{name}: {settings[name]:g} is below 0")
-    if settings.get("least", -math.inf) > settings.get("most", math.inf):
-        raise VerifierError(f"{where}.least: it is above most")
-
-
-def _check_call(where: str, settings: dict[str, Any]) -> None:
-    _check_wanted(where, settings)
-    value = settings.get("value")
-    if value is None:
-        return
-    calls = value if settings["read"] == "calls" else [value]
-    if not isinstance(calls, list):
-        raise VerifierError(f"{where}.value: a list of calls is wanted")
-    for call in calls:
-        if not isinstance(call, Mapping) or set(call) - {"tool", "arguments"} or not isinstance(call.get("tool"), str):
-            raise VerifierError(f'{where}.value: a call {{"tool": name, "arguments": {{…}}}} is wanted')
-        if not isinstance(call.get("arguments", {}), Mapping):
-            raise VerifierError(f"{where}.value: arguments must be an object")
-
-
-def _check_state(where: str, settings: dict[str, Any]) -> None:
-    tables = settings.get("tables")
-    if isinstance(tables, str):
-        settings["tables"] = [name.strip() for name in tables.split(",") if name.strip()]
-
-
-def _check_python(where: str, settings: dict[str, Any]) -> None:
-    if problem := _source_problem(settings.get("source", "")):
-        raise VerifierError(f"{where}.source: {problem}")
-
-
-@lru_cache(maxsize=256)
-def _source_problem(source: str) -> str:
-    """What is wrong with the source of a Python verifier, as far as reading it can tell; it is not run."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}"
-    except (ValueError, RecursionError, MemoryError) as error:
-        return f"it cannot be read: {error or type(error).__name__}"
-    if not any(isinstance(each, ast.FunctionDef) and each.name == "verify" for each in tree.body):
-        return "it needs a function verify(trace, target)"
-    return ""
-
-
-_CHECKS: dict[str, Callable[[str, dict[str, Any]], None]] = {
-    "exact": _check_wanted,
-    "regex": _check_regex,
-    "json_schema": _check_schema,
-    "number": _check_number,
-    "tool_call": _check_call,
-    "state": _check_state,
-    "python": _check_python,
-    "judge": check_judge,
-}

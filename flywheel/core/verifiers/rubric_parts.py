@@ -1,10 +1,11 @@
 """What a rubric is composed of: each type of part with its settings, how they are checked, and how it judges.
 
 A part reads a named place of the attempt (`attempt_places`), and what is wanted there: a value of its own, or a named
-key of the task's target. `JUDGES[type](settings, case)` gives a verdict; `TYPES` says what a form has to ask.
+key of the task's target. A type is declared once, by `@part(…)` above the function that judges; form, API and rubric
+come from `PARTS`.
 
-A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint) names its runner in
-`Type.runner` and takes it from `case.runners`. A further one is: a field of `Runners`, a type here.
+A type which needs something that is not pure (`python` the sandbox, `judge` an endpoint) names its runner and takes it
+from `case.runners`. A further one is: a field of `Runners`, a type here.
 """
 
 import json
@@ -17,15 +18,17 @@ from typing import Any, Literal
 from flywheel.core.digests import canonical
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
-from flywheel.core.verifiers import Runners, Verdict, unscored
+from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
 from flywheel.core.verifiers.attempt_places import PLACES, NotJson, NotThere, TooLong, dig, flat, is_missing, read, told
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
-LONGEST_PATTERN = 1000
-LONGEST_SOURCE = 64 * 1024
-LONGEST_PROSE = 20_000
 TEXTS = ("answer", "last_call", "any_call")
 CALLS = ("any_call", "last_call", "calls")
+EXAMPLE = '''def verify(trace, target):
+    """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
+    said = trace["answer"].strip()
+    return {"score": 1.0 if said else 0.0, "reason": said[:200]}
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,8 @@ class Setting:
     help: str = ""
     choices: Mapping[str, str] = field(default_factory=dict)
     """Value to words; the first is what holds where nothing is said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    label: str
-    description: str
-    settings: Mapping[str, Setting]
-    runner: str = ""
-    """The field of `Runners` that it needs."""
+    first: str = ""
+    """What a form begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,44 @@ class NoTarget(Exception):
     """The task's target has no such key: nothing can be compared."""
 
 
+Judge = Callable[[Mapping[str, Any], Case], Verdict]
+Check = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartType:
+    label: str
+    description: str
+    settings: Mapping[str, Setting]
+    runner: str
+    """The field of `Runners` that it needs, or nothing."""
+    check: Check
+    """Raises VerifierError where the settings, each right by itself, do not go together; may put them in order."""
+    judge: Judge
+
+
+PARTS: dict[str, PartType] = {}
+"""Every type of part by its name, in the order in which a form offers them."""
+
+
+def part(
+    name: str,
+    label: str,
+    description: str,
+    settings: Mapping[str, Setting],
+    *,
+    runner: str = "",
+    check: Check = part_checks.nothing,
+) -> Callable[[Judge], Judge]:
+    """Register the function below it as the type of part of this name."""
+
+    def register(judge: Judge) -> Judge:
+        PARTS[name] = PartType(label, description, settings, runner, check, judge)
+        return judge
+
+    return register
+
+
 def _places(*names: str) -> Setting:
     return Setting("Read", "choice", choices={name: PLACES[name] for name in names})
 
@@ -71,125 +105,11 @@ _PATH = Setting("Field", help="Inside a call or a JSON answer, such as arguments
 _TARGET = Setting("Wanted: key of the target", help="Such as arguments.day. Or give a value below.")
 _VALUE = Setting("Wanted: value", "json", 'As JSON: a text stands in quotes, such as "friday".')
 
-TYPES: dict[str, Type] = {
-    "environment": Type(
-        "Environment's own",
-        "What the environment's kind says by itself: the effect of the call, the state that is left behind, the game.",
-        {"part": Setting("Only its part", help="Such as tool or outcome; empty for its score.")},
-    ),
-    "exact": Type(
-        "Exact",
-        "The same value; spaces at ends and in a row do not count.",
-        {
-            "read": _places("answer", "last_call", "any_call", "calls", "steps"),
-            "path": _PATH,
-            "target": _TARGET,
-            "value": _VALUE,
-            "ignore_case": Setting("Capitals do not count", "flag"),
-        },
-    ),
-    "regex": Type(
-        "Regular expression",
-        "A pattern that is found, or is not. RE2 runs it: its time grows with the text and nothing else.",
-        {
-            "read": _places(*TEXTS),
-            "path": _PATH,
-            "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
-            "must": Setting(
-                "It must",
-                "choice",
-                choices={"find": "be found", "match": "match the whole text", "lack": "not be found"},
-            ),
-        },
-    ),
-    "json_schema": Type(
-        "JSON schema",
-        "JSON of a given shape.",
-        {"read": _places("answer", "last_call", "any_call"), "path": _PATH, "schema": Setting("Schema", "json")},
-    ),
-    "number": Type(
-        "Number",
-        "A number that is near the wanted one, or within bounds. In a text it is the last number.",
-        {
-            "read": _places("answer", "last_call", "any_call", "steps"),
-            "path": _PATH,
-            "target": Setting("Wanted: key of the target", help="Or a value, or bounds."),
-            "value": Setting("Wanted: value", "number"),
-            "tolerance": Setting("May differ by", "number"),
-            "relative": Setting("or by the share", "number", "0.01 is one percent."),
-            "least": Setting("At least", "number"),
-            "most": Setting("At most", "number"),
-        },
-    ),
-    "tool_call": Type(
-        "Tool call",
-        "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
-        {
-            "read": _places(*CALLS),
-            "target": Setting(
-                "Wanted: key of the target",
-                help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
-            ),
-            "value": _VALUE,
-            "arguments": Setting(
-                "Arguments",
-                "choice",
-                choices={"same": "exactly these", "least": "at least these", "any": "do not count"},
-            ),
-        },
-    ),
-    "state": Type(
-        "State difference",
-        "What was changed, beside what should have been. Something changed that nobody asked for scores 0.",
-        {
-            "tables": Setting("Only tables", help="With commas; empty for all."),
-            "credit": Setting(
-                "Counts", "choice", choices={"whole": "all or nothing", "share": "the share of wanted changes"}
-            ),
-        },
-    ),
-    "python": Type(
-        "Python",
-        "verify(trace, target) in the sandbox: no file, no network, limited time and memory.",
-        {"source": Setting("Source", "code")},
-        runner="python",
-    ),
-    "judge": Type(
-        "LLM judge",
-        "A model reads the attempt and gives a mark by your criteria. Canaries show whether it can be talked round.",
-        {
-            "criteria": Setting("Criteria", "prose", "What a good answer is, in words that two people apply alike."),
-            "endpoint": Setting(
-                "Ask",
-                "choice",
-                "An admin names the upstream under Settings › Gateway.",
-                {"upstream": "the project's upstream", "vllm": "this installation's vLLM"},
-            ),
-            "model": Setting("Model", help="By the name that the server knows."),
-            "sees": Setting(
-                "It sees",
-                "choice",
-                choices={"answer": "the request and the last answer", "episode": "the whole episode"},
-            ),
-            "target": Setting("Reference: key of the target", help="Shown as what is right; . is all of it."),
-            "top": Setting("Highest mark", "number", "1 is pass or fail; 10 the most. The score is the share of it."),
-            "votes": Setting("Votes", "number", "How often it is asked: 1, 3, 5, 7 or 9. The middle mark counts."),
-            "anchors": Setting("What the marks mean", "prose", "A line each: 0 = it is wrong. Empty for pass or fail."),
-            "canaries": Setting(
-                "Answers that must get 0",
-                "prose",
-                "Beside the built-in ones; an empty line between two. One that gets more voids the whole run.",
-            ),
-        },
-        runner="judge",
-    ),
-}
-
 
 def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
     """What the part says of the attempt. May raise anything where an attempt is beyond what it can judge."""
     try:
-        return JUDGES[kind](settings, case)
+        return PARTS[kind].judge(settings, case)
     except NotThere as error:
         lacks = settings.get("must") == "lack" and not isinstance(error, NotJson)
         return Verdict(float(lacks), str(error))
@@ -216,6 +136,12 @@ def _best(verdicts: list[Verdict]) -> Verdict:
     return max(verdicts, key=lambda verdict: -1.0 if verdict.score is None else verdict.score)
 
 
+@part(
+    "environment",
+    "Environment's own",
+    "What the environment's kind says by itself: the effect of the call, the state that is left behind, the game.",
+    {"part": Setting("Only its part", help="Such as tool or outcome; empty for its score.")},
+)
 def _environment(settings: Mapping[str, Any], case: Case) -> Verdict:
     part = settings.get("part")
     if not part or case.own.score is None:
@@ -239,6 +165,19 @@ def same(given: Any, wanted: Any, ignore_case: bool = False) -> bool:
     return isinstance(given, bool) == isinstance(wanted, bool) and bool(given == wanted)
 
 
+@part(
+    "exact",
+    "Exact",
+    "The same value; spaces at ends and in a row do not count.",
+    {
+        "read": _places("answer", "last_call", "any_call", "calls", "steps"),
+        "path": _PATH,
+        "target": _TARGET,
+        "value": _VALUE,
+        "ignore_case": Setting("Capitals do not count", "flag"),
+    },
+    check=part_checks.wanted_value,
+)
 def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
     wanted = _wanted(settings, case)
     given = read(settings["read"], settings.get("path", ""), case.trace)
@@ -257,6 +196,22 @@ def _value_of(text: str) -> Any:
         return text
 
 
+@part(
+    "regex",
+    "Regular expression",
+    "A pattern that is found, or is not. RE2 runs it: its time grows with the text and nothing else.",
+    {
+        "read": _places(*TEXTS),
+        "path": _PATH,
+        "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
+        "must": Setting(
+            "It must",
+            "choice",
+            choices={"find": "be found", "match": "match the whole text", "lack": "not be found"},
+        ),
+    },
+    check=part_checks.regex,
+)
 def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     found, must = pattern(settings["pattern"]), settings.get("must", "find")
     verdicts = []
@@ -270,6 +225,13 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     return min(verdicts, key=lambda v: v.score or 0.0) if must == "lack" else _best(verdicts)
 
 
+@part(
+    "json_schema",
+    "JSON schema",
+    "JSON of a given shape.",
+    {"read": _places("answer", "last_call", "any_call"), "path": _PATH, "schema": Setting("Schema", "json")},
+    check=part_checks.schema,
+)
 def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
     validator = json_schemas.validator(canonical(settings["schema"]))
     given = read(settings["read"], settings.get("path", ""), case.trace, as_json=True)
@@ -310,6 +272,22 @@ def _finite(value: Any) -> float:
     return number
 
 
+@part(
+    "number",
+    "Number",
+    "A number that is near the wanted one, or within bounds. In a text it is the last number.",
+    {
+        "read": _places("answer", "last_call", "any_call", "steps"),
+        "path": _PATH,
+        "target": Setting("Wanted: key of the target", help="Or a value, or bounds."),
+        "value": Setting("Wanted: value", "number"),
+        "tolerance": Setting("May differ by", "number"),
+        "relative": Setting("or by the share", "number", "0.01 is one percent."),
+        "least": Setting("At least", "number"),
+        "most": Setting("At most", "number"),
+    },
+    check=part_checks.number,
+)
 def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
     least, most = settings.get("least"), settings.get("most")
     if "target" in settings or "value" in settings:
@@ -339,6 +317,25 @@ def _bounds(least: float | None, most: float | None) -> str:
     return f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
 
 
+@part(
+    "tool_call",
+    "Tool call",
+    "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
+    {
+        "read": _places(*CALLS),
+        "target": Setting(
+            "Wanted: key of the target",
+            help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
+        ),
+        "value": _VALUE,
+        "arguments": Setting(
+            "Arguments",
+            "choice",
+            choices={"same": "exactly these", "least": "at least these", "any": "do not count"},
+        ),
+    },
+    check=part_checks.call,
+)
 def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
     wanted = _wanted(settings, case)
     every = read(settings["read"], "", case.trace)
@@ -392,6 +389,18 @@ def _is_call(given: Mapping[str, Any], wanted: Any, how: str) -> bool:
     )
 
 
+@part(
+    "state",
+    "State difference",
+    "What was changed, beside what should have been. Something changed that nobody asked for scores 0.",
+    {
+        "tables": Setting("Only tables", help="With commas; empty for all."),
+        "credit": Setting(
+            "Counts", "choice", choices={"whole": "all or nothing", "share": "the share of wanted changes"}
+        ),
+    },
+    check=part_checks.state,
+)
 def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.difference is None:
         return unscored("this environment keeps no state", "unscored")
@@ -407,6 +416,14 @@ def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
     return Verdict(share, f"{missing.total()} of {wanted.total()} wanted changes are missing")
 
 
+@part(
+    "python",
+    "Python",
+    "verify(trace, target) in the sandbox: no file, no network, limited time and memory.",
+    {"source": Setting("Source", "code", first=EXAMPLE)},
+    runner="python",
+    check=part_checks.python,
+)
 def _python(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.runners.python is None:
         return unscored("nothing here may run Python: a worker's sandbox does", "refused")
@@ -418,6 +435,41 @@ def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
     return _of_target(settings["target"], target) if settings.get("target") else None
 
 
+@part(
+    "judge",
+    "LLM judge",
+    "A model reads the attempt and gives a mark by your criteria. Canaries show whether it can be talked round.",
+    {
+        "criteria": Setting("Criteria", "prose", "What a good answer is, in words that two people apply alike."),
+        "endpoint": Setting(
+            "Ask",
+            "choice",
+            "An admin names the upstream under Settings › Gateway.",
+            {"upstream": "the project's upstream", "vllm": "this installation's vLLM"},
+        ),
+        "model": Setting("Model", help="By the name that the server knows."),
+        "sees": Setting(
+            "It sees",
+            "choice",
+            choices={"answer": "the request and the last answer", "episode": "the whole episode"},
+        ),
+        "target": Setting("Reference: key of the target", help="Shown as what is right; . is all of it."),
+        "top": Setting(
+            "Highest mark", "number", "1 is pass or fail; 10 the most. The score is the share of it.", first="1"
+        ),
+        "votes": Setting(
+            "Votes", "number", "How often it is asked: 1, 3, 5, 7 or 9. The middle mark counts.", first="1"
+        ),
+        "anchors": Setting("What the marks mean", "prose", "A line each: 0 = it is wrong. Empty for pass or fail."),
+        "canaries": Setting(
+            "Answers that must get 0",
+            "prose",
+            "Beside the built-in ones; an empty line between two. One that gets more voids the whole run.",
+        ),
+    },
+    runner="judge",
+    check=judge_prompts.check,
+)
 def _asked(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.runners.judge is None:
         return unscored("nothing here may ask a judge: a worker does", "refused")
@@ -428,16 +480,3 @@ def _asked(settings: Mapping[str, Any], case: Case) -> Verdict:
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return repr(text[:120] + "…" if len(text) > 120 else text)
-
-
-JUDGES: dict[str, Callable[[Mapping[str, Any], Case], Verdict]] = {
-    "environment": _environment,
-    "exact": _exact,
-    "regex": _regex,
-    "json_schema": _json_schema,
-    "number": _number,
-    "tool_call": _tool_call,
-    "state": _state,
-    "python": _python,
-    "judge": _asked,
-}

@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
-from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.core.verifiers.rubric_parts import PARTS
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, Proving, Trial
@@ -118,7 +118,7 @@ class ProvingOut(Schema):
 def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
     """The types of part that a rubric is composed of, with their settings."""
     items = []
-    for name, kind in TYPES.items():
+    for name, kind in PARTS.items():
         settings = [
             {"name": key, "label": s.label, "kind": s.kind, "help": s.help, "choices": list(s.choices)}
             for key, s in kind.settings.items()

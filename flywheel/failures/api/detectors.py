@@ -17,7 +17,6 @@ from flywheel.failures.api.queue_schemas import AgreementOut, EstimateOut
 from flywheel.failures.api.queues import agreed, estimated
 from flywheel.failures.buckets.bucket_definitions import BadBucket
 from flywheel.failures.detectors import detector_quality, detector_settings
-from flywheel.failures.detectors.detector_descriptions import ABOUT
 from flywheel.failures.queues import agreement
 from flywheel.trajectories.models import Trajectory
 
@@ -177,7 +176,7 @@ def _detector(found: detector_quality.Measured, undecided: int) -> dict[str, Any
     return {
         "name": detector.name,
         "description": detector.description,
-        "about": ABOUT[detector.name],
+        "about": detector.about,
         "bucket": found.bucket,
         "own_bucket": detector.bucket,
         "bucket_since": found.said.bucket_since if found.said else None,

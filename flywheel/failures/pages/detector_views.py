@@ -17,7 +17,6 @@ from flywheel.edge.numbers import number
 from flywheel.edge.paging import about
 from flywheel.failures.buckets.bucket_definitions import BadBucket, name_of, offered
 from flywheel.failures.detectors import detector_quality, detector_settings
-from flywheel.failures.detectors.detector_descriptions import ABOUT
 from flywheel.failures.models import Proposal
 from flywheel.failures.queues import agreement as agreeing
 from flywheel.failures.queues import open_queue
@@ -36,7 +35,7 @@ PERIODS = (30, 90, 365)
 def index(request: PageRequest) -> HttpResponse:
     found, buckets = detector_quality.measure(request.project)
     context = {
-        "found": [(each, ABOUT[each.detector.name]) for each in found],
+        "found": found,
         "buckets": buckets,
         "has_drawn": any(bucket.drawn.recall.n or bucket.drawn.precision.n for bucket in buckets),
         "undecided": detector_quality.undecided(request.project),
@@ -58,7 +57,7 @@ def detector(request: PageRequest, detector: str) -> HttpResponse:
     filed = [(key, n) for key, n in found.filed.most_common() if key]
     context = {
         "found": found,
-        "about": ABOUT[detector],
+        "about": DETECTORS[detector].about,
         "undecided": detector_quality.undecided(request.project),
         "waiting": waiting,
         "is_guess": is_guess,

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 
+from flywheel.core.evidence.gate import LIMITS, Limit
 from flywheel.core.evidence.gate import Policy as Rules
 
 
@@ -26,32 +27,37 @@ class RollBackForm(forms.Form):
 
 
 class PolicyForm(forms.Form):
-    """The gate's rules, one field each; an empty margin is not gated. Shares are entered in percent points."""
+    """The gate's rules, a field for each limit that has a label; an empty margin is not gated. Shares are entered in
+    percent points."""
 
-    delta_min = forms.FloatField(label="Least gain in success, points", min_value=0, max_value=100)
-    min_clusters = forms.IntegerField(label="Fewest source clusters", min_value=2, max_value=10_000)
-    min_fill = forms.FloatField(label="Least share of scored attempts, %", min_value=50, max_value=100)
-    invalid_margin = forms.FloatField(label="Most harm in invalid outputs, points", required=False, min_value=0)
-    unsafe_margin = forms.FloatField(label="Most harm in unsafe actions, points", min_value=0, max_value=100)
-    unsafe_rate_max = forms.FloatField(label="Highest rate of unsafe actions, %", required=False, min_value=0)
-    cost_margin = forms.FloatField(label="Most growth of cost, %", required=False, min_value=0)
-    latency_margin = forms.FloatField(label="Most growth of latency, %", required=False, min_value=0)
-
-    COUNTS = ("min_clusters",)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields.update({name: _policy_field(limit) for name, limit in LIMITS.items() if limit.label})
 
     @classmethod
     def of(cls, rules: dict[str, Any]) -> "PolicyForm":
         """The form filled with a policy's rules."""
-        return cls(initial={name: cls._shown(name, rules.get(name)) for name in cls.base_fields})
-
-    @classmethod
-    def _shown(cls, name: str, value: Any) -> Any:
-        return value if value is None or name in cls.COUNTS else round(value * 100, 6)
+        return cls(initial={name: _entered(LIMITS[name], value) for name, value in rules.items() if name in LIMITS})
 
     def rules(self, before: dict[str, Any]) -> dict[str, Any]:
         """The rules that the form says, on top of those that it does not show. Raises ValueError."""
-        given = {
-            name: value if value is None or name in self.COUNTS else value / 100
+        changes = {
+            name: value / 100 if value is not None and LIMITS[name].unit else value
             for name, value in self.cleaned_data.items()
         }
-        return Rules.from_dict({**before, **given}).to_dict()
+        return Rules.from_dict({**before, **changes}).to_dict()
+
+
+def _policy_field(limit: Limit) -> forms.Field:
+    if not limit.unit:
+        return forms.IntegerField(label=limit.label, min_value=int(limit.least), max_value=int(limit.most))
+    return forms.FloatField(
+        label=f"{limit.label}, {limit.unit}",
+        required=not limit.is_optional,
+        min_value=100 * limit.least,
+        max_value=100 * limit.most,
+    )
+
+
+def _entered(limit: Limit, value: Any) -> Any:
+    return round(value * 100, 6) if value is not None and limit.unit else value

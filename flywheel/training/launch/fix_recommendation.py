@@ -8,7 +8,7 @@ from typing import Any
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core import envs, recipes
-from flywheel.core.evidence.fix_ladder import Evidence, Fix, recommend
+from flywheel.core.evidence.fix_ladder import Evidence, recommend
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.evidence.statistics.eval_metrics import pass_at_k
 from flywheel.edge.jobs import State
@@ -19,9 +19,6 @@ from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.training.models import Recommendation, TrainingRun
 from flywheel.trajectories.models import Step
-
-FIX_OF: dict[str, Fix] = {"sft": "sft", "dpo": "dpo", **dict.fromkeys(recipes.REINFORCED, "rlvr")}
-"""Which step of the fix ladder an algorithm carries out."""
 
 
 def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
@@ -119,11 +116,11 @@ def _tried(version: Version, task_set: TaskSet) -> dict[str, str]:
     An invalid comparison says nothing of the fix, nor does a run of less than half the usual steps.
     """
     runs = TrainingRun.objects.filter(base=version, task_set=task_set, candidates__isnull=False)
-    passed = {FIX_OF[run.algorithm] for run in runs.filter(candidates__verdict="eligible")}
+    passed = {recipes.ALGORITHMS[run.algorithm].fix for run in runs.filter(candidates__verdict="eligible")}
     failed = runs.filter(candidates__verdict__in=["not_shown", "regressed"]).order_by("pk")
     return {
-        FIX_OF[run.algorithm]: str(run)
+        recipes.ALGORITHMS[run.algorithm].fix: str(run)
         for run in failed
-        if FIX_OF[run.algorithm] not in passed
+        if recipes.ALGORITHMS[run.algorithm].fix not in passed
         and 2 * run.settings["steps"] >= recipes.ALGORITHMS[run.algorithm].defaults["steps"]
     }

@@ -14,7 +14,7 @@ A mix has a verifier for each of its environments. The weakest of them is what s
 from typing import Any
 
 from flywheel.agents.models import Version
-from flywheel.core.recipes import REINFORCED
+from flywheel.core.recipes import ALGORITHMS
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
@@ -28,7 +28,7 @@ WEAKEST = ("none", "stale", "begun", "red", "overridden", "green")
 
 def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
     """Whose outputs the verdicts were given to that this would learn from. A dataset need not be saved yet."""
-    if algorithm in REINFORCED:
+    if ALGORITHMS[algorithm].is_reinforced:
         return [Judged.now(base, task_set) for task_set in dataset.task_sets]
     if not dataset.is_chosen_by_reward:
         return []
@@ -56,7 +56,7 @@ def refusal(run: TrainingRun) -> str:
 def kept(run: TrainingRun) -> dict[str, Any]:
     """What stands with the run, and with every candidate that comes of it, for ever."""
     audit, leave = run.reward_audit, run.audit_override
-    learns = run.algorithm in REINFORCED or run.dataset.is_chosen_by_reward
+    learns = ALGORITHMS[run.algorithm].is_reinforced or run.dataset.is_chosen_by_reward
     if not learns:
         words = "learnt from what people wrote, and from no reward"
     elif leave is not None:
@@ -78,7 +78,7 @@ def kept(run: TrainingRun) -> dict[str, Any]:
 
 def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | None) -> dict[str, Any] | None:
     """How many train tasks would teach a reinforced run nothing, by the chosen eval or the base's newest on them."""
-    if algorithm not in REINFORCED:
+    if not ALGORITHMS[algorithm].is_reinforced:
         return None
     run = chosen or runs_of(Judged.now(base, task_set)).first()
     return {"run": run, "outside": len(unlearnable(run))} if run else None

@@ -18,7 +18,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets import dataset_builder as datasets
 from flywheel.training.launch import reward_lock
-from flywheel.training.launch.fix_recommendation import FIX_OF, baseline_of, lightest, recommendation_for, turns_of
+from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 MAX_SEED = 2**31 - 1
@@ -184,7 +184,7 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
     first = lightest(recommendation)
     if first is None:
         return "the evidence supports no fix yet"
-    return "" if FIX_OF[algorithm] == first["fix"] else f"{first['label']} is recommended"
+    return "" if recipes.ALGORITHMS[algorithm].fix == first["fix"] else f"{first['label']} is recommended"
 
 
 def _algorithm(name: str) -> recipes.Algorithm:
@@ -239,7 +239,7 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
 
 def _refuse_judges(algorithm: str, dataset: Dataset) -> None:
     """Raise CannotLaunch for a reward that a trainer could not ask for: it holds no key and reaches no server."""
-    for task_set in dataset.task_sets if algorithm in recipes.REINFORCED else ():
+    for task_set in dataset.task_sets if recipes.ALGORITHMS[algorithm].is_reinforced else ():
         if "judge" in rubric.needs(task_set.environment_version.verifier):
             raise CannotLaunch(
                 "algorithm",

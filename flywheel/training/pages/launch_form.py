@@ -27,10 +27,6 @@ from flywheel.training.launch.run_control import LORA, CannotLaunch, check_setti
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 PREFIX = "set."
-ALGORITHM_OF = {"sft": "sft", "dpo": "dpo", "rlvr": "grpo"}
-"""The algorithm that is offered for a recommended fix."""
-LEARNS_BY = {"sft": "sft", "pairs": "dpo", "tasks": "grpo"}
-"""The algorithm that is offered for a kind of dataset."""
 
 
 @dataclass(slots=True)
@@ -121,9 +117,9 @@ class LaunchForm:
     def choose(self, recommendation: Recommendation | None) -> None:
         """Take the algorithm that was chosen, else the recommended one, and read its settings."""
         first = lightest(recommendation) if recommendation else None
-        lightest_one = ALGORITHM_OF.get(first["fix"] if first else "", "sft")
-        of_dataset = LEARNS_BY[self.dataset.kind] if self.dataset else ""
-        self.algorithm = self.data.get("algorithm", "") or of_dataset or lightest_one
+        fix = first["fix"] if first else ""
+        offer = recipes.offered(data=self.dataset.kind) if self.dataset else recipes.offered(fix=fix)
+        self.algorithm = self.data.get("algorithm", "") or offer.name
         if self.algorithm not in recipes.ALGORITHMS:
             known = ", ".join(recipes.ALGORITHMS)
             self.errors["algorithm"] = f"{self.algorithm!r} is unknown, one of {known} is wanted"

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from flywheel.core.evidence.gate import (
-    _LIMITS,
+    LIMITS,
     Check,
     Decision,
     Evidence,
@@ -340,7 +340,12 @@ def test_a_bad_policy_is_refused_by_name(data: dict[str, Any], words: str) -> No
 
 
 def test_every_policy_field_has_limits() -> None:
-    assert {"version", *_LIMITS} == set(Policy().to_dict())
+    assert {"version", *LIMITS} == set(Policy().to_dict())
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_asked_for_in_the_form_or_says_why_not(name: str) -> None:
+    assert bool(LIMITS[name].label) != bool(LIMITS[name].why_not_asked)
 
 
 # The sealed part

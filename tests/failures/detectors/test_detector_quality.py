@@ -16,7 +16,6 @@ from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.failures.buckets.bucket_definitions import BadBucket, Wanted, archive, define
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.detectors import detector_quality, detector_settings
-from flywheel.failures.detectors.detector_descriptions import ABOUT
 from flywheel.failures.detectors.detector_quality import Judged
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import DetectorSetting, ProjectBucket, Proposal, Queue, QueueItem, Rule
@@ -111,7 +110,7 @@ def test_where_nothing_was_decided_there_is_no_number() -> None:
 
 
 def test_every_detector_says_what_it_looks_for() -> None:
-    assert list(ABOUT) == list(DETECTORS)
+    assert [name for name, detector in DETECTORS.items() if not detector.about.endswith(".")] == []
 
 
 # Stored

@@ -8,6 +8,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
+from flywheel.core.evidence.gate import LIMITS
 from flywheel.evals.models import EvalRun
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.labels.decisions import decide
@@ -99,7 +100,9 @@ def test_only_approvers_decide(candidate: Candidate, cast: Cast, sign_in: SignIn
 def test_a_policy_is_changed_by_form(cast: Cast, build: Build, sign_in: SignIn) -> None:
     url = reverse("promotions:policy", args=["acme"])
     client = sign_in(cast.admin)
-    assert client.get(url).status_code == 200
+    page = client.get(url).content.decode()
+    assert [limit.label for limit in LIMITS.values() if limit.label not in page] == []
+    assert [name for name, limit in LIMITS.items() if (f'name="{name}"' in page) != bool(limit.label)] == []
     assert cast.project.policies.count() == 0, "looking changes nothing"
     data = {
         "delta_min": "2",

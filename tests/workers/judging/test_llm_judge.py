@@ -15,7 +15,7 @@ from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, judge_prompts
 from flywheel.core.verifiers.attempt_places import told
 from flywheel.core.verifiers.rubric import judges, read
-from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.core.verifiers.rubric_parts import PARTS
 from tests.conftest import TOOLS
 from tests.evals.fake import FakeEngine
 from tests.workers.judge_server import JudgeServer, Mark, answer_of, credulous, data_of, judge_server, naming
@@ -414,7 +414,7 @@ def test_settings_that_are_wrong_are_refused_at_their_field(fields: dict[str, An
 def test_every_setting_is_part_of_who_the_judge_is() -> None:
     other = {"criteria": "x", "endpoint": "vllm", "model": "n", "sees": "episode", "target": "answer", "votes": 3}
     other |= {"anchors": "0 = a\n1 = b", "canaries": "no", "top": 2}
-    assert set(other) == set(TYPES["judge"].settings)
+    assert set(other) == set(PARTS["judge"].settings)
     digests = {judge_prompts.part_digest(part(rubric()))}
     for key, value in other.items():
         more = {"anchors": "0 = a\n2 = b"} if key == "top" else {}

@@ -12,18 +12,11 @@ from typing import Any
 
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
-from flywheel.core.verifiers.rubric_parts import TYPES, Setting, Type
+from flywheel.core.verifiers.rubric_parts import PARTS, PartType, Setting
 from flywheel.edge.numbers import number
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions.environment_versions import CannotMake
 
-SOURCE = '''def verify(trace, target):
-    """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
-    said = trace["answer"].strip()
-    return {"score": 1.0 if said else 0.0, "reason": said[:200]}
-'''
-FIRST = {"python": {"source": SOURCE}, "judge": {"top": "1", "votes": "1"}}
-"""What a new part of a type begins with."""
 _PLACE = re.compile(r"parts\.(\d+)\.(\w+)([^:]*): (.*)", re.DOTALL)
 _TASK = re.compile(r"t?-?(\d{1,9})")
 
@@ -58,8 +51,8 @@ class Line:
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Type:
-        return TYPES[self.type]
+    def kind(self) -> PartType:
+        return PARTS[self.type]
 
     @property
     def fields(self) -> list[Field]:
@@ -119,8 +112,8 @@ class Draft:
         lines: list[Line] = []
         for place in range(min(count, MOST_PARTS)):
             kind = sent.get(f"p{place}-type", "")
-            if kind in TYPES:
-                values = {key: sent.get(f"p{place}-{key}", "") for key in TYPES[kind].settings}
+            if kind in PARTS:
+                values = {key: sent.get(f"p{place}-{key}", "") for key in PARTS[kind].settings}
                 name, weight = sent.get(f"p{place}-name", ""), sent.get(f"p{place}-weight", "")
                 required = bool(sent.get(f"p{place}-required"))
                 lines.append(Line(len(lines), kind, name[:100], weight[:40], required, values))
@@ -130,10 +123,10 @@ class Draft:
     def change(self, do: str, kind: str) -> None:
         """Add a part of a kind, or take away or move the one that a button names: `remove-2`, `up-2`, `down-2`."""
         verb, _, text = do.partition("-")
-        if verb == "add" and kind in TYPES and len(self.lines) < MOST_PARTS:
+        if verb == "add" and kind in PARTS and len(self.lines) < MOST_PARTS:
             taken = {line.name for line in self.lines}
             names = [kind, *(f"{kind}_{number}" for number in range(2, MOST_PARTS + 2))]
-            values = dict(FIRST.get(kind, {}))
+            values = {key: setting.first for key, setting in PARTS[kind].settings.items() if setting.first}
             self.lines.append(Line(len(self.lines), kind, next(n for n in names if n not in taken), "1", False, values))
             self.focus = self.lines[-1].fields[0].name
         at = number(text)
@@ -193,7 +186,7 @@ class Draft:
 
 
 def _line(number: int, row: Mapping[str, Any]) -> Line:
-    settings = TYPES[row["type"]].settings
+    settings = PARTS[row["type"]].settings
     values = {key: _shown(setting, row[key]) for key, setting in settings.items() if key in row}
     name, weight = row.get("name", row["type"]), f"{row.get('weight', 1):.15g}"
     return Line(number, row["type"], name, weight, bool(row.get("required")), values)

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
-from flywheel.core.verifiers.rubric_parts import TYPES
+from flywheel.core.verifiers.rubric_parts import PARTS
 from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.numbers import key
@@ -81,7 +81,7 @@ def _page(
         "environment": row,
         "version": version,
         "draft": draft,
-        "types": TYPES,
+        "types": PARTS,
         "trial": trial,
         "is_of_another": trial is not None and not draft.is_of(trial.verifier),
         "is_saved": draft.is_of(Draft.of(version, []).spec),

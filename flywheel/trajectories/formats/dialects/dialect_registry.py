@@ -14,6 +14,8 @@ from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
 
 class Dialect(Protocol):
     MARKS: tuple[str, ...]
+    SCOPE: str
+    """The name of the instrumentation scope by which a span without marks is known; empty where there is none."""
     KEYS: dict[str, tuple[str, ...]]
     METADATA: tuple[str, ...]
     """Attributes with such a prefix are metadata of the trajectory."""
@@ -27,12 +29,16 @@ class Dialect(Protocol):
 
 
 DIALECTS: tuple[Dialect, ...] = (langfuse, langsmith, vercel, mlflow, traceloop, logfire)
+"""In the order in which their marks are looked for and their keys count."""
 
 _BY_MARK = {mark: dialect for dialect in DIALECTS for mark in dialect.MARKS}
+_BY_SCOPE = {dialect.SCOPE: dialect for dialect in DIALECTS if dialect.SCOPE}
 _NOISE = ("langsmith.metadata.ls_", "langsmith.metadata.LANGSMITH_", "langsmith.metadata.usage_metadata")
 
 PREFIXES = tuple(prefix for dialect in DIALECTS for prefix in dialect.METADATA)
 INPUTS = tuple(prefix for dialect in DIALECTS for prefix in dialect.INPUTS)
+SCOPED_INPUTS = tuple(prefix for dialect in _BY_SCOPE.values() for prefix in dialect.INPUTS)
+"""Those that may stand on a span without marks."""
 
 
 def keys(fact: str) -> tuple[str, ...]:
@@ -50,7 +56,8 @@ def of(names: Container[str]) -> Dialect | None:
 
 def of_scope(scope: Mapping[str, Any]) -> Dialect | None:
     """Whose instrumentation wrote a span without marks, where its scope says so."""
-    return mlflow if scope.get("name") == mlflow.SCOPE else None
+    name = scope.get("name")
+    return _BY_SCOPE.get(name) if isinstance(name, str) else None
 
 
 def is_placeholder(span: Span) -> bool:

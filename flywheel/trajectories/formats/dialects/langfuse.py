@@ -12,6 +12,7 @@ from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
 from flywheel.trajectories.formats.values.hostile_json import cost, count, structured
 
 MARKS: tuple[str, ...] = ("langfuse.observation.type", "langfuse.observation.input", "langfuse.observation.output")
+SCOPE = ""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "model": ("langfuse.observation.model.name",),

@@ -11,6 +11,7 @@ from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
 from flywheel.trajectories.formats.values.hostile_json import count, structured
 
 MARKS: tuple[str, ...] = ("langsmith.span.kind",)
+SCOPE = ""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "model": ("langsmith.metadata.ls_model_name",),

@@ -24,6 +24,7 @@ MARKS: tuple[str, ...] = (
     "tool_arguments",
     "agent_name",
 )
+SCOPE = ""
 
 KEYS: dict[str, tuple[str, ...]] = {}
 METADATA: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from flywheel.trajectories.formats.dialects import payloads
 from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
 
 MARKS: tuple[str, ...] = ("traceloop.span.kind", "traceloop.workflow.name")
+SCOPE = ""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "session_id": ("traceloop.association.properties.session_id", "traceloop.association.properties.thread_id"),

@@ -16,6 +16,7 @@ from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
 from flywheel.trajectories.formats.values.hostile_json import structured
 
 MARKS: tuple[str, ...] = ("ai.operationId", "ai.settings.context.sessionId", "ai.settings.context.userId")
+SCOPE = ""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "model": ("ai.response.model", "ai.model.id"),

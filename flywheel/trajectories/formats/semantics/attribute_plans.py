@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.trajectories.formats.dialects import dialect_registry, mlflow
+from flywheel.trajectories.formats.dialects import dialect_registry
 from flywheel.trajectories.formats.semantics import judgments
 
 META = "flywheel.meta."
@@ -66,7 +66,7 @@ _TOOLS = (
     "gen_ai.request.tools",
     "llm.request.functions.",
     "llm.tools.",
-    *mlflow.INPUTS,  # also known by its scope alone
+    *dialect_registry.SCOPED_INPUTS,
 )
 _ERRORS = ("error.type", "error.message", "exception.message")
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from flywheel.core.traces import Kind, Message
-from flywheel.trajectories.formats.dialects import dialect_registry, genai, mlflow, openinference, payloads
+from flywheel.trajectories.formats.dialects import dialect_registry, genai, openinference, payloads
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span, first, word
 from flywheel.trajectories.formats.semantics import attribute_plans
@@ -162,7 +162,7 @@ WRITTEN_CALL = '{"tool"'
 
 def _is_current(span: Span, plan: Plan) -> bool:
     """Whether messages can stand nowhere but in the attributes of the current GenAI conventions."""
-    return plan.is_current and not span.events and span.scope.get("name") != mlflow.SCOPE
+    return plan.is_current and not span.events and dialect_registry.of_scope(span.scope) is None
 
 
 def tools(span: Span, plan: Plan | None = None) -> list[dict[str, Any]]:

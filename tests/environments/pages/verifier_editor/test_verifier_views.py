@@ -12,9 +12,8 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
-from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.core.verifiers import NO_RUNNERS, rubric_parts
 from flywheel.core.verifiers.rubric import read
-from flywheel.core.verifiers.rubric_parts import TYPES
 from flywheel.environments.models import (
     Environment,
     EnvironmentVersion,
@@ -25,7 +24,7 @@ from flywheel.environments.models import (
     TaskSetMember,
     Trial,
 )
-from flywheel.environments.pages.verifier_editor.verifier_forms import SOURCE, Draft
+from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.environments.proofs.proof_jobs import forget_spoiled, waiting
 from flywheel.environments.versions import environment_versions, trials
 from flywheel.evals.models import EvalRun, Result
@@ -93,7 +92,7 @@ def test_a_draft_is_the_rubric_that_it_was_read_from(build: Build) -> None:
     assert read(draft.spec) == read(spec)
     assert draft.numbers == [4, 7]
     assert read(Draft.read(sent(PARTS)).spec) == read(spec)
-    assert {line.type for line in draft.lines} == set(TYPES) - {"state"}
+    assert {line.type for line in draft.lines} == set(rubric_parts.PARTS) - {"state"}
 
 
 def test_the_weights_of_a_kind_are_kept_by_the_editor(build: Build) -> None:
@@ -120,7 +119,7 @@ def test_parts_are_added_moved_and_removed_without_losing_what_was_written(
     client, address = sign_in(cast.builder), at(build.environment())
     two = [PARTS[1], PARTS[3]]
     text = client.post(address, sent(two, do="add", kind="python")).content.decode()
-    assert SOURCE.splitlines()[0] in text
+    assert rubric_parts.EXAMPLE.splitlines()[0] in text
     assert text.index('value="day"') < text.index('value="polite"') < text.index('value="python"')
     text = client.post(address, sent(two, do="up-1")).content.decode()
     assert text.index('value="polite"') < text.index('value="day"')
@@ -243,7 +242,7 @@ def test_a_program_composes_tries_and_asks_for_proofs(build: Build, cast: Cast, 
     task = recorded(build.task())
     headers = key("read", "build", by=cast.builder)
     types = client.get("/api/v1/verifier-parts", headers=headers).json()
-    assert [row["type"] for row in types["items"]] == list(TYPES)
+    assert [row["type"] for row in types["items"]] == list(rubric_parts.PARTS)
     assert types["causes"]["timeout"] == "timed out"
 
     def post(path: str, body: dict[str, Any]) -> Any:

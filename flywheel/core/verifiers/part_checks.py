@@ -1,0 +1,120 @@
+"""Whether the settings of a rubric's part go together: one function for each type that has more to say than its fields.
+
+Each takes where the part stands, for the message, and the settings; it raises VerifierError.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+
+from flywheel.core.traces import json_schemas
+from flywheel.core.verifiers import VerifierError
+
+LONGEST_PATTERN = 1000
+
+_REFERENCE = re.compile(r"#|#/(\$defs|definitions)/[^/]+")
+
+
+def nothing(where: str, settings: dict[str, Any]) -> None:
+    pass
+
+
+def wanted_value(where: str, settings: dict[str, Any]) -> None:
+    if ("target" in settings) == ("value" in settings):
+        raise VerifierError(f"{where}.target: a key of the target is wanted, or else a value; one of the two")
+
+
+def regex(where: str, settings: dict[str, Any]) -> None:
+    text = settings.get("pattern", "")
+    if not 0 < len(text) <= LONGEST_PATTERN:
+        raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
+    if words := json_schemas.unreadable(text):
+        raise VerifierError(f"{where}.pattern: {words}")
+
+
+def schema(where: str, settings: dict[str, Any]) -> None:
+    schema = settings.get("schema")
+    if not isinstance(schema, Mapping):
+        raise VerifierError(f"{where}.schema: a JSON schema, an object in braces, is wanted")
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        at = ".".join(map(str, error.path))
+        raise VerifierError(f"{where}.schema{'.' + at if at else ''}: {error.message[:300]}") from None
+    if at := _leaves(schema):
+        raise VerifierError(f"{where}.schema: {at} is not taken; a reference goes to #, #/$defs/… or #/definitions/…")
+    if found := json_schemas.refused(schema):
+        raise VerifierError(f"{where}.schema{found[0]}: {found[1]}")
+
+
+def _leaves(schema: Any) -> str:
+    """What asks for another dialect within the schema, or leads to a place that was not looked at."""
+    if isinstance(schema, list):
+        return next(filter(None, map(_leaves, schema)), "")
+    if not isinstance(schema, Mapping):
+        return ""
+    if isinstance(schema.get("$schema"), str):
+        return "$schema"
+    for key in ("$ref", "$dynamicRef"):
+        to = schema.get(key, "#")
+        if isinstance(to, str) and not _REFERENCE.fullmatch(to):
+            return f"{key} to {to[:80]}"
+    return next(filter(None, map(_leaves, schema.values())), "")
+
+
+def number(where: str, settings: dict[str, Any]) -> None:
+    bounds = "least" in settings or "most" in settings
+    if bounds and ("target" in settings or "value" in settings):
+        raise VerifierError(f"{where}.least: bounds, or a wanted number; not both")
+    if not bounds:
+        wanted_value(where, settings)
+    for name in ("tolerance", "relative"):
+        if settings.get(name, 0) < 0:
+            raise VerifierError(f"{where}.{name}: {settings[name]:g} is below 0")
+    if settings.get("least", -math.inf) > settings.get("most", math.inf):
+        raise VerifierError(f"{where}.least: it is above most")
+
+
+def call(where: str, settings: dict[str, Any]) -> None:
+    wanted_value(where, settings)
+    value = settings.get("value")
+    if value is None:
+        return
+    calls = value if settings["read"] == "calls" else [value]
+    if not isinstance(calls, list):
+        raise VerifierError(f"{where}.value: a list of calls is wanted")
+    for call in calls:
+        if not isinstance(call, Mapping) or set(call) - {"tool", "arguments"} or not isinstance(call.get("tool"), str):
+            raise VerifierError(f'{where}.value: a call {{"tool": name, "arguments": {{…}}}} is wanted')
+        if not isinstance(call.get("arguments", {}), Mapping):
+            raise VerifierError(f"{where}.value: arguments must be an object")
+
+
+def state(where: str, settings: dict[str, Any]) -> None:
+    tables = settings.get("tables")
+    if isinstance(tables, str):
+        settings["tables"] = [name.strip() for name in tables.split(",") if name.strip()]
+
+
+def python(where: str, settings: dict[str, Any]) -> None:
+    if problem := _source_problem(settings.get("source", "")):
+        raise VerifierError(f"{where}.source: {problem}")
+
+
+@lru_cache(maxsize=256)
+def _source_problem(source: str) -> str:
+    """What is wrong with the source of a Python verifier, as far as reading it can tell; it is not run."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"it cannot be read: {error or type(error).__name__}"
+    if not any(isinstance(each, ast.FunctionDef) and each.name == "verify" for each in tree.body):
+        return "it needs a function verify(trace, target)"
+    return ""
