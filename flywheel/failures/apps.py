@@ -5,4 +5,5 @@ class FailuresConfig(AppConfig):
     name = "flywheel.failures"
 
     def ready(self) -> None:
-        from flywheel.failures.similar_failures import cluster_labels  # noqa: F401  register their bulk actions
+        from flywheel.failures.queues import bulk_intake  # noqa: F401  registers its bulk action
+        from flywheel.failures.similar_failures import cluster_labels  # noqa: F401  registers its bulk action
