@@ -4,6 +4,7 @@ import re
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.refusals import Missing
 
 SHOWN = 8
 """Names that a refusal lists before it says `…`."""
@@ -11,7 +12,7 @@ SHOWN = 8
 _FORM = re.compile(r"(?P<name>[\w-]+)@(?:v?(?P<number>\d{1,9})|(?P<live>live))", re.ASCII)
 
 
-class UnknownReference(ValueError):
+class UnknownReference(Missing):
     """Nothing is called so; the message says what is."""
 
 

@@ -7,15 +7,15 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
-from flywheel.accounts.api.paging import Paged, page_of
-from flywheel.accounts.models import AuditEntry, Scope
+from flywheel.accounts.models import Scope
 from flywheel.accounts.project_settings import audit_log
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 
 router = Router(tags=["accounts"])
 admin = Key(Scope.ADMIN)
 
 
-class EntryQuery(Paged):
+class EntryQuery(ListQuery):
     action: str = ""
     actor: str = ""
     q: str = ""
@@ -24,31 +24,16 @@ class EntryQuery(Paged):
 class EntryOut(Schema):
     id: int
     at: datetime
-    actor: str
+    actor: Ref
     through: str
     action: str
     subject: str
     reason: str
     data: dict[str, Any]
 
-    @staticmethod
-    def resolve_actor(row: AuditEntry) -> str:
-        return row.actor.username
 
-
-class EntryPage(Schema):
-    items: list[EntryOut]
-    next: str | None
-
-
-@router.get(
-    "/audit",
-    auth=admin,
-    response=EntryPage,
-    operation_id="list_audit_entries",
-    summary="Who changed what, newest first",
-)
-def list_audit_entries(request: HttpRequest, asked: Query[EntryQuery]) -> dict[str, Any]:
+@router.get("/audit", auth=admin, response=page_of(EntryOut), summary="Who changed what, newest first")
+def list_audit_entries(request: HttpRequest, query: Query[EntryQuery]) -> dict[str, Any]:
     """`action` is a room, `failures`, or one verb of it, `failures.confirm`; `q` stands in subject or reason."""
-    rows = audit_log.entries(keyed(request).project, action=asked.action, actor=asked.actor, text=asked.q)
-    return page_of(rows, asked)
+    rows = audit_log.entries(keyed(request).project, action=query.action, actor=query.actor, text=query.q)
+    return paginate(rows, query)

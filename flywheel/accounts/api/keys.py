@@ -4,14 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
-from flywheel.accounts.api.paging import Paged, page_of
 from flywheel.accounts.models import ApiKey, Scope
 from flywheel.accounts.project_settings import api_keys
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 
 router = Router(tags=["accounts"])
@@ -22,20 +21,11 @@ class KeyOut(Schema):
     public: str
     name: str
     scopes: list[str]
-    created_by: str
+    created_by: Ref
     created_at: datetime
     last_used_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None
-
-    @staticmethod
-    def resolve_created_by(row: ApiKey) -> str:
-        return row.created_by.username
-
-
-class KeyPage(Schema):
-    items: list[KeyOut]
-    next: str | None
 
 
 class KeyIn(Body):
@@ -50,35 +40,30 @@ class KeyMade(Schema):
     """The secret, told this once."""
 
 
-@router.get("/keys", auth=admin, response=KeyPage, operation_id="list_keys", summary="API keys, newest first")
-def list_keys(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+@router.get("/keys", auth=admin, response=page_of(KeyOut), summary="API keys, newest first")
+def list_keys(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     rows = ApiKey.objects.filter(project=keyed(request).project).select_related("created_by")
-    return page_of(rows, asked)
+    return paginate(rows, query)
 
 
-@router.post("/keys", auth=admin, response={201: KeyMade}, operation_id="make_key", summary="Make a key")
+@router.post("/keys", auth=admin, response={201: KeyMade}, summary="Make a key")
 def make_key(request: HttpRequest, body: KeyIn) -> Status[dict[str, Any]]:
     """A key in the name of whose key this is; it never gets a scope that this person may not use."""
     asked = keyed(request)
-    try:
-        made = api_keys.make(
-            project=asked.project,
-            actor=asked.actor,
-            name=body.name,
-            scopes=[scope.value for scope in body.scopes],
-            days=body.days,
-        )
-    except api_keys.BadKey as error:
-        raise HttpError(422, str(error)) from error
+    made = api_keys.make(
+        project=asked.project,
+        actor=asked.actor,
+        name=body.name,
+        scopes=[scope.value for scope in body.scopes],
+        days=body.days,
+    )
     return Status(201, {"key": made.key, "text": made.text})
 
 
-@router.post(
-    "/keys/{public}/revoke", auth=admin, response=KeyOut, operation_id="revoke_key", summary="End a key at once"
-)
+@router.post("/keys/{public}/revoke", auth=admin, response=KeyOut, summary="End a key at once")
 def revoke_key(request: HttpRequest, public: str) -> ApiKey:
     asked = keyed(request)
-    key = get_object_or_404(ApiKey.objects.select_related("created_by"), project=asked.project, public=public)
+    key = one(ApiKey.objects.filter(project=asked.project).select_related("created_by"), public=public)
     api_keys.revoke(key=key, actor=asked.actor)
     key.refresh_from_db()
     return key

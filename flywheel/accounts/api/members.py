@@ -3,13 +3,12 @@
 from typing import Any
 
 from django.http import HttpRequest
-from django.shortcuts import get_object_or_404
 from ninja import Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Role, Scope, User
 from flywheel.accounts.project_settings import members
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 
 router = Router(tags=["accounts"])
@@ -30,7 +29,7 @@ class RolesIn(Body):
     """All of them; none removes the member."""
 
 
-@router.get("/members", auth=admin, response=MembersOut, operation_id="list_members", summary="Members and their roles")
+@router.get("/members", auth=admin, response=MembersOut, summary="Members and their roles")
 def list_members(request: HttpRequest) -> dict[str, Any]:
     roles: dict[str, list[str]] = {}
     for username, role in (
@@ -40,15 +39,10 @@ def list_members(request: HttpRequest) -> dict[str, Any]:
     return {"items": [{"username": username, "roles": found} for username, found in roles.items()]}
 
 
-@router.put(
-    "/members/{username}", auth=admin, response=MemberOut, operation_id="set_member_roles", summary="Change the roles"
-)
+@router.put("/members/{username}", auth=admin, response=MemberOut, summary="Change the roles")
 def set_member_roles(request: HttpRequest, username: str, body: RolesIn) -> dict[str, Any]:
     """Gives a member exactly these roles. New people are added on the page, which shows their password once."""
     asked = keyed(request)
-    user = get_object_or_404(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
-    try:
-        members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles)
-    except members.BadMembership as error:
-        raise HttpError(409, str(error)) from error
+    user = one(User.objects.filter(memberships__project=asked.project).distinct(), username=username)
+    members.set_roles(project=asked.project, actor=asked.actor, user=user, roles=body.roles)
     return {"username": username, "roles": sorted(set(body.roles))}

@@ -115,7 +115,7 @@ def gateway(request: PageRequest) -> HttpResponse:
         try:
             chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
         except gateway_upstream.BadUpstream as error:
-            form.add_error(error.field, str(error))
+            form.add_error(error.field, error.problem)
         else:
             where = gateway_upstream.host_of(chosen["base_url"]) if chosen else ""
             messages.success(

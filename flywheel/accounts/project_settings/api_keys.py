@@ -12,9 +12,10 @@ from django.utils import timezone
 from flywheel.accounts.access import SCOPE_NEEDS
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Permission, Project, Scope
+from flywheel.edge.refusals import Refused
 
 
-class BadKey(ValueError):
+class BadKey(Refused):
     """The key that was asked for cannot be; the message says what would be right."""
 
 

@@ -19,6 +19,7 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
 
 KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
@@ -30,12 +31,8 @@ DEAREST: Final = 10_000.0
 """Dollars for a million tokens, at most."""
 
 
-class BadUpstream(ValueError):
+class BadUpstream(FieldError):
     """The server cannot be used; `field` is the one to change."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @transaction.atomic

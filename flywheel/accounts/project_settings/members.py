@@ -10,13 +10,16 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
+from flywheel.edge.refusals import Refused
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without the characters that are read for each other."""
 
 
-class BadMembership(ValueError):
-    """The change does not fit; the message says what would."""
+class BadMembership(Refused):
+    """The change does not fit who is there; the message says what would."""
+
+    status = 409
 
 
 class Added(NamedTuple):

@@ -4,17 +4,16 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.api.agents import Paged, agent_of, page_of
 from flywheel.agents.models import Artifact, Version
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import UnknownReference, find_agent, find_version
 from flywheel.agents.registration import artifacts_of, make_version
 from flywheel.agents.version_content import BadContent
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 
 router = Router(tags=["agents"])
@@ -28,7 +27,7 @@ class ArtifactOut(Schema):
 
 
 class VersionRow(Schema):
-    agent: str
+    agent: Ref
     number: int
     base_model: str
     endpoint: dict[str, Any]
@@ -36,20 +35,12 @@ class VersionRow(Schema):
     digest: str
     parent: int | None
     note: str
-    created_by: str
+    created_by: Ref
     created_at: datetime
-
-    @staticmethod
-    def resolve_agent(row: Version) -> str:
-        return row.agent.name
 
     @staticmethod
     def resolve_parent(row: Version) -> int | None:
         return row.parent.number if row.parent else None
-
-    @staticmethod
-    def resolve_created_by(row: Version) -> str:
-        return row.created_by.username
 
 
 class VersionOut(VersionRow):
@@ -57,11 +48,6 @@ class VersionOut(VersionRow):
     tools: list[dict[str, Any]]
     weights: ArtifactOut | None
     adapter: ArtifactOut | None
-
-
-class VersionPage(Schema):
-    items: list[VersionRow]
-    next: str | None
 
 
 class VersionIn(Body):
@@ -78,42 +64,31 @@ class VersionIn(Body):
     note: str = ""
 
 
-@router.get("/agents/{name}/versions", response=VersionPage, auth=Key(Scope.READ), operation_id="list_versions")
-def list_versions(request: HttpRequest, name: str, page: Query[Paged]) -> dict[str, Any]:
+@router.get("/agents/{name}/versions", response=page_of(VersionRow, "VersionPage"), auth=Key(Scope.READ))
+def list_versions(request: HttpRequest, name: str, query: Query[ListQuery]) -> dict[str, Any]:
     """Newest first, without prompts and tools."""
-    rows = agent_of(request, name).versions.select_related("agent", "parent", "created_by")
-    return page_of(rows.defer("system_prompt", "tools"), page, "number")
+    rows = find_agent(keyed(request).project, name).versions.select_related("agent", "parent", "created_by")
+    return paginate(rows.defer("system_prompt", "tools"), query, keys=("number",))
 
 
-@router.post(
-    "/agents/{name}/versions",
-    response={200: VersionOut, 201: VersionOut},
-    auth=Key(Scope.BUILD),
-    operation_id="create_version",
-)
+@router.post("/agents/{name}/versions", response={200: VersionOut, 201: VersionOut}, auth=Key(Scope.BUILD))
 def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[Version]:
     """201 for a new version, 200 for the existing one with exactly this content."""
-    asked, agent = keyed(request), agent_of(request, name)
+    asked = keyed(request)
+    agent = find_agent(asked.project, name)
     try:
-        like = find_version(asked.project, f"{agent.name}@{body.like}") if body.like is not None else None
-        made, is_new = make_version(
-            agent=agent,
-            actor=asked.actor,
-            parent=like,
-            note=body.note,
-            **_content(asked, body, like),
-        )
+        like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
     except UnknownReference as error:
-        raise HttpError(422, f"like: {error}") from error
-    except BadContent as error:
-        raise HttpError(422, str(error)) from error
+        raise BadContent("like", str(error)) from None
+    content = _content(asked, body, like)
+    made, is_new = make_version(agent=agent, actor=asked.actor, parent=like, note=body.note, **content)
     return Status(201 if is_new else 200, made)
 
 
-@router.get("/agents/{name}/versions/{number}", response=VersionOut, auth=Key(Scope.READ), operation_id="get_version")
+@router.get("/agents/{name}/versions/{number}", response=VersionOut, auth=Key(Scope.READ))
 def get_version(request: HttpRequest, name: str, number: int) -> Version:
-    rows = Version.objects.select_related("agent", "weights", "adapter", "parent", "created_by")
-    return get_object_or_404(rows, agent=agent_of(request, name), number=number)
+    rows = find_agent(keyed(request).project, name).versions
+    return one(rows.select_related("agent", "weights", "adapter", "parent", "created_by"), number=number)
 
 
 def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[str, Any]:

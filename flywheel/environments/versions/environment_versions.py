@@ -123,7 +123,7 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
         try:
             gateway_upstream.check(config["base_url"], "")
         except gateway_upstream.BadUpstream as error:
-            raise verifiers.VerifierError(f"{error.field}: {error}") from None
+            raise verifiers.VerifierError(str(error)) from None
     judge_endpoints.check(environment.project, verifier)
 
 

@@ -9,12 +9,14 @@ import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, User
+from flywheel.edge.refusals import Refused
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
 LIMIT = 10_000
@@ -28,11 +30,11 @@ CALLED_MAX = 50
 _CALL = re.compile(r"(?<![\w@.+-])@([\w.@+-]{1,150})")
 
 
-class BadComment(ValueError):
+class BadComment(Refused):
     """It cannot be kept so; the message begins with the field and says what would be right."""
 
 
-class NotYours(Exception):
+class NotYours(PermissionDenied):
     """Only its author edits a comment, and only its author or an admin deletes it."""
 
 

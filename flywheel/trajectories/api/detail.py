@@ -5,10 +5,10 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.refusals import one
 from flywheel.trajectories.detail import outline, step_search
 from flywheel.trajectories.detail.usage import totals_of
 from flywheel.trajectories.models import Trajectory
@@ -77,12 +77,7 @@ class TotalsOut(Schema):
     tools: list[TotalOut]
 
 
-@router.get(
-    "/trajectories/{trace_id}/outline",
-    response=OutlineOut,
-    auth=Key(Scope.READ),
-    operation_id="get_trajectory_outline",
-)
+@router.get("/trajectories/{trace_id}/outline", response=OutlineOut, auth=Key(Scope.READ))
 def get_trajectory_outline(request: HttpRequest, trace_id: str, asked: Query[OutlineQuery]) -> HttpResponse:
     """Its steps in a few numbers each, without what they say: who is whose parent, when each began, how long it took,
     which failed. At most 50,000 of them from position `start` on."""
@@ -90,18 +85,14 @@ def get_trajectory_outline(request: HttpRequest, trace_id: str, asked: Query[Out
     return HttpResponse(found, content_type="application/json")
 
 
-@router.get(
-    "/trajectories/{trace_id}/search", response=FoundOut, auth=Key(Scope.READ), operation_id="search_trajectory"
-)
+@router.get("/trajectories/{trace_id}/search", response=FoundOut, auth=Key(Scope.READ))
 def search_trajectory(request: HttpRequest, trace_id: str, q: str) -> dict[str, Any]:
     """The steps in which messages, arguments, results or errors say `q`, whatever its case; at most 1000."""
     found = step_search.find(_find(request, trace_id), q)
     return {"matches": [asdict(match) for match in found.matches], "is_part": found.is_part}
 
 
-@router.get(
-    "/trajectories/{trace_id}/totals", response=TotalsOut, auth=Key(Scope.READ), operation_id="get_trajectory_totals"
-)
+@router.get("/trajectories/{trace_id}/totals", response=TotalsOut, auth=Key(Scope.READ))
 def get_trajectory_totals(request: HttpRequest, trace_id: str) -> dict[str, Any]:
     """Calls, errors, time, tokens and cost by model and by tool."""
     found = totals_of(_find(request, trace_id))
@@ -109,7 +100,4 @@ def get_trajectory_totals(request: HttpRequest, trace_id: str) -> dict[str, Any]
 
 
 def _find(request: HttpRequest, trace_id: str) -> Trajectory:
-    row = Trajectory.objects.filter(project=keyed(request).project, trace_id=trace_id).first()
-    if row is None:
-        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
-    return row
+    return one(Trajectory.objects.filter(project=keyed(request).project), trace_id=trace_id)

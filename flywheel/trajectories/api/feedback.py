@@ -10,9 +10,10 @@ from ninja.errors import HttpError, ValidationError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.trajectories.annotations.feedback import MOST, Given, Problem, give
-from flywheel.trajectories.api.schemas import FeedbackOut, ListQuery
+from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.formats.values.hostile_json import FormatError, load
 from flywheel.trajectories.models import Feedback, Trajectory
 from flywheel.trajectories.store.rows import trajectory_rows
@@ -47,12 +48,7 @@ class GivenOut(Schema):
     problems: list[ItemProblem]
 
 
-class FeedbackPage(Schema):
-    items: list[FeedbackOut]
-    next: str | None
-
-
-@router.post("/feedback", response=GivenOut, auth=Key(Scope.INGEST), operation_id="give_feedback", openapi_extra=_BODY)
+@router.post("/feedback", response=GivenOut, auth=Key(Scope.INGEST), openapi_extra=_BODY)
 def give_feedback(request: HttpRequest) -> dict[str, Any]:
     """One piece of feedback, or a list of at most 1,000. Good ones are kept, and the answer names the others; 422 when
     there is no good one. The trajectory need not be here yet. The same again is one."""
@@ -82,20 +78,14 @@ def give_feedback(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@router.get(
-    "/trajectories/{trace_id}/feedback", response=FeedbackPage, auth=Key(Scope.READ), operation_id="list_feedback"
-)
-def list_feedback(request: HttpRequest, trace_id: str, asked: Query[ListQuery]) -> dict[str, Any]:
+@router.get("/trajectories/{trace_id}/feedback", response=page_of(FeedbackOut), auth=Key(Scope.READ))
+def list_feedback(request: HttpRequest, trace_id: str, query: Query[ListQuery]) -> dict[str, Any]:
     """All that was said of a trajectory, newest first; also before the trajectory is here."""
     project = keyed(request).project
-    said = Feedback.objects.filter(project=project, trace_id=trace_id)
-    if not said.exists() and not Trajectory.objects.filter(project=project, trace_id=trace_id).exists():
-        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
-    try:
-        page = keyset(said, cursor=asked.cursor, limit=asked.limit, keys=("at", "id"))
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}
+    rows = Feedback.objects.filter(project=project, trace_id=trace_id)
+    if not rows.exists():
+        one(Trajectory.objects.filter(project=project), trace_id=trace_id)
+    return paginate(rows, query, keys=("at", "id"))
 
 
 def _place(problem: Problem, sent: Any) -> list[str | int]:

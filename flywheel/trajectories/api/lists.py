@@ -6,14 +6,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from django.http import Http404, HttpRequest
-from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from ninja import Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
-from flywheel.edge.jobs import StaleState
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import Missing, Refused, Unreadable
 from flywheel.edge.schemas import Body
 from flywheel.trajectories.models import Bulk, Trajectory, View
 from flywheel.trajectories.operations import bulk_actions
@@ -41,12 +41,8 @@ class ViewOut(Schema):
     q: str
     columns: list[str]
     is_shared: bool
-    owner: str
+    owner: Ref
     made_at: datetime
-
-    @staticmethod
-    def resolve_owner(row: View) -> str:
-        return str(row.owner)
 
 
 class Selection(Body):
@@ -131,17 +127,7 @@ class BulkOut(Schema):
         return list(row.report.get("examples", []))
 
 
-class BulkQuery(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
-
-
-class BulkPage(Schema):
-    items: list[BulkOut]
-    next: str | None
-
-
-@router.get("/views", response=list[ViewOut], auth=Key(Scope.READ), operation_id="list_views")
+@router.get("/views", response=list[ViewOut], auth=Key(Scope.READ))
 def list_views(request: HttpRequest) -> Any:
     """Saved views: those of the maker of the key, and those that others share."""
     asked = keyed(request)
@@ -166,114 +152,103 @@ class FacetsOut(Schema):
     facets: list[FacetOut]
 
 
-@router.get("/facets", response=FacetsOut, auth=Key(Scope.READ), operation_id="get_facets")
+@router.get("/facets", response=FacetsOut, auth=Key(Scope.READ))
 def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
     """What the newest trajectories that match are made of."""
     query = parse(q)
     if query.problems:
-        raise HttpError(400, f"q: {' '.join(query.problems)}")
+        raise Unreadable(" ".join(query.problems), field="q")
     project = keyed(request).project
     found, counted = facets_of(query.apply(Trajectory.objects.filter(project=project), project.pk))
     return {"counted": counted, "facets": [asdict(facet) for facet in found]}
 
 
-@router.put("/views", response=ViewOut, auth=Key(Scope.REVIEW), operation_id="save_view")
+@router.put("/views", response=ViewOut, auth=Key(Scope.REVIEW))
 def save_view(request: HttpRequest, wanted: ViewIn) -> View:
     """Keep a filter and columns under a name, in place of the maker's own view of that name."""
     asked = keyed(request)
-    try:
-        return saved_views.save(
-            project=asked.project,
-            actor=asked.actor,
-            name=wanted.name,
-            q=wanted.q,
-            wanted=wanted.columns,
-            is_shared=wanted.is_shared,
-            is_first=wanted.is_first,
-        )
-    except saved_views.BadView as error:
-        raise HttpError(422, str(error)) from None
+    return saved_views.save(
+        project=asked.project,
+        actor=asked.actor,
+        name=wanted.name,
+        q=wanted.q,
+        wanted=wanted.columns,
+        is_shared=wanted.is_shared,
+        is_first=wanted.is_first,
+    )
 
 
-@router.delete("/views/{pk}", response={204: None}, auth=Key(Scope.REVIEW), operation_id="delete_view")
+@router.delete("/views/{pk}", response={204: None}, auth=Key(Scope.REVIEW))
 def delete_view(request: HttpRequest, pk: int) -> Status[None]:
     """Forget a view of the maker of the key. An admin's key with the scope `admin` forgets what others share too."""
     asked = keyed(request)
     is_admin = Permission.ADMIN in asked.permissions and Scope.ADMIN in asked.key.scopes
     view = saved_views.deletable_by(asked.project, asked.actor.user, is_admin=is_admin).filter(pk=pk).first()
     if view is None:
-        raise HttpError(404, f"there is no view {pk} that you may delete")
+        raise Missing(f"there is no view {pk} that you may delete")
     saved_views.delete(view=view, actor=asked.actor)
     return Status(204, None)
 
 
-@router.post("/bulk/tag", response={202: BulkOut}, auth=Key(Scope.REVIEW), operation_id="tag_trajectories")
+@router.post("/bulk/tag", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def tag_trajectories(request: HttpRequest, wanted: TagIn) -> Status[Bulk]:
     """Tag many in the background, or take tags away. A person's word on a tag holds over what telemetry says later."""
     return _submit(request, "untag" if wanted.remove else "tag", wanted, {"tags": wanted.tags})
 
 
-@router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ), operation_id="export_many")
+@router.post("/bulk/export", response={202: BulkOut}, auth=Key(Scope.READ))
 def export_many(request: HttpRequest, wanted: ExportIn) -> Status[Bulk]:
     """Write many into a file in the background; `GET /bulk/{id}/file` gives it, for a week."""
     return _submit(request, "export", wanted, {"format": wanted.format})
 
 
-@router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW), operation_id="queue_trajectories")
+@router.post("/bulk/queue", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def queue_trajectories(request: HttpRequest, wanted: QueueIn) -> Status[Bulk]:
     """Send many to a review queue in the background; what is in it already is skipped."""
     return _submit(request, "queue", wanted, {"queue": wanted.queue})
 
 
-@router.post("/bulk/tasks", response={202: BulkOut}, auth=Key(Scope.BUILD), operation_id="make_tasks_of_many")
+@router.post("/bulk/tasks", response={202: BulkOut}, auth=Key(Scope.BUILD))
 def make_tasks_of_many(request: HttpRequest, wanted: TasksIn) -> Status[Bulk]:
     """A task of each labelled one in the background; the report says why another could not be one."""
     return _submit(request, "make_tasks", wanted, {"environment": wanted.environment})
 
 
-@router.post("/bulk/delete", response={202: BulkOut}, auth=Key(Scope.ADMIN), operation_id="delete_trajectories")
+@router.post("/bulk/delete", response={202: BulkOut}, auth=Key(Scope.ADMIN))
 def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
     """Delete many for good in the background, with everything that holds what they said."""
     if wanted.confirm != keyed(request).project.slug:
-        raise HttpError(422, "confirm: the project's short name is wanted, since nothing brings them back")
+        raise Refused("the project's short name is wanted, since nothing brings them back", field="confirm")
     if wanted.id is None and not wanted.q.strip():
-        raise HttpError(422, "q or id: select the trajectories to delete; everything cannot be deleted at once")
+        raise Refused("select the trajectories to delete; everything cannot be deleted at once", field="q or id")
     return _submit(request, "delete", wanted, {"reason": wanted.reason})
 
 
-@router.get("/bulk", response=BulkPage, auth=Key(Scope.READ), operation_id="list_bulk_actions")
-def list_bulk_actions(request: HttpRequest, asked: Query[BulkQuery]) -> dict[str, Any]:
+@router.get("/bulk", response=page_of(BulkOut), auth=Key(Scope.READ))
+def list_bulk_actions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     """What was done with many at once, newest first."""
-    rows = Bulk.objects.filter(project=keyed(request).project)
-    try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}
+    return paginate(Bulk.objects.filter(project=keyed(request).project), query)
 
 
-@router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ), operation_id="get_bulk_action")
+@router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ))
 def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """How far it is, and what became of it."""
     return _find(request, pk)
 
 
-@router.get("/bulk/{pk}/file", response={200: Any}, auth=Key(Scope.READ), operation_id="get_bulk_file")
+@router.get("/bulk/{pk}/file", response={200: Any}, auth=Key(Scope.READ))
 def get_bulk_file(request: HttpRequest, pk: int) -> Any:
     """JSON Lines that an export has written; 404 until it is over, and after a week."""
-    try:
-        return bulk_actions.answer(request, _find(request, pk))
-    except Http404 as error:
-        raise HttpError(404, str(error)) from None
+    return bulk_actions.answer(request, _find(request, pk))
 
 
-@router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW), operation_id="cancel_bulk_action")
+@router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW))
 def cancel_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """Ask for an end; what is done stays done. It needs what asking for it needed."""
     return _changed(request, pk, bulk_actions.cancel)
 
 
-@router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW), operation_id="resume_bulk_action")
+@router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW))
 def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """Go on from where a failed or cancelled one stood. It needs what asking for it needed."""
     return _changed(request, pk, bulk_actions.resume)
@@ -283,11 +258,8 @@ def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk
     asked, job = keyed(request), _find(request, pk)
     action = bulk_actions.ACTIONS.get(job.action)
     if action is None or action.permission not in asked.permissions or action.scope not in asked.key.scopes:
-        raise HttpError(403, f"this key may not {job.action} many, and not stop or resume that either")
-    try:
-        change(job=job, actor=asked.actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
+        raise PermissionDenied(f"this key may not {job.action} many, and not stop or resume that either")
+    change(job=job, actor=asked.actor)
     job.refresh_from_db()
     return job
 
@@ -295,26 +267,23 @@ def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk
 def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[str, Any]) -> Status[Bulk]:
     asked = keyed(request)
     if wanted.id == []:
-        raise HttpError(422, "id: no trace id is in it, so that nothing is chosen; leave it out to choose by q")
+        raise Refused("no trace id is in it, so that nothing is chosen; leave it out to choose by q", field="id")
     if [wanted.id is not None, bool(wanted.q.strip()), wanted.everything].count(True) != 1:
-        raise HttpError(422, "select trajectories by one of q and id, or the whole project by everything: true")
-    try:
-        job = bulk_actions.submit(
-            project=asked.project,
-            actor=asked.actor,
-            action=action,
-            options=options,
-            key=wanted.key or uuid.uuid4(),
-            q=wanted.q,
-            ids=wanted.id or (),
-        )
-    except bulk_actions.BadBulk as error:
-        raise HttpError(422, str(error)) from None
+        raise Refused("select trajectories by one of q and id, or the whole project by everything: true")
+    job = bulk_actions.submit(
+        project=asked.project,
+        actor=asked.actor,
+        action=action,
+        options=options,
+        key=wanted.key or uuid.uuid4(),
+        q=wanted.q,
+        ids=wanted.id or (),
+    )
     return Status(202, job)
 
 
 def _find(request: HttpRequest, pk: int) -> Bulk:
     job = Bulk.objects.filter(project=keyed(request).project, pk=pk).first()
     if job is None:
-        raise HttpError(404, f"there is no bulk action {pk}")
+        raise Missing(f"there is no bulk action {pk}")
     return job

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.edge.refusals import Unreadable
 from flywheel.trajectories.metrics import production_metrics
 from flywheel.trajectories.search import grammar
 
@@ -103,21 +103,18 @@ class MetricsQuery(Schema):
     """The filter bar's language."""
 
 
-@router.get("/metrics", response=MetricsOut, auth=Key(Scope.READ), operation_id="get_metrics")
+@router.get("/metrics", response=MetricsOut, auth=Key(Scope.READ))
 def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, Any]:
     """Success, failures by bucket, interventions, cost, latency and tokens of production over time."""
     project = keyed(request).project
     wanted = {"days": asked.days, "from": asked.from_, "to": asked.to}
-    try:
-        read = production_metrics.ask(
-            project,
-            {"every": asked.every, "by": asked.by, "q": asked.q}
-            | {name: str(value) for name, value in wanted.items() if value is not None},
-        )
-    except production_metrics.BadPeriod as problem:
-        raise HttpError(400, str(problem)) from None
+    read = production_metrics.ask(
+        project,
+        {"every": asked.every, "by": asked.by, "q": asked.q}
+        | {name: str(value) for name, value in wanted.items() if value is not None},
+    )
     if read.query.problems:
-        raise HttpError(400, f"q: {' '.join(read.query.problems)}")
+        raise Unreadable(" ".join(read.query.problems), field="q")
     found = production_metrics.measure(project, read)
     return {
         **{name: getattr(read, name) for name in ("first", "last", "every", "by")},

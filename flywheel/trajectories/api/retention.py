@@ -30,13 +30,13 @@ class RetentionIn(RetentionDays, Body):
     """What is left out has its default."""
 
 
-@router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="get_retention")
+@router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN))
 def get_retention(request: HttpRequest) -> Any:
     """For how many days the project keeps what."""
     return retention.of(keyed(request).project)
 
 
-@router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN), operation_id="set_retention")
+@router.put("/retention", response=RetentionDays, auth=Key(Scope.ADMIN))
 def set_retention(request: HttpRequest, wanted: RetentionIn) -> Any:
     """Keep things for so many days from now on; what is older is deleted within minutes."""
     asked = keyed(request)

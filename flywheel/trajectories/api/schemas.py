@@ -2,14 +2,7 @@
 
 from datetime import datetime
 
-from ninja import Field, Schema
-
-LIST_MAX = 200
-
-
-class ListQuery(Schema):
-    limit: int = Field(50, ge=1, le=LIST_MAX)
-    cursor: str = ""
+from ninja import Schema
 
 
 class FeedbackOut(Schema):

@@ -11,17 +11,18 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.paging import BadCursor, keyset
-from flywheel.trajectories.api.schemas import FeedbackOut, ListQuery
+from flywheel.edge.answers import ListQuery, page_of, paginate
+from flywheel.edge.refusals import Unreadable, one
+from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.detail import transcript
 from flywheel.trajectories.formats.files.file_values import TooMuch
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.import_export import trajectory_export, trajectory_import
-from flywheel.trajectories.import_export.trajectory_import import TooLarge, bounds_of_waiting, import_file, kept_aside
+from flywheel.trajectories.import_export.trajectory_import import bounds_of_waiting, import_file, kept_aside
 from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 from flywheel.trajectories.operations.deletion import delete
-from flywheel.trajectories.search import query
+from flywheel.trajectories.search.query import parse
 from flywheel.trajectories.store.stored_traces import complete, step_of
 
 router = Router(tags=["trajectories"])
@@ -85,11 +86,6 @@ class TrajectoryOut(Schema):
     @staticmethod
     def resolve_version(row: Trajectory) -> int | None:
         return row.version.number if row.version else None
-
-
-class TrajectoryPage(Schema):
-    items: list[TrajectoryOut]
-    next: str | None
 
 
 class StepOut(Schema):
@@ -181,59 +177,44 @@ class BatchOut(Schema):
     problems: list[Problem]
 
 
-class BatchPage(Schema):
-    items: list[BatchOut]
-    next: str | None
-
-
-@router.get("/trajectories", response=TrajectoryPage, auth=Key(Scope.READ), operation_id="list_trajectories")
-def list_trajectories(request: HttpRequest, asked: Query[SearchQuery]) -> dict[str, Any]:
+@router.get("/trajectories", response=page_of(TrajectoryOut), auth=Key(Scope.READ))
+def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[str, Any]:
     """Newest first, filtered by `q`."""
-    found = query.parse(asked.q)
-    if found.problems:
-        raise HttpError(400, " ".join(found.problems))
+    wanted = parse(query.q)
+    if wanted.problems:
+        raise Unreadable(" ".join(wanted.problems))
     project = keyed(request).project
     every = Trajectory.objects.filter(project=project)
     rows = every.select_related("agent", "version").defer("said", "metadata", "tools", "interventions")
-    return _page(found.apply(every, project.pk), asked, ("started_at", "id"), rows.in_bulk)
+    return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
 
 
-@router.get("/trajectories/export", auth=Key(Scope.READ), operation_id="export_trajectories", response={200: Any})
+@router.get("/trajectories/export", auth=Key(Scope.READ), response={200: Any})
 def export_trajectories(request: HttpRequest, asked: Query[ExportQuery]) -> Any:
     """JSON Lines of the trajectories that match `q`, or of those with the given ids: as ATIF, OTLP JSON or OpenAI chat.
     Imported again, it gives the same trajectories."""
-    try:
-        return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
-    except trajectory_export.BadSelection as error:
-        raise HttpError(400, str(error)) from None
+    return trajectory_export.answer(keyed(request), format=asked.format, q=asked.q, ids=asked.id)
 
 
-@router.get(
-    "/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ), operation_id="get_trajectory"
-)
+@router.get("/trajectories/{trace_id}", response=TrajectoryWithSteps, auth=Key(Scope.READ))
 def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]) -> Trajectory:
     """One trajectory with its steps in order, at most 1000 of them from position `start` on."""
     wanted = Step.objects.filter(position__gte=asked.start, position__lt=asked.start + asked.limit)
     rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
         Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
     )
-    row = rows.filter(project=keyed(request).project, trace_id=trace_id).first()
-    if row is None:
-        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
-    return row
+    return one(rows.filter(project=keyed(request).project), trace_id=trace_id)
 
 
-@router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN), operation_id="delete_trajectory")
+@router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN))
 def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> dict[str, int]:
     """Delete it for good, with everything that holds what it said. Tasks, datasets and scores made of it stay."""
     asked = keyed(request)
-    row = Trajectory.objects.filter(project=asked.project, trace_id=trace_id).first()
-    if row is None:
-        raise HttpError(404, f"there is no trajectory {trace_id[:64]!r}")
+    row = one(Trajectory.objects.filter(project=asked.project), trace_id=trace_id)
     return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000])}
 
 
-@router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST), operation_id="import_trajectories")
+@router.post("/trajectories", response=ImportOut, auth=Key(Scope.INGEST))
 def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str = "") -> dict[str, Any]:
     """A file as the body: JSON Lines, JSON, an Inspect archive, Parquet or CSV. Good parts are kept; the answer names
     the others. `mapping` says as JSON what the columns of a table mean: `{"input": "question", "output": "answer"}`.
@@ -251,8 +232,6 @@ def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str
                 key=asked.key,
                 bounds=bounds_of_waiting(),
             )
-    except TooLarge as error:
-        raise HttpError(413, str(error)) from None
     except TooMuch as error:
         raise HttpError(413, f"{error}. {_ELSEWHERE}") from None
     except Busy:
@@ -274,21 +253,13 @@ _ELSEWHERE = (
 )
 
 
-@router.get("/batches", response=BatchPage, auth=Key(Scope.READ), operation_id="list_batches")
-def list_batches(request: HttpRequest, asked: Query[ListQuery]) -> dict[str, Any]:
+@router.get("/batches", response=page_of(BatchOut), auth=Key(Scope.READ))
+def list_batches(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     """The ledger: what each request or import came to, newest first."""
-    return _page(Batch.objects.filter(project=keyed(request).project), asked, ("id",))
+    return paginate(Batch.objects.filter(project=keyed(request).project), query)
 
 
 def _step(row: Step) -> dict[str, Any]:
     step = step_of(row)
     said = {name: [message.to_json() for message in getattr(step, name)] for name in ("input", "output")}
     return {item.name: getattr(step, item.name) for item in fields(step)} | said
-
-
-def _page(rows: Any, asked: ListQuery, keys: tuple[str, ...], read: Any = None) -> dict[str, Any]:
-    try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit, keys=keys, read=read)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}

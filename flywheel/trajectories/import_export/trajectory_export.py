@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from flywheel.accounts.access import KeyRequest, PageRequest, audit
 from flywheel.core.traces import Trace
+from flywheel.edge.refusals import Unreadable
 from flywheel.system.sql import give_back
 from flywheel.trajectories.formats.harnesses import atif
 from flywheel.trajectories.formats.observability import otlp_documents
@@ -31,7 +32,7 @@ STEPS_AT_ONCE = 1000
 IDS_MAX = 500
 
 
-class BadSelection(ValueError):
+class BadSelection(Unreadable):
     """There is no such format, or the filter cannot be understood."""
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from flywheel.accounts.models import ApiKey, Project
+from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations.feedback import Told, tell
 from flywheel.trajectories.formats.files.file_formats import FORMATS, Parsed, parse_file
 from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
@@ -36,8 +37,10 @@ PROBLEMS_TOLD = 1000
 CHUNK = 1024 * 1024
 
 
-class TooLarge(ValueError):
+class TooLarge(Refused):
     """The file is larger than may be sent."""
+
+    status = 413
 
     def __init__(self, limit: int) -> None:
         super().__init__(

@@ -20,6 +20,7 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.edge.numbers import number
+from flywheel.edge.refusals import Unreadable
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.search import grammar
@@ -35,7 +36,7 @@ GROUPS = 50
 """Versions, tools or environments that are listed, the most used."""
 
 
-class BadPeriod(ValueError):
+class BadPeriod(Unreadable):
     """What is asked for is no period or grouping; the message names the parameter and what would be right."""
 
 

@@ -21,12 +21,13 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Max, ProtectedError, QuerySet
 from django.db.utils import DataError, IntegrityError
-from django.http import FileResponse, Http404, HttpResponseBase
+from django.http import FileResponse, HttpResponseBase
 
 from flywheel.accounts.access import audit
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Missing, Refused
 from flywheel.trajectories.import_export import trajectory_export as exporting
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
 from flywheel.trajectories.operations import deletion as deleting
@@ -38,7 +39,7 @@ TAGS_AT_ONCE = 10
 FILES_KEPT_SECONDS = 7 * 24 * 60 * 60
 
 
-class BadBulk(ValueError):
+class BadBulk(Refused):
     """It cannot be asked for so; the message says what would be right."""
 
 
@@ -293,10 +294,10 @@ def file_of(job: Bulk, name: str = "") -> Path:
 
 
 def answer(request: Any, job: Bulk) -> HttpResponseBase:
-    """The file of an export that is over. Raises Http404 when it has none, or has it no longer."""
+    """The file of an export that is over. Raises Missing when it has none, or has it no longer."""
     path = file_of(job)
     if job.action != "export" or job.state != State.SUCCEEDED or not path.is_file():
-        raise Http404("this export has no file, or has it no longer")
+        raise Missing("this export has no file, or has it no longer")
     audit(request, "trajectories.export", job, q=job.q, format=job.options["format"], job=job.pk)
     entry = exporting.EXPORTS[job.options["format"]]
     name = entry.filename(f"{request.project.slug}-{job.created_at:%Y%m%d-%H%M}")

@@ -24,6 +24,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.trajectories.formats.files.file_formats import parse_file
 from flywheel.trajectories.formats.otlp import otlp_logs as otlp_logs
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -42,11 +43,11 @@ AT_ONCE_S = 10.0
 """How long a click on a whole group may work; the rest waits for the next one."""
 
 
-class StillWrong(Exception):
+class StillWrong(Refused):
     """What was replayed is rejected again; the message says why."""
 
 
-class Decided(Exception):
+class Decided(Stale):
     """Somebody has replayed or dismissed it already."""
 
 

@@ -15,6 +15,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, User
 from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.refusals import Refused
 from flywheel.trajectories.models import Taste, View
 from flywheel.trajectories.search import list_columns
 from flywheel.trajectories.search.query import parse
@@ -23,7 +24,7 @@ VIEWS_MAX = 200
 """Of one person in one project."""
 
 
-class BadView(ValueError):
+class BadView(Refused):
     """It cannot be saved so; the message says what would be right."""
 
 

@@ -185,6 +185,8 @@ def test_a_program_does_what_the_pages_do(cast: Cast, client: Client, key: Calla
     assert listed["items"][0]["public"] == public
     assert listed["next"]
     assert client.post(f"/api/v1/keys/{public}/revoke", headers=headers).json()["revoked_at"]
+    unknown = client.post("/api/v1/keys/none/revoke", headers=headers)
+    assert (unknown.status_code, unknown.json()) == (404, {"detail": "there is no api key none"})
     entries = client.get("/api/v1/audit?action=accounts", headers=headers).json()["items"]
     assert [entry["action"] for entry in entries] == ["accounts.revoke_key", "accounts.make_key", "accounts.set_roles"]
     assert all(entry["through"].startswith("key ") for entry in entries)

@@ -234,6 +234,7 @@ def test_programs_talk_too(cast: Cast, build: Build, client: Client, key: Callab
     assert call("POST", address.replace(row.trace_id, "f" * 32), cast.reviewer, {"text": "x"}).status_code == 404
     one = f"{address}/{first['id']}"
     assert call("PUT", one, cast.builder, {"text": "x"}).status_code == 403
+    assert call("PUT", f"{address}/0", cast.reviewer, {"text": "x"}).json() == {"detail": "there is no comment 0"}
     assert call("PUT", one, cast.reviewer, {"text": "look"}).json()["mentions"] == []
     assert call("DELETE", one, cast.admin).status_code == 403, "the key has no scope admin"
     assert call("DELETE", one, cast.admin, scopes=("review", "admin")).json()["text"] == ""

@@ -67,7 +67,8 @@ def test_one_trajectory_with_its_steps(build: Build, get: Callable[..., Any]) ->
 
 def test_other_projects_do_not_exist(cast: Cast, build: Build, get: Callable[..., Any]) -> None:
     row = build.trajectory(project=cast.elsewhere)
-    assert get(f"{URL}/{row.trace_id}").status_code == 404
+    answer = get(f"{URL}/{row.trace_id}")
+    assert (answer.status_code, answer.json()) == (404, {"detail": f"there is no trajectory {row.trace_id}"})
     assert get(URL).json()["items"] == []
 
 

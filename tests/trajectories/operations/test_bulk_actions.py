@@ -422,6 +422,14 @@ def test_a_deletion_is_typed(cast: Cast, rows: list[Trajectory], sign_in: SignIn
     assert Bulk.objects.get().action == "delete"
 
 
+def test_an_export_without_a_file_says_so(cast: Cast, sign_in: SignIn) -> None:
+    client = sign_in(cast.viewer)
+    start(client, "export", format="atif")
+    shown = client.get(reverse("trajectories:bulk_file", args=["acme", Bulk.objects.get().pk]))
+    assert shown.status_code == 404
+    assert "this export has no file, or has it no longer" in shown.content.decode()
+
+
 def test_each_action_has_its_permission(cast: Cast, rows: list[Trajectory], sign_in: SignIn) -> None:
     assert start(sign_in(cast.viewer), "tag", tags="x").status_code == 403
     assert start(sign_in(cast.trainer), "delete", typed="acme").status_code == 403
@@ -488,7 +496,8 @@ def test_programs_do_the_same(cast: Cast, rows: list[Trajectory], client: Client
     made = post("/export", {"q": "outcome:failed", "format": "atif"}, "read")
     assert made.status_code == 202
     address = f"/api/v1/bulk/{made.json()['id']}"
-    assert client.get(f"{address}/file", headers=key("read")).status_code == 404
+    early = client.get(f"{address}/file", headers=key("read"))
+    assert (early.status_code, early.json()["detail"]) == (404, "this export has no file, or has it no longer")
     work(Bulk.objects.get())
     told = client.get(address, headers=key("read")).json()
     assert (told["state"], told["changed"], told["skipped"]) == ("succeeded", 3, {})
