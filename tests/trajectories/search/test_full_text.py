@@ -1,17 +1,14 @@
 """Full-text search: which words are found where."""
 
 import re
-from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, Step, ToolCall, Trace
-from flywheel.trajectories.models import Source, Trajectory, Words
+from flywheel.trajectories.models import Trajectory, Words
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.search.query import parse
 from flywheel.trajectories.store.merge import store_rollouts
@@ -61,21 +58,6 @@ def test_rollouts_are_found_too(cast: Cast) -> None:
     assert detect_waiting() == 0
     query = parse("source:rollout refund")
     assert [row.trace_id for row in query.apply(Trajectory.objects.all())] == [trace.trace_id]
-
-
-def test_rollouts_that_are_older_than_their_search_are_put_up_for_reading_some_at_a_time(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    migration = import_module("flywheel.trajectories.migrations.0023_search_rollouts")
-    for source in (Source.PRODUCTION, *[Source.ROLLOUT] * 5):
-        build.trajectory(source=source)
-    detect_waiting()
-    monkeypatch.setattr(migration, "AT_ONCE", 2)
-    with CaptureQueriesContext(connection) as queries:
-        migration.read_rollouts(None, SimpleNamespace(connection=connection))
-    assert len(queries) == 4
-    assert not migration.Migration.atomic
-    assert [row.source for row in Trajectory.objects.filter(detected_at=None)] == [Source.ROLLOUT] * 5
 
 
 def test_names_with_dots_and_underscores_are_phrases(build: Build) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.accounts.project_settings import members
 from flywheel.system import broker
+from flywheel.system.migration_history import UnfinishedHistory, adopt
 
 LOCK = 0x464C590001
 DEMO_ROLES = {
@@ -60,12 +61,15 @@ class Command(BaseCommand):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
             try:
+                adopt()
                 with _seldom_looking_for_garbage():
                     call_command("migrate", verbosity=0, interactive=False)
                 broker.install()
                 self._first_project(options["project"])
                 if options["demo"]:
                     _demo()
+            except UnfinishedHistory as error:
+                raise CommandError(str(error)) from None
             finally:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
