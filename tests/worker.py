@@ -111,6 +111,7 @@ class Worker:
             job.refresh_from_db()
             return job.is_finished or (job.state, job.attempt, job.done, job.message) != seen
 
+        job.refresh_from_db()  # it may have been over before and be queued again
         while not job.is_finished:
             seen = (job.state, job.attempt, job.done, job.message)
             self.wait_until(over_or_moved, f"{job.label} {job.pk} goes on (now {job.state}, {job.message!r})")
