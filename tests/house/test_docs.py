@@ -78,6 +78,13 @@ def test_every_example_of_the_guide_to_search_is_understood() -> None:
     assert [(text, problems) for text in examples if (problems := query.parse(text).problems)] == []
 
 
+def test_the_glossary_is_short_and_in_order() -> None:
+    lines = (ROOT / "docs/design/words.md").read_text().splitlines()
+    words = [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
+    assert words == sorted({*words})
+    assert len(words) <= 60
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
