@@ -101,12 +101,13 @@ def _calls(build: Any) -> Make:
 
 
 def _games(build: Any, project: Any, actor: Any) -> Make:
+    from flywheel.accounts.actors import Actor
     from flywheel.core.envs import tictactoe
     from flywheel.environments.models import Split, TaskSet, TaskSetMember
     from flywheel.environments.versions import environment_versions
 
     made = environment_versions.environment(
-        project=project, name="bench-games", kind="tictactoe", actor=actor, verifier={"kind": "tictactoe"},
+        project=project, name="bench-games", kind="tictactoe", actor=Actor(actor), verifier={"kind": "tictactoe"},
         config={"system_prompt": "Play X.", "max_turns": 5},
     )  # fmt: skip
 
@@ -129,6 +130,7 @@ def _games(build: Any, project: Any, actor: Any) -> Make:
 
 
 def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **sampling: Any) -> dict[str, Any]:
+    from flywheel.accounts.actors import Actor
     from flywheel.environments.models import Split
     from flywheel.evals.models import EvalRun
     from flywheel.evals.runs.submission import submit
@@ -140,7 +142,7 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
 
     def new() -> EvalRun:
         run, _ = submit(
-            key=uuid.uuid4(), version=version, task_set=task_set, actor=actor, split=Split.TRAIN, samples=samples,
+            key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(actor), split=Split.TRAIN, samples=samples,
             sampling=sampling,
         )  # fmt: skip
         return run

@@ -193,6 +193,7 @@ def _write(other: psycopg.Connection[Any], columns: dict[str, list[str]], rows: 
 
 def _models(project: Any, actor: Any, every: Sequence[kinds.Kind], columns: dict[str, list[str]]) -> list[Model]:
     """Store them, read them back, and take them away again."""
+    from flywheel.accounts.actors import Actor
     from flywheel.agents.models import Agent, Version
     from flywheel.failures.detectors.proposals import detect, unread
     from flywheel.failures.labels.decisions import decide
@@ -214,7 +215,7 @@ def _models(project: Any, actor: Any, every: Sequence[kinds.Kind], columns: dict
     stored = {row.trace_id: row for row in Trajectory.objects.filter(project=project)}
     for kind in every:
         if kind.bucket is not None and kind.source != "rollout":
-            decide(trajectory=stored[kind.trace_id], actor=actor, bucket=kind.bucket)
+            decide(trajectory=stored[kind.trace_id], actor=Actor(actor), bucket=kind.bucket)
     # What a person said is for detectors to read too.
     while found := unread(project.pk):
         detect(found)
