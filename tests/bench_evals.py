@@ -142,8 +142,8 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
 
     def new() -> EvalRun:
         run, _ = submit(
-            key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(actor), split=Split.TRAIN, samples=samples,
-            sampling=sampling,
+            key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(actor), split=Split.TRAIN,
+            samples=samples, sampling=sampling,
         )  # fmt: skip
         return run
 
