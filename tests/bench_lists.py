@@ -138,6 +138,7 @@ class Prepared:
 
 def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> Prepared:
     """A long trajectory, and a queue of all there are; then what the planner knows is brought up to date."""
+    from flywheel.accounts.actors import Actor
     from flywheel.failures.models import Queue
     from flywheel.failures.queues import intake, queue_definitions
     from flywheel.failures.queues.queue_definitions import Wanted
@@ -148,9 +149,9 @@ def prepare(project: Any, actor: Any, plan: Plan, *, has_grown: bool = True) -> 
     if not rows.filter(trace_id=filling.LONG).exists():
         filling.long_one(project, plan.long_steps)
     queue = Queue.objects.filter(project=project).first()
-    queue = queue or queue_definitions.make(project=project, actor=actor, wanted=Wanted("all of them"))
+    queue = queue or queue_definitions.make(project=project, actor=Actor(actor), wanted=Wanted("all of them"))
     if has_grown:
-        intake.add(queue=queue, keys=rows.order_by("pk").values_list("pk", flat=True).iterator(), actor=actor)
+        intake.add(queue=queue, keys=rows.order_by("pk").values_list("pk", flat=True).iterator(), actor=Actor(actor))
         filling.analyse()
     ids = list(rows.exclude(trace_id=filling.LONG).order_by("?").values_list("trace_id", flat=True)[: plan.requests])
     return Prepared(ids, filling.LONG, plan.long_steps, queue.pk)

@@ -224,7 +224,7 @@ class Call:
     operation: Operation
 
     def __str__(self) -> str:
-        return str(self.operation.operation_id)
+        return str(self.operation.operation_id or self.operation.view_func.__name__)
 
     @property
     def key(self) -> Key | None:

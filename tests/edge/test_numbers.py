@@ -43,7 +43,7 @@ def test_a_number_out_of_its_range_is_none(text: str, least: int, most: int, val
     assert number(text, least=least, most=most) == value
 
 
-PARSED_ELSEWHERE = ("core/", "trajectories/formats/", "edge/numbers.py", "env.py")
+PARSED_ELSEWHERE = ("core/", "trajectories/formats/", "edge/numbers.py", "system/env.py")
 """What is no address, form or header: the domain's words, telemetry, and the operator's settings."""
 
 

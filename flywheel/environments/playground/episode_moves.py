@@ -71,7 +71,7 @@ def say(*, play: Play, message: Message, at: int) -> Play:
         raise CannotPlay("the episode is over; take the last move back, or play anew")
     add(row, message)
     if row.is_over and needs(row.environment_version.verifier):
-        _submit(row, row.created_by, key=uuid.uuid4())
+        _submit(row, Actor(row.created_by), key=uuid.uuid4())
     return row
 
 
