@@ -1,11 +1,14 @@
 """The corrected action as a form: fields from the schema, JSON, and from one to the other."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.template.loader import render_to_string
 
-from flywheel.failures.pages.desk.correction_form import TEXT, of_action, read
+from flywheel.failures.pages.desk.correction_form import TEXT, Correction, of_action, read
 from flywheel.trajectories.detail.expected_action import aligned
+from tests.edge.posting import posted
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -127,3 +130,76 @@ def test_the_difference_shows_what_differs_and_not_the_order() -> None:
     shown = aligned(actual, wanted)
     assert shown is not None
     assert list(shown["arguments"]) == ["who", "day", "minutes"]
+
+
+def page(made: Correction) -> str:
+    names = {"project": SimpleNamespace(slug="acme"), "trajectory": SimpleNamespace(trace_id="1" * 32)}
+    return render_to_string("failures/_correction.html", {"correction": made, "TEXT": TEXT, **names})
+
+
+def test_the_page_sends_back_what_it_shows() -> None:
+    shown = page(of_action(TOOLS, read(TOOLS, FILLED).action))
+    assert posted(shown) == {**FILLED}
+    assert read(TOOLS, posted(shown)).action == read(TOOLS, FILLED).action
+    assert shown.count("Whom to meet") == 1
+    assert 'type="number"' in shown
+    assert 'step="any"' in shown
+    assert shown.count("left out") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("minutes", "9" * 4400, "' is not of type 'integer'"),
+        ("minutes", "many", "'many' is not of type 'integer'"),
+        ("minutes", "2.5", "2.5 is not of type 'integer'"),
+        ("minutes", '"30"', "'30' is not of type 'integer'"),
+        ("online", "yes", "'yes' is not of type 'boolean'"),
+        ("day", "someday", "'someday' is not one of ['monday', 'friday']"),
+        ("guests", "[1", "'[1' is not of type 'array'"),
+        ("guests", "[" * 5000, "is not of type 'array'"),
+        ("guests", "null", "None is not of type 'array'"),
+    ],
+)
+def test_what_does_not_fit_is_told_at_its_field_and_stays(name: str, text: str, problem: str) -> None:
+    made = read(TOOLS, {**FILLED, f"arg.{name}": text})
+    assert len(made.problems) == 1
+    assert made.problems[0].startswith(f"{name}: ")
+    assert made.problems[0].endswith(problem)
+    assert made.general == []
+    shown = page(made)
+    assert shown.count('<span class="errors">') == 1
+    assert shown.count('aria-invalid="true"') == 1
+    again = read(TOOLS, posted(shown))
+    assert (again.action, again.problems) == (made.action, made.problems)
+
+
+def test_nothing_is_lost_of_an_argument_that_only_the_call_has() -> None:
+    call = {"tool": "book", "arguments": {"who": "Bako", "day": "friday", "room": {"floor": [4, None, "ä"]}}}
+    shown = page(of_action(TOOLS, call))
+    assert '{"floor": [4, null, "ä"]}' in shown.replace("&quot;", '"')
+    assert read(TOOLS, posted(shown)).action == call
+
+
+def test_an_argument_of_the_wrong_type_is_shown_as_json() -> None:
+    call = {"tool": "book", "arguments": {"who": 5, "day": "friday", "minutes": "30", "online": 0}}
+    made = of_action(TOOLS, call)
+    assert [problem.partition(":")[0] for problem in made.problems] == ["minutes", "online", "who"]
+    sent = posted(page(made))
+    assert (sent["arg.who"], sent["arg.minutes"], sent["arg.online"]) == ("5", '"30"', "0")
+
+
+def test_a_required_text_that_is_empty_has_a_tick() -> None:
+    shown = page(read(TOOLS, {**FILLED, "arg.who": ""}))
+    assert "Empty text on purpose" in shown
+    assert '<span class="muted">required</span>' in shown.replace("\n", " ").replace("                ", "")
+    assert "empty.who" not in posted(shown)
+    shown = page(read(TOOLS, {**FILLED, "arg.who": "", "empty.who": "1"}))
+    assert posted(shown)["empty.who"] == "1"
+
+
+@pytest.mark.parametrize("parameters", [None, [], {"properties": []}, {"properties": {"a": 5}, "required": "a"}])
+def test_a_schema_that_is_none_makes_no_fields(parameters: Any) -> None:
+    made = read([{"name": "odd", "parameters": parameters}], {"tool": "odd", "arg.b": "1"})
+    assert made.action == {"tool": "odd", "arguments": {"b": 1}}
+    assert posted(page(made))["arg.b"] == "1"
