@@ -157,9 +157,8 @@ def check_settings(
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
         return recipes.validate(algorithm.name, {**defaults, **given})
-    except ValueError as error:
-        name, _, problem = str(error).partition(": ")
-        raise CannotLaunch(f"settings.{name}", problem) from error
+    except FieldError as error:
+        raise CannotLaunch(f"settings.{error.field}", error.problem) from error
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
