@@ -20,20 +20,11 @@ from django import forms
 from flywheel.core.digests import read_json
 
 
-class _Typed(str):
-    """JSON as somebody typed it, in contrast to a value that is a text."""
-
-    __slots__ = ()
-
-
 class Json(forms.CharField):
     """Any JSON value."""
 
     default_error_messages = {"invalid": "This is not JSON: %(why)s."}
     widget = forms.Textarea(attrs={"rows": 3, "class": "code", "spellcheck": "false"})
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"initial": _Typed(), **kwargs})
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -46,12 +37,6 @@ class Json(forms.CharField):
             return read
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(self.error_messages["invalid"], params={"why": str(error)[:200]}) from None
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        return data if data is None else _Typed(data)
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, _Typed) else json.dumps(value, ensure_ascii=False)
 
 
 class Number(forms.FloatField):
@@ -71,9 +56,6 @@ class Truth(forms.TypedChoiceField):
     def __init__(self, **kwargs: Any) -> None:
         choices = [("", "–"), ("true", "true"), ("false", "false")]
         super().__init__(choices=choices, coerce=lambda value: value == "true", empty_value=None, **kwargs)
-
-    def prepare_value(self, value: Any) -> Any:
-        return str(value).lower() if isinstance(value, bool) else value
 
 
 _FIELDS: dict[Any, tuple[type[forms.Field], type | tuple[type, ...]]] = {
@@ -114,6 +96,15 @@ def fields_of(schema: Any, value: Mapping[str, Any] | None = None) -> dict[str, 
     return {
         name: field_of(name, schemas.get(name), is_required=name in wanted, value=value.get(name))
         for name in dict.fromkeys([*schemas, *value])
+    }
+
+
+def texts_of(fields: Mapping[str, forms.Field], value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """What the fields send for an object."""
+    as_json = {name for name, each in value.items() if not isinstance(each, str) or isinstance(fields[name], Json)}
+    return {
+        f"{prefix}{name}": json.dumps(each, ensure_ascii=False) if name in as_json else each
+        for name, each in value.items()
     }
 
 

@@ -9,7 +9,7 @@ from django import forms
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flywheel.edge.schema_form import ObjectForm, fields_of, json_or_text
+from flywheel.edge.schema_form import ObjectForm, fields_of, json_or_text, texts_of
 from tests.edge.posting import posted
 
 NAMES = st.text("abc_-.:[]<\"'é", min_size=1, max_size=6)
@@ -52,7 +52,8 @@ def objects(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_an_allowed_object_that_is_shown_comes_back(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
     schema, value = case
     jsonschema.Draft202012Validator(schema).validate(value)
-    shown = ObjectForm(fields_of(schema, value), initial=value, prefix="arg.")
+    fields = fields_of(schema, value)
+    shown = ObjectForm(fields, texts_of(fields, value, "arg."), prefix="arg.")
     form = ObjectForm(fields_of(schema, dict.fromkeys(value)), posted(shown.as_div()), prefix="arg.")
     assert form.value == value
     assert repr(sorted(form.value.items())) == repr(sorted(value.items())), "a whole number stays one"

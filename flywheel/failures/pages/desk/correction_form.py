@@ -12,7 +12,7 @@ from django import forms
 
 from flywheel.core.errors import FieldError
 from flywheel.core.traces import tools as tooling
-from flywheel.edge.schema_form import Json, ObjectForm, fields_of
+from flywheel.edge.schema_form import Json, ObjectForm, fields_of, texts_of
 from flywheel.failures.labels.decisions import correction_problems
 
 TEXT = "(answer in words)"
@@ -64,7 +64,9 @@ class Correction:
         """The arguments' fields: those of the schema, then those that only the call has. A required one may be left
         empty, for the schema says what is missing."""
         fields = fields_of((self.definition or {}).get("parameters"), self.arguments)
-        form = ObjectForm(fields, initial=self.arguments, prefix=FIELD, auto_id=False, use_required_attribute=False)
+        texts = texts_of(fields, self.arguments, FIELD)
+        form = ObjectForm(fields, texts, prefix=FIELD, auto_id=False, use_required_attribute=False)
+        form.errors.clear()
         each: Any
         for name, each in fields.items():
             each.widget.attrs["id"] = f"{FIELD}{name}"

@@ -43,13 +43,13 @@ FILLED = {
 
 def test_fields_are_made_from_the_schema_and_filled_with_the_agents_call() -> None:
     made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": "someday", "minutes": 30}})
-    kinds = {field.name: (field.widget_type, field.initial, field.field.required) for field in made.fields}
+    kinds = {field.name: (field.widget_type, field.value(), field.field.required) for field in made.fields}
     assert kinds == {
         "who": ("text", "Bako", True),
         "day": ("select", "someday", True),
-        "minutes": ("number", 30, False),
+        "minutes": ("number", "30", False),
         "online": ("select", None, False),
-        "guests": ("textarea", "", False),
+        "guests": ("textarea", None, False),
     }
     day = made.fields["day"]
     assert [value for value, _ in vars(day.field)["_choices"]] == ["", "someday", "monday", "friday"]
