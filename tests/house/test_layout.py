@@ -188,7 +188,7 @@ LARGE = {
     "flywheel.trajectories.store.merge.store",
     "workers.engines.openai_engine.__init__",
     "workers.programs.environment_hosting.opened",
-    "workers.programs.turn._turn",
+    "workers.programs.turn.turn_wheel",
 }
 """To be made smaller yet. None may be added, and what has become smaller leaves."""
 
