@@ -162,7 +162,6 @@ EXEMPT_FROM_LENGTH = {
     # To be parted yet.
     "flywheel.system.postgres",
     "flywheel.templatetags.flywheel",
-    "flywheel.trajectories.formats.files.file_values",
 }
 
 
