@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from django.apps import apps
 from django.conf import settings
@@ -106,11 +106,12 @@ class Job(models.Model):
 
     class Meta:
         abstract = True
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["project", "idempotency_key"], name="%(class)s_one_per_key"),
             models.CheckConstraint(condition=Q(state__in=State.values), name="%(class)s_state_is_known"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(
                 fields=["state", "lease_until"],
                 name="%(class)s_open",
@@ -264,7 +265,10 @@ class JobEvent(models.Model):
 
     class Meta:
         abstract = True
-        ordering: ClassVar[list[str]] = ["id"]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.text[:80]
 
 
 _LOCK = (

@@ -1,7 +1,5 @@
 """Old rollouts under another verifier: scores of their own, beside those that the run was judged with."""
 
-from typing import ClassVar
-
 from django.db import models
 
 from flywheel.edge.jobs import Job, JobEvent
@@ -18,18 +16,12 @@ class Rescore(Job):
     judges = models.JSONField(default=dict, blank=True)
     """As in `EvalRun`."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
     def __str__(self) -> str:
         return f"rescore {self.pk}"
 
 
 class RescoreEvent(JobEvent):
     job = models.ForeignKey(Rescore, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Rescored(models.Model):
@@ -45,9 +37,7 @@ class Rescored(models.Model):
     """Why there is no score, as `core.verifiers.CAUSES` has it."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")]
 
     def __str__(self) -> str:
         return f"{self.result} under {self.rescore}"
