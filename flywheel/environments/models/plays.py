@@ -86,15 +86,9 @@ class PlayTurn(Job):
     """Moves that were made when it was asked for."""
     to_the_end = models.BooleanField(default=False)
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
     def __str__(self) -> str:
         return f"turn {self.pk}"
 
 
 class PlayTurnEvent(JobEvent):
     job = models.ForeignKey(PlayTurn, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]

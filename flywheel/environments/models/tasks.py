@@ -44,18 +44,12 @@ class Generation(Job):
     made = models.PositiveIntegerField(default=0)
     """Of those that are done; the others were there already."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"generation {self.pk}"
+    cancel_entry = "environments.stop_generation"
+    resume_entry = "environments.resume_generation"
 
 
 class GenerationEvent(JobEvent):
     job = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Task(models.Model):

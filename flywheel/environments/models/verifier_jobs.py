@@ -14,18 +14,11 @@ class Proving(Job):
 
     environment = models.ForeignKey("environments.Environment", on_delete=models.CASCADE, related_name="provings")
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"proving {self.pk}"
+    cancel_entry = "environments.stop_proving"
 
 
 class ProvingEvent(JobEvent):
     job = models.ForeignKey(Proving, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Trial(Job):
@@ -43,18 +36,11 @@ class Trial(Job):
     """`{"tasks": [{"number", "prompt", "is_proved", "rows": [{"what", "wanted", "passed", "score", "before", "cause",
     "reason", "parts", "trace_id"}]}], "seconds"}`, grown task by task."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"trial {self.pk}"
+    cancel_entry = "environments.stop_trial"
 
 
 class TrialEvent(JobEvent):
     job = models.ForeignKey(Trial, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class JudgeMemory(models.Model):

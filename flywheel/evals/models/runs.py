@@ -42,8 +42,9 @@ class EvalRun(Job):
     summary = models.JSONField(default=dict, blank=True)
     """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
 
+    cancel_entry = "evals.cancel"
+
     class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             *Job.Meta.constraints,
             models.CheckConstraint(condition=Q(samples__gte=1), name="evalrun_samples"),
@@ -59,9 +60,6 @@ class EvalRun(Job):
 
 class EvalEvent(JobEvent):
     job = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Result(models.Model):

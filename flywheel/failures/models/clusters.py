@@ -81,11 +81,8 @@ class Clustering(Job):
     through = models.CharField(max_length=120, blank=True)
     """The API key that asked."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"clustering {self.pk}"
+    cancel_entry = "failures.cancel_clustering"
+    resume_entry = "failures.resume_clustering"
 
     @property
     def count(self) -> int:
@@ -95,9 +92,6 @@ class Clustering(Job):
 
 class ClusteringEvent(JobEvent):
     job = models.ForeignKey(Clustering, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Cluster(models.Model):

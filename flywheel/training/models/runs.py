@@ -51,8 +51,10 @@ class TrainingRun(Job):
     evaluation = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """The produced version's eval, started when the run succeeds."""
 
+    cancel_entry = "training.cancel"
+    resume_entry = "training.resume"
+
     class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             *Job.Meta.constraints,
             models.UniqueConstraint(fields=["slot"], condition=Q(state=State.RUNNING), name="trainingrun_one_per_slot"),
@@ -69,9 +71,6 @@ class TrainingRun(Job):
 
 class TrainingEvent(JobEvent):
     job = models.ForeignKey(TrainingRun, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Point(models.Model):
