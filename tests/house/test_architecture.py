@@ -14,7 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from pytest_django import DjangoDbBlocker
 
-from flywheel.edge import jobs
+from flywheel.edge import job_queue, jobs
 from flywheel.system import broker
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
@@ -42,7 +42,7 @@ def in_fresh_process(code: str, **environment: str) -> str:
 def test_every_kind_of_job_has_a_handler_that_takes_a_lease() -> None:
     from workers import tasks
 
-    assert set(tasks.HANDLERS) == {kind._meta.label for kind in jobs.kinds()}
+    assert set(tasks.HANDLERS) == {kind._meta.label for kind in job_queue.kinds()}
     for label in tasks.HANDLERS:
         assert len(inspect.signature(tasks.handler(label)).parameters) == 1
 
@@ -59,7 +59,7 @@ def test_every_task_that_is_sent_by_name_is_registered() -> None:
 
 
 def test_every_kind_of_job_has_a_log() -> None:
-    for kind in jobs.kinds():
+    for kind in job_queue.kinds():
         log = next(field for field in kind._meta.related_objects if field.get_accessor_name() == "events")
         assert issubclass(log.related_model, jobs.JobEvent)
 

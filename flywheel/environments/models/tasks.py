@@ -42,8 +42,8 @@ class Generation(Job):
     made = models.PositiveIntegerField(default=0)
     """Of those that are done; the others were there already."""
 
-    def __str__(self) -> str:
-        return f"generation {self.pk}"
+    cancel_entry = "environments.stop_generation"
+    resume_entry = "environments.resume_generation"
 
 
 class GenerationEvent(JobEvent):

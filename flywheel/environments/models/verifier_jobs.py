@@ -12,8 +12,7 @@ class Proving(Job):
 
     environment = models.ForeignKey("environments.Environment", on_delete=models.CASCADE, related_name="provings")
 
-    def __str__(self) -> str:
-        return f"proving {self.pk}"
+    cancel_entry = "environments.stop_proving"
 
 
 class ProvingEvent(JobEvent):
@@ -35,8 +34,7 @@ class Trial(Job):
     """`{"tasks": [{"number", "prompt", "is_proved", "rows": [{"what", "wanted", "passed", "score", "before", "cause",
     "reason", "parts", "trace_id"}]}], "seconds"}`, grown task by task."""
 
-    def __str__(self) -> str:
-        return f"trial {self.pk}"
+    cancel_entry = "environments.stop_trial"
 
 
 class TrialEvent(JobEvent):

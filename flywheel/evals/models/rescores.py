@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from flywheel.edge.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent, StaleState
 from flywheel.environments.models import EnvironmentVersion
 
 
@@ -16,8 +16,13 @@ class Rescore(Job):
     judges = models.JSONField(default=dict, blank=True)
     """As in `EvalRun`."""
 
-    def __str__(self) -> str:
-        return f"rescore {self.pk}"
+    cancel_entry = "evals.cancel_rescore"
+    resume_entry = "evals.resume_rescore"
+
+    def check_resume(self) -> None:
+        """One whose judge passed a canary stays as it is: another go might hide it."""
+        if any(judge.get("void") for judge in self.judges.values()):
+            raise StaleState(f"{self} is void; have the rollouts judged by another version of the verifier")
 
 
 class RescoreEvent(JobEvent):

@@ -40,6 +40,8 @@ class EvalRun(Job):
     summary = models.JSONField(default=dict, blank=True)
     """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
 
+    cancel_entry = "evals.cancel"
+
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,

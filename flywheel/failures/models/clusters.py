@@ -79,8 +79,8 @@ class Clustering(Job):
     through = models.CharField(max_length=120, blank=True)
     """The API key that asked."""
 
-    def __str__(self) -> str:
-        return f"clustering {self.pk}"
+    cancel_entry = "failures.cancel_clustering"
+    resume_entry = "failures.resume_clustering"
 
     @property
     def count(self) -> int:

@@ -49,6 +49,9 @@ class TrainingRun(Job):
     evaluation = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """The produced version's eval, started when the run succeeds."""
 
+    cancel_entry = "training.cancel"
+    resume_entry = "training.resume"
+
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,

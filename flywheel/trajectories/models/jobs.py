@@ -23,8 +23,12 @@ class Import(Job):
     report = models.JSONField(default=dict, blank=True)
     """What became of the file as a whole, once it is over: `{"trajectories", "formats", "notes"}`."""
 
-    def __str__(self) -> str:
-        return f"import {self.pk}"
+    cancel_entry = "trajectories.cancel_import"
+    resume_entry = "trajectories.resume_import"
+
+    @property
+    def audit_subject(self) -> str:
+        return f"file {self.name}"
 
 
 class ImportEvent(JobEvent):
@@ -38,9 +42,6 @@ class Reread(Job):
     """Key of the last trajectory that was read; a takeover goes on from there."""
     changed = models.PositiveIntegerField(default=0)
     """Trajectories of which something reads differently now."""
-
-    def __str__(self) -> str:
-        return f"reread {self.pk}"
 
 
 class RereadEvent(JobEvent):
@@ -66,6 +67,9 @@ class Bulk(Job):
     of an export also the `file` and its `size`."""
     through = models.CharField(max_length=120, blank=True)
     """The API key that asked."""
+
+    cancel_entry = "trajectories.cancel_bulk"
+    resume_entry = "trajectories.resume_bulk"
 
     def __str__(self) -> str:
         return f"bulk action {self.pk}"
