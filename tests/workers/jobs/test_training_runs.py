@@ -32,6 +32,7 @@ from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.run_control import launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs import training_runs
 
@@ -246,7 +247,7 @@ def page(cast: Cast, sign_in: Callable[[User], Client]) -> Callable[[TrainingRun
     def read(run: TrainingRun) -> str:
         response = sign_in(cast.viewer).get(f"/p/{cast.project.slug}/training/runs/{run.pk}/")
         assert response.status_code == 200
-        return response.content.decode()
+        return page_of(response)
 
     return read
 
