@@ -111,9 +111,8 @@ def shown(item: Quarantined) -> Shown:
 def _cut(text: str, note: str = "") -> Shown:
     if len(text) <= EDITABLE:
         return Shown(text, True, note)
-    return Shown(
-        text[:EDITABLE], False, "It is too long to be edited here; this is its beginning. Download it instead."
-    )
+    too_long = "It is too long to be edited here; this is its beginning. Download it instead."
+    return Shown(text[:EDITABLE], False, too_long)
 
 
 def _protobuf(content: bytes) -> Shown:
@@ -206,11 +205,7 @@ def dismiss(*, item: Quarantined, actor: Actor) -> Quarantined:
     """Say that nothing is to be done about it. Raises Decided."""
     with transaction.atomic():
         row = _decide(_open(item), Quarantined.State.DISMISSED, actor)
-        actor.record(
-            project=row.project,
-            action="trajectories.dismiss",
-            subject=f"quarantined {row.pk}",
-        )
+        actor.record(project=row.project, action="trajectories.dismiss", subject=f"quarantined {row.pk}")
     return row
 
 
@@ -252,12 +247,7 @@ def dismiss_group(*, project: Project, kind: str, actor: Actor) -> int:
             state=Quarantined.State.DISMISSED, decided_by=actor.user, decided_at=timezone.now()
         )
         if count:
-            actor.record(
-                project=project,
-                action="trajectories.dismiss",
-                subject=f"{count} quarantined",
-                kind=kind,
-            )
+            actor.record(project=project, action="trajectories.dismiss", subject=f"{count} quarantined", kind=kind)
     return count
 
 
