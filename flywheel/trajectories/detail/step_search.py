@@ -97,16 +97,13 @@ def _texts(row: Step, step: traces.Step) -> Iterator[tuple[str, str, bool]]:
 
 def _candidates(trajectory: Trajectory, wanted: str) -> QuerySet[Step]:
     """Steps with the text in their columns, their body, or what is stored apart from it."""
-    asked = Q()
-    for column in ("name", "tool_name", "error"):
-        asked |= Q(**{f"{column}__icontains": wanted})
-    for written in _written(wanted):
-        asked |= Q(written__icontains=written)
+    asked = Q(name__icontains=wanted) | Q(tool_name__icontains=wanted) | Q(error__icontains=wanted)
+    held = reduce(or_, (Q(written__icontains=written) for written in _written(wanted)))
+    asked |= held
     steps = trajectory.steps.alias(written=Cast("body", TextField())).order_by("position")
     if trajectory.event_count:
         events = Event.objects.filter(project=trajectory.project_id, trace_id=trajectory.trace_id)
         said = events.alias(written=Cast("body", TextField()))
-        held = reduce(or_, (Q(written__icontains=written) for written in _written(wanted)))
         asked |= Q(span_id__in=said.filter(held).values("span_id"))
     digests = {digest for row in steps.exclude(blobs=None).values_list("blobs", flat=True) for digest in row or ()}
     if digests:

@@ -1,7 +1,5 @@
 """`{% turns %}`: the turns of a conversation, as `_turns.html` is asked for them."""
 
-from typing import Any
-
 from django import template
 from django.template.context import Context
 from django.utils.safestring import SafeString
@@ -13,16 +11,13 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True, name="turns")
 def write(context: Context) -> SafeString:
-    def of(name: str) -> Any:
-        return context.get(name)
-
-    turns = of("turns") or []
+    turns = context.get("turns") or []
     writer = Turns(
         context["project"].slug,
         turns[0].trace_id if turns else "",
-        failing=of("failing"),
-        chosen=of("chosen"),
-        selectable=of("selectable"),
-        in_pane=bool(of("in_pane")),
+        failing=context.get("failing"),
+        chosen=context.get("chosen"),
+        selectable=context.get("selectable"),
+        in_pane=bool(context.get("in_pane")),
     )
     return writer.html(turns)
