@@ -32,19 +32,9 @@ from flywheel.trajectories.store.rows.blobs import restore, spill
 AT_ONCE = 100
 _STEP = ("name", "error", "model", "tool_name", "tool_call_id", "finish_reason")
 _TRAJECTORY = (
-    "title",
-    "agent_name",
-    "version_label",
-    "environment",
-    "user_id",
-    "session_id",
-    "metadata",
-    "tools",
-    "tool_names",
-    "tags",
-    "interventions",
-    "said",
-)
+    "title", "agent_name", "version_label", "environment", "user_id", "session_id", "metadata", "tools", "tool_names",
+    "tags", "interventions", "said",
+)  # fmt: skip
 MOST_PLACES = 200
 LARGEST_REQUEST = 2**30
 """Bytes of a kept request, decompressed: more than ever came in."""

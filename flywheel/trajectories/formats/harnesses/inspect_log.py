@@ -17,16 +17,8 @@ from flywheel.trajectories.formats.values.times import moment
 
 _ATTACHMENT = "attachment://"
 _ABOUT = (
-    "target",
-    "metadata",
-    "choices",
-    "epoch",
-    "model_usage",
-    "total_time",
-    "working_time",
-    "limit",
-    "error_retries",
-)
+    "target", "metadata", "choices", "epoch", "model_usage", "total_time", "working_time", "limit", "error_retries",
+)  # fmt: skip
 
 
 def detect(row: dict[str, Any]) -> bool:

@@ -70,21 +70,9 @@ def hurry(lock_s: float = 10) -> None:
 
 _FIELDS = [(field.attname, str(field.column)) for field in Trajectory._meta.concrete_fields]
 _CHANGING = [
-    *claims.COMPARED,
-    "agent_id",
-    "version_id",
-    "started_at",
-    "ended_at",
-    "changed_at",
-    "latency_ms",
-    "step_count",
-    "error_count",
-    "tokens_in",
-    "tokens_out",
-    "cost_usd",
-    "event_count",
-    "feedback_count",
-]
+    *claims.COMPARED, "agent_id", "version_id", "started_at", "ended_at", "changed_at", "latency_ms", "step_count",
+    "error_count", "tokens_in", "tokens_out", "cost_usd", "event_count", "feedback_count",
+]  # fmt: skip
 
 _ROWS = "jsonb_populate_recordset(NULL::trajectories_trajectory, %s::jsonb) AS given"
 _UPDATE = (
