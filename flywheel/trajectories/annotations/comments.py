@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -200,5 +201,5 @@ def _locked(comment: Comment) -> Comment:
 def _record(verb: str, comment: Comment, actor: Actor) -> None:
     """The audit log says that it was done, never what was said: the log outlives a trajectory that is deleted."""
     subject = f"trajectory {comment.trajectory.trace_id}"
-    about = {"comment": comment.pk, "step": comment.step}
+    about: dict[str, Any] = {"comment": comment.pk, "step": comment.step}
     actor.record(project=comment.project, action=f"trajectories.{verb}", subject=subject, **about)

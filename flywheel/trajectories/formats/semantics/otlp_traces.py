@@ -29,14 +29,8 @@ OUTCOMES: dict[str, Outcome] = {"success": "success", "failed": "failed"}
 
 LABELS: dict[str, Outcome] = {
     **OUTCOMES,
-    "pass": "success",
-    "passed": "success",
-    "true": "success",
-    "correct": "success",
-    "fail": "failed",
-    "failure": "failed",
-    "false": "failed",
-    "incorrect": "failed",
+    **dict.fromkeys(("pass", "passed", "true", "correct"), "success"),
+    **dict.fromkeys(("fail", "failure", "false", "incorrect"), "failed"),
 }
 """Labels of an evaluation named `outcome`."""
 

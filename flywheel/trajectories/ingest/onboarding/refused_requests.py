@@ -48,16 +48,17 @@ def _write(status: int, reason: str, given: Mapping[str, str]) -> None:
         if status == 401 or key is None or problem:
             # A refusal for another cause than the key is told only to whoever has a key that is in force.
             status, reason = (401, problem) if status != 404 else (404, WRONG_PATH)
+        project, number = (key.project_id, key.pk) if key else (None, None)
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO trajectories_attempt (project_id, key_id, status, reason, at, count)"
                 " VALUES (%s, %s, %s, %s, %s, 1) ON CONFLICT (project_id, key_id, status, reason)"
                 " DO UPDATE SET at = EXCLUDED.at, count = trajectories_attempt.count + 1 RETURNING count",
-                [key and key.project_id, key and key.pk, status, reason.replace("\0", "")[:300], timezone.now()],
+                [project, number, status, reason.replace("\0", "")[:300], timezone.now()],
             )
             is_new = cursor.fetchone() == (1,)
         if is_new:
-            rows = Attempt.objects.filter(project=key.project if key else None)
+            rows = Attempt.objects.filter(project=project)
             Attempt.objects.filter(pk__in=rows.order_by("-at", "-pk").values("pk")[KEPT:]).delete()
 
 
