@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import or_
 from typing import Any
 
@@ -48,12 +49,8 @@ class Found:
 def find(trajectory: Trajectory, text: str) -> Found:
     """The steps that say the text, in order, whatever its case; each once, by the first place that does."""
     wanted = text.strip()[:LONGEST].casefold()
-    matches: list[Match] = []
-    for match in _matches(trajectory, wanted) if wanted else ():
-        if len(matches) == MOST:
-            return Found(matches, is_part=True)
-        matches.append(match)
-    return Found(matches, is_part=False)
+    matches = list(islice(_matches(trajectory, wanted), MOST + 1)) if wanted else []
+    return Found(matches[:MOST], is_part=len(matches) > MOST)
 
 
 def _matches(trajectory: Trajectory, wanted: str) -> Iterator[Match]:

@@ -364,10 +364,8 @@ def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
     versions = {}
     if by == "version":
         keys = [int(group.key) for group in groups if group.key]
-        versions = {
-            str(each.pk): each
-            for each in Version.objects.filter(pk__in=keys, agent__project=project).select_related("agent")
-        }
+        known = Version.objects.filter(agent__project=project).select_related("agent").in_bulk(keys)
+        versions = {str(pk): version for pk, version in known.items()}
     for group in groups:
         version = versions.get(group.key)
         if version is not None:

@@ -126,14 +126,9 @@ def _protobuf(content: bytes) -> Shown:
         for scoped in group.get("scopeSpans", ()):
             for span in scoped.get("spans", ()):
                 for holder in (span, *span.get("links", ())):
-                    _hex_ids(holder)
+                    ids = holder.keys() & {"traceId", "spanId", "parentSpanId"}
+                    holder.update({name: base64.b64decode(holder[name]).hex() for name in ids})
     return _cut(json.dumps(row, indent=2, ensure_ascii=False))
-
-
-def _hex_ids(holder: dict[str, Any]) -> None:
-    for name in ("traceId", "spanId", "parentSpanId"):
-        if name in holder:
-            holder[name] = base64.b64decode(holder[name]).hex()
 
 
 def _hex(content: bytes) -> str:
