@@ -15,7 +15,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import summary_of
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 
@@ -78,10 +78,9 @@ class Room:
             "base": self.base,
             "algorithm": "sft",
             "task_set": self.task_set,
-            "actor": Actor(self.cast.trainer),
             "override_reason": "a test",
         }
-        return launch(**{**defaults, **fields})[0]
+        return launch(LaunchRequest(**{**defaults, **fields}), Actor(self.cast.trainer))[0]
 
     def measured(self, run: TrainingRun, steps: int, **metrics: Callable[[int], float]) -> None:
         """Points of a run's steps, a second apart."""

@@ -39,7 +39,7 @@ from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from flywheel.promotions.suite_standings import Standing, standings
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -329,15 +329,15 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
     """A launched training run of the version."""
-    run, _ = launch(
+    request = LaunchRequest(
         key=uuid.uuid4(),
         base=version,
         algorithm=algorithm,
         task_set=task_set,
-        actor=Actor(oracle(task_set.project), THROUGH),
         settings=chosen,
         override_reason="the story shows this algorithm, whatever the ladder says",
     )
+    run, _ = launch(request, Actor(oracle(task_set.project), THROUGH))
     return run
 
 
