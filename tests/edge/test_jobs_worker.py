@@ -173,14 +173,14 @@ def test_a_worker_that_is_told_to_stop_gives_its_job_to_the_next(
     assert run.done >= 3
     other = start_worker()
     wait_for_attempt(other, run, 1)
-    run.cancel()
+    run.ask_to_end()
     other.finish(run)
 
 
 def test_a_running_job_ends_in_the_middle_when_it_is_cancelled(worker: Worker, build: Build) -> None:
     run = submit(build, play="count", steps=1000, pause=0.05)
     wait_for_progress(worker, run)
-    run.cancel()
+    run.ask_to_end()
     worker.finish(run)
     assert (run.state, run.attempt) == (State.CANCELLED, 1)
     assert run.done < 1000

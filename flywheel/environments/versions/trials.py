@@ -73,7 +73,7 @@ def submit(
         environment.trials.filter(created_by=actor.user).exclude(state__in=FINISHED).exclude(idempotency_key=key)
     ):
         with suppress(StaleState):
-            older.cancel()
+            older.ask_to_end()
     job, is_new = Trial.submit(
         key=key,
         project=environment.project,

@@ -198,8 +198,7 @@ def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD))
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    submission.cancel(run=_run(request, eval_id), actor=keyed(request).actor)
-    return _run(request, eval_id)
+    return _run(request, eval_id).cancel(keyed(request).actor)
 
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD))

@@ -9,9 +9,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.jobs import StaleState
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import number
-from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import run_rescores as verbs
 from flywheel.evals.models import EvalRun, Rescore
@@ -75,34 +74,6 @@ def rescore(request: PageRequest, rescore: int) -> HttpResponse:
     return render(request, "evals/rescore.html", context)
 
 
-@require_GET
-@requires(Permission.VIEW)
-def live(request: PageRequest, rescore: int) -> HttpResponse:
-    """What the page asks for every two seconds while attempts are judged; at the end it is loaded anew."""
-    job = _find(request, rescore)
-    return loaded_anew() if job.is_finished else render(request, "evals/_rescoring.html", {"job": job})
-
-
-@require_POST
-@requires(Permission.BUILD)
-def cancel(request: PageRequest, rescore: int) -> HttpResponse:
-    try:
-        verbs.cancel(job=_find(request, rescore), actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("evals:rescore", request.project.slug, rescore)
-
-
-@require_POST
-@requires(Permission.BUILD)
-def resume(request: PageRequest, rescore: int) -> HttpResponse:
-    try:
-        verbs.resume(job=_find(request, rescore), actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not resumed: {error}.")
-    return redirect("evals:rescore", request.project.slug, rescore)
-
-
 def _find(request: PageRequest, pk: int) -> Rescore:
     rows = Rescore.objects.select_related(
         "project",
@@ -112,3 +83,8 @@ def _find(request: PageRequest, pk: int) -> Rescore:
         "created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+live = job_pages.live(_find, "evals/_rescoring.html", requires(Permission.VIEW))
+cancel = job_pages.cancel(_find, "evals:rescore", requires(Permission.BUILD))
+resume = job_pages.resume(_find, "evals:rescore", requires(Permission.BUILD))

@@ -1,4 +1,4 @@
-"""Submitting an eval run, stopping it, and going on with it."""
+"""Submitting an eval run, and going on with it."""
 
 import hashlib
 import uuid
@@ -115,13 +115,6 @@ def _check_engine(engine: str, version: Version) -> None:
             loaded_adapters.check(version)
         except NotServable as error:
             raise CannotEvaluate("engine", str(error)) from error
-
-
-def cancel(*, run: EvalRun, actor: Actor) -> None:
-    """Ask for an end; what was attempted is kept. Raises StaleState when the run is over already."""
-    with transaction.atomic():
-        run.cancel()
-        actor.record(project=run.project, action="evals.cancel", subject=run)
 
 
 def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:

@@ -115,20 +115,6 @@ def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clust
     return job
 
 
-def cancel(*, job: Clustering, actor: Actor) -> None:
-    """Ask for an end. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="failures.cancel_clustering", subject=job)
-
-
-def resume(*, job: Clustering, actor: Actor) -> None:
-    """Do it again after all; what was read is kept. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="failures.resume_clustering", subject=job)
-
-
 # What a worker does
 
 

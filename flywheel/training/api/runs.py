@@ -153,15 +153,13 @@ def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
 @router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN))
 def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Ask for an end; a checkpoint is saved first, so it takes a moment."""
-    verbs.cancel(run=_run(request, run_id), actor=keyed(request).actor)
-    return _run(request, run_id)
+    return _run(request, run_id).cancel(keyed(request).actor)
 
 
 @router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
 def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Let a failed or cancelled run go on from its newest checkpoint."""
-    verbs.resume(run=_run(request, run_id), actor=keyed(request).actor)
-    return _run(request, run_id)
+    return _run(request, run_id).resume(keyed(request).actor)
 
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))

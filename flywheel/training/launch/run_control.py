@@ -1,4 +1,4 @@
-"""Launch a training run: check everything a person chose, freeze it, queue it. Stop it, and let it go on."""
+"""Launch a training run: check everything a person chose, freeze it, queue it."""
 
 import uuid
 from collections.abc import Collection, Sequence
@@ -135,20 +135,6 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
     _refuse_contamination(request.base, dataset, task_set)
     _refuse_judges(algorithm, dataset)
     return dataset
-
-
-def cancel(*, run: TrainingRun, actor: Actor) -> None:
-    """Ask for an end; the trainer saves a checkpoint first. Raises jobs.StaleState when the run is over already."""
-    with transaction.atomic():
-        run.cancel()
-        actor.record(project=run.project, action="training.cancel", subject=run)
-
-
-def resume(*, run: TrainingRun, actor: Actor) -> None:
-    """Queue a failed or cancelled run again; it goes on from its newest checkpoint. Raises jobs.StaleState."""
-    with transaction.atomic():
-        run.requeue()
-        actor.record(project=run.project, action="training.resume", subject=run)
 
 
 def parameters_of(version: Version) -> int | None:

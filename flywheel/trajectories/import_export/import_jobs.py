@@ -60,20 +60,6 @@ def submit(
     return job
 
 
-def cancel(*, job: Import, actor: Actor) -> None:
-    """Ask for an end; what is in stays. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="trajectories.cancel_import", subject=f"file {job.name}")
-
-
-def resume(*, job: Import, actor: Actor) -> None:
-    """Go on from where a failed or cancelled import stood. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="trajectories.resume_import", subject=f"file {job.name}")
-
-
 # What the page shows
 
 

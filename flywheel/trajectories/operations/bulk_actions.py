@@ -129,20 +129,6 @@ def newest() -> int:
     return int(Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"])
 
 
-def cancel(*, job: Bulk, actor: Actor) -> None:
-    """Ask for an end; what is done stays done. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="trajectories.cancel_bulk", subject=job)
-
-
-def resume(*, job: Bulk, actor: Actor) -> None:
-    """Go on from where a failed or cancelled one stood. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="trajectories.resume_bulk", subject=job)
-
-
 def _known(action: str) -> Action:
     if action not in ACTIONS:
         raise BadBulk(f"action: {action!r} is unknown, one of {', '.join(ACTIONS)} is wanted")

@@ -119,7 +119,7 @@ def test_who_takes_over_goes_on_where_the_last_one_stood(cast: Cast) -> None:
             lease.update(done=10, made=seeded_tasks.keep(job, next(parts)))
         lease.finish(State.FAILED)
     job.refresh_from_db()
-    seeded_tasks.resume(job=job, actor=Actor(cast.builder))
+    job.resume(Actor(cast.builder))
     job = work(Generation.objects.get(pk=job.pk))
     assert (job.done, job.made, row.tasks.count()) == (15, 15, 15)
     assert all(0.2 <= task.state["random_share"] <= 0.4 for task in row.tasks.all())

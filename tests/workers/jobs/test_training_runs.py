@@ -29,7 +29,7 @@ from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
-from flywheel.training.launch.run_control import LaunchRequest, cancel, launch, resume
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.worker import Worker
@@ -211,7 +211,7 @@ def test_cancelled_runs_keep_their_checkpoint_and_the_slot_goes_to_the_next(
     until_checkpoint(worker, run)
     waiting.refresh_from_db()
     assert waiting.state == State.QUEUED
-    cancel(run=run, actor=Actor(cast.trainer))
+    run.cancel(Actor(cast.trainer))
     worker.finish(run)
     assert run.state == State.CANCELLED
     assert run.checkpoint_step is not None
@@ -221,7 +221,7 @@ def test_cancelled_runs_keep_their_checkpoint_and_the_slot_goes_to_the_next(
     worker.finish(waiting)
     assert waiting.state == State.SUCCEEDED, waiting.error
 
-    resume(run=run, actor=Actor(cast.trainer))
+    run.resume(Actor(cast.trainer))
     worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
     assert log_of(run).count("training from the start") == 1
@@ -304,7 +304,7 @@ def test_a_full_disk_keeps_what_was_measured(launched: Launch, page: Callable[[T
     assert (run.state, run.error_kind) == (State.FAILED, "disk_full")
     assert steps_of(run), "the steps before it are kept"
     assert "Make room, then Resume" in page(run)
-    resume(run=run, actor=Actor(run.created_by))
+    run.resume(Actor(run.created_by))
     assert carry_out(run).state == State.SUCCEEDED, run.error
 
 

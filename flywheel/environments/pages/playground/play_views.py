@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.edge.jobs import StaleState
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
@@ -117,10 +117,8 @@ def stop(request: PageRequest, play: int) -> HttpResponse:
     """Do not wait for the version any longer."""
     row = _find(request, play)
     if (turn := verbs.waiting(row)) is not None:
-        try:
-            turn.cancel()
-        except StaleState as error:
-            messages.warning(request, f"Not stopped: {error}.")
+        with job_pages.refusal_told(request, "Not stopped"):
+            turn.cancel(request.actor)
     return _to(request, row)
 
 

@@ -211,7 +211,8 @@ def parse_file(
     rows = [item.value for item in first if not item.error]
     if mapping is not None or format == TABLE or not _is_known(rows, format):
         return _mapped(items, chosen(mapping, content.columns, rows))
-    return _parsed((Item(item.at, _cells(item), item.error) for item in items), format)
+    decoded = (Item(item.at, None if item.error else table_rows.decoded(item.value), item.error) for item in items)
+    return _parsed(decoded, format)
 
 
 def chosen(mapping: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Mapped:
@@ -236,16 +237,11 @@ def _is_known(rows: list[dict[str, Any]], format: str) -> bool:
     return bool(rows) and any(entry.detect(table_rows.decoded(rows[0])) for entry in FORMATS.values())
 
 
-def _cells(item: Item) -> Any:
-    return None if item.error else table_rows.decoded(item.value)
-
-
 def _mapped(items: Iterable[Item], mapping: Mapped) -> Iterator[Parsed]:
     for item in items:
-        if item.error:
-            yield Parsed(item.at, error=item.error, format=TABLE)
-            continue
         try:
+            if item.error:
+                raise FormatError(item.error)
             yield Parsed(item.at, table_rows.trace_of(item.value, mapping), format=TABLE)
         except FormatError as error:
             yield Parsed(item.at, error=str(error), format=TABLE)
@@ -265,9 +261,8 @@ def _parsed(items: Iterable[Item], format: str) -> Iterator[Parsed]:
                 raise FormatError(item.error)
             row = item.value
             if not isinstance(row, dict):
-                raise FormatError(
-                    f"the {item.at.partition(' ')[0] if ' ' in item.at else 'value'} is not a JSON object"
-                )
+                what = item.at.partition(" ")[0] if " " in item.at else "value"
+                raise FormatError(f"the {what} is not a JSON object")
             entry = _format(row, format)
             name = entry.name
             read = entry.parse(row)
