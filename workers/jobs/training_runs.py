@@ -418,10 +418,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
                 version=version,
                 task_set=run.task_set,
                 actor=Actor(run.created_by),
-                samples=run.baseline.samples,
-                seed=run.baseline.seed,
-                sampling=run.baseline.sampling,
-                engine=run.baseline.engine,
+                settings=submission.RunSettings.of(run.baseline),
             )
         except submission.CannotEvaluate as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
@@ -446,10 +443,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
                     version=version,
                     task_set=task_set,
                     actor=Actor(run.created_by),
-                    samples=run.baseline.samples,
-                    seed=run.baseline.seed,
-                    sampling=run.baseline.sampling,
-                    engine=run.baseline.engine,
+                    settings=submission.RunSettings.of(run.baseline),
                 )
             except submission.CannotEvaluate as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")

@@ -292,7 +292,7 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
         version=version,
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     return finished(run)
 
@@ -306,7 +306,7 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
         split=Split.TRAIN,
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     actor = oracle(task_set.project)
     audit, _ = audit_lifecycle.begin(run=finished(run), actor=Actor(actor, THROUGH), size=LEAST)

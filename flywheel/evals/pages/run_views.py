@@ -90,11 +90,7 @@ def new(request: PageRequest) -> HttpResponse:
             task_set=chosen["task_set"],
             actor=request.actor,
             split=chosen["split"],
-            samples=chosen["samples"],
-            seed=chosen["seed"],
-            sampling=form.sampling,
-            engine=chosen["engine"],
-            budget=form.budget,
+            settings=form.settings,
         )
     except submission.CannotEvaluate as error:
         form.refuse(error.field, error.problem)

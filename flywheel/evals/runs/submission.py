@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,28 @@ class CannotEvaluate(FieldError):
     """The run cannot be submitted; `field` says where, the message what would be right."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a version is asked."""
+
+    samples: int = 4
+    """Attempts at each task."""
+    seed: int = 1
+    sampling: Mapping[str, Any] | None = None
+    """The version's own where nothing else is said."""
+    engine: str = Engine.ENDPOINT
+    budget: Mapping[str, Any] | None = None
+    """What it may take at most (`run_budget.py`)."""
+
+    @classmethod
+    def of(cls, run: EvalRun) -> "RunSettings":
+        """As this eval was asked, whatever it may take."""
+        return cls(samples=run.samples, seed=run.seed, sampling=run.sampling, engine=run.engine)
+
+
+USUAL = RunSettings()
+
+
 def submit(
     *,
     key: uuid.UUID,
@@ -38,18 +61,12 @@ def submit(
     task_set: TaskSet,
     actor: Actor,
     split: str = Split.HELD_OUT,
-    samples: int = 4,
-    seed: int = 1,
-    sampling: dict[str, Any] | None = None,
-    engine: str = Engine.ENDPOINT,
-    budget: Mapping[str, Any] | None = None,
+    settings: RunSettings = USUAL,
     is_final: bool = False,
 ) -> tuple[EvalRun, bool]:
-    """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
+    """Queue the version's attempts at a split: n tasks × samples. Returns the run and whether it is new.
 
-    `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
-    take at most (`run_budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`.
-    Raises CannotEvaluate.
+    The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises CannotEvaluate.
     """
     if version.agent.project_id != task_set.project_id:
         raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
@@ -57,17 +74,18 @@ def submit(
         raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
     if split not in (Split.TRAIN, *MEASURED):
         raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
-    if not 0 <= seed <= MAX_SEED:
-        raise CannotEvaluate("seed", f"{seed} is not between 0 and {MAX_SEED}")
-    _check_engine(engine, version)
-    tasks = task_set.members.filter(split=split).count()
-    if not tasks:
+    if not 1 <= settings.samples <= MAX_SAMPLES:
+        raise CannotEvaluate("samples", f"{settings.samples} is not between 1 and {MAX_SAMPLES}")
+    if not 0 <= settings.seed <= MAX_SEED:
+        raise CannotEvaluate("seed", f"{settings.seed} is not between 0 and {MAX_SEED}")
+    _check_engine(settings.engine, version)
+    attempts = task_set.members.filter(split=split).count() * settings.samples
+    if not attempts:
         raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
+    verifier = task_set.environment_version.verifier
     try:
-        chosen = sampling_of(version, sampling)
-        limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
+        sampling = sampling_of(version, settings.sampling)
+        budget = budgets.check(settings.budget or {}, version, verifier)
     except (BadContent, budgets.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
     with transaction.atomic():
@@ -78,24 +96,23 @@ def submit(
             version=version,
             task_set=task_set,
             split=split,
-            samples=samples,
-            sampling=chosen,
-            seed=seed,
-            engine=engine,
-            budget=limits,
-            total=tasks * samples,
-            verifier_digest=verifiers.digest(task_set.environment_version.verifier),
+            samples=settings.samples,
+            sampling=sampling,
+            seed=settings.seed,
+            engine=settings.engine,
+            budget=budget,
+            total=attempts,
+            verifier_digest=verifiers.digest(verifier),
         )
         if made:
+            named = {"version": str(version), "task_set": str(task_set), "split": split}
             actor.record(
                 project=task_set.project,
                 action="evals.submit",
                 subject=f"eval {run.pk}",
-                version=str(version),
-                task_set=str(task_set),
-                split=split,
-                attempts=tasks * samples,
-                engine=engine,
+                **named,
+                attempts=attempts,
+                engine=settings.engine,
             )
     return run, made
 

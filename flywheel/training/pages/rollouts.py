@@ -15,13 +15,12 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
-from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.runs.submission import CannotEvaluate, submit
 from flywheel.system import env
 from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.pages.collection_form import CollectForm
 from flywheel.training.rollouts import rollout_choice as choices
 from flywheel.training.rollouts import selection_overview as show
-from flywheel.training.rollouts.rollout_collection import collect
 from flywheel.training.rollouts.rollout_datasets import write
 from flywheel.training.rollouts.rollout_selection import NotForTraining, drop, take_back
 
@@ -41,16 +40,13 @@ def collect_page(request: PageRequest) -> HttpResponse:
         return _form(request, form, status=422)
     asked = form.cleaned_data
     try:
-        run, _ = collect(
+        run, _ = submit(
             key=asked["key"],
             version=version,
             task_set=asked["task_set"],
             actor=request.actor,
-            samples=asked["samples"],
-            seed=asked["seed"],
-            sampling=form.sampling,
-            engine=asked["engine"],
-            budget=form.budget,
+            split=Split.TRAIN,  # nobody may learn from what is held out
+            settings=form.settings,
         )
     except CannotEvaluate as error:
         form.refuse(error.field, error.problem)
