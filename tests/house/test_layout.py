@@ -176,11 +176,7 @@ LARGE = {
     "flywheel.environments.versions.environment_versions.environment",
     "flywheel.failures.queues.reviews.give",
     "flywheel.failures.similar_failures.clusterings.submit",
-    "flywheel.trajectories.ingest.onboarding.sample_trace.episode",
     "flywheel.trajectories.store.merge.store",
-    "workers.engines.openai_engine.__init__",
-    "workers.programs.environment_hosting.opened",
-    "workers.programs.turn.turn_wheel",
 }
 """To be made smaller yet. None may be added, and what has become smaller leaves."""
 

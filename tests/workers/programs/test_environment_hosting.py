@@ -336,7 +336,7 @@ def test_rows_are_nemo_gyms_and_hold_no_answer_also_where_a_judge_is(
 
 
 def test_what_is_asked_wrongly_is_told(build: Build, cast: Cast) -> None:
-    usual: dict[str, Any] = {"held_out": False, "host": "127.0.0.1", "port": 0, "token": None, "no_token": False}
+    usual: dict[str, Any] = {"held_out": False, "host": "127.0.0.1", "port": 0, "token": None}
     usual |= {"rows": None, "task_set": ""}
     with pytest.raises(CannotExport, match="there is no project 'acne'"):
         environment_hosting.opened(project="acne", environment="mail@1", **usual)
