@@ -10,7 +10,7 @@ import pytest
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
@@ -19,7 +19,7 @@ from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 
-WRONG = tools.call_text("email.send", {"to": "Bako", "subject": "friday"})
+WRONG = tooling.call_text("email.send", {"to": "Bako", "subject": "friday"})
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
@@ -122,4 +122,4 @@ def room(cast: Cast, build: Build) -> Room:
 def right(task: Task) -> str:
     """The answer that a task wants, as its environment writes it."""
     wanted = task.target["arguments"]
-    return tools.call_text(task.target["tool"], {name: wanted[name] for name in ("person", "day")})
+    return tooling.call_text(task.target["tool"], {name: wanted[name] for name in ("person", "day")})

@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from flywheel.core.network.http_replies import Reply, TooLong
-from flywheel.core.traces import Message, ToolCall, count, openai_messages
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, ToolCall, count, openai_messages, tooling
 
 RETRY_AFTER_LIMIT_S = 30.0
 BAD_REQUEST = 400

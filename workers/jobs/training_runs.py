@@ -34,7 +34,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.runs import submission
-from flywheel.training.datasets import dataset_builder as datasets
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock
 from flywheel.training.models import Point, TrainingRun
 from workers.processes import model_process
@@ -168,7 +168,7 @@ def _source(artifact: Artifact) -> dict[str, str]:
 
 def _dataset(run: TrainingRun) -> bytes:
     try:
-        with datasets.open_rows(run.dataset) as file:
+        with dataset_builder.open_rows(run.dataset) as file:
             content = file.read()
     except FileNotFoundError as error:
         raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error

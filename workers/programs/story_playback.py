@@ -22,8 +22,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.reward_audit_rule import LEAST
-from flywheel.core.traces import Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions

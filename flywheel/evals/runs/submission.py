@@ -18,8 +18,7 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs import run_budget as budgets
-from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs import run_budget, unanswered_attempts
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import loaded_adapters
 from flywheel.system import env
@@ -85,8 +84,8 @@ def submit(
     verifier = task_set.environment_version.verifier
     try:
         sampling = sampling_of(version, settings.sampling)
-        budget = budgets.check(settings.budget or {}, version, verifier)
-    except (BadContent, budgets.BadBudget) as error:
+        budget = run_budget.check(settings.budget or {}, version, verifier)
+    except (BadContent, run_budget.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
     with transaction.atomic():
         run, made = EvalRun.submit(
@@ -155,7 +154,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
         if budget is not None and not has_ended:
             _give_budget(run, budget)
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
-        if spent := budgets.spent(run, timedelta(0)):
+        if spent := run_budget.spent(run, timedelta(0)):
             raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
         actor.record(
             project=run.project,
@@ -167,8 +166,8 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
 def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
     try:
-        run.budget = budgets.check(budget, run.version, run.task_set.environment_version.verifier)
-    except budgets.BadBudget as error:
+        run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
+    except run_budget.BadBudget as error:
         raise CannotEvaluate(error.field, error.problem) from error
     run.save(update_fields=["budget"])
 

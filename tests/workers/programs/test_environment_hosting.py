@@ -25,7 +25,7 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.openai_messages import items
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.environments import ledger
 from flywheel.environments.exchange.environment_packages import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
