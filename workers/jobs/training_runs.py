@@ -34,7 +34,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.runs import submission
-from flywheel.training.datasets import dataset_builder as datasets
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock
 from flywheel.training.models import Point, TrainingRun
 from workers.processes import model_process
@@ -168,7 +168,7 @@ def _source(artifact: Artifact) -> dict[str, str]:
 
 def _dataset(run: TrainingRun) -> bytes:
     try:
-        with datasets.open_rows(run.dataset) as file:
+        with dataset_builder.open_rows(run.dataset) as file:
             content = file.read()
     except FileNotFoundError as error:
         raise TrainingFailed("data", f"the rows of {run.dataset} are missing from the storage") from error
@@ -418,10 +418,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
                 version=version,
                 task_set=run.task_set,
                 actor=Actor(run.created_by),
-                samples=run.baseline.samples,
-                seed=run.baseline.seed,
-                sampling=run.baseline.sampling,
-                engine=run.baseline.engine,
+                settings=submission.RunSettings.of(run.baseline),
             )
         except submission.CannotEvaluate as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
@@ -446,10 +443,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
                     version=version,
                     task_set=task_set,
                     actor=Actor(run.created_by),
-                    samples=run.baseline.samples,
-                    seed=run.baseline.seed,
-                    sampling=run.baseline.sampling,
-                    engine=run.baseline.engine,
+                    settings=submission.RunSettings.of(run.baseline),
                 )
             except submission.CannotEvaluate as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")

@@ -155,7 +155,6 @@ def opened(
     host: str,
     port: int,
     token: str | None,
-    no_token: bool,
     rows: str | None,
 ) -> Hosted:
     """The server that `manage.py serve_environment` was asked for, its rows written. Raises as `server` does."""
@@ -166,4 +165,4 @@ def opened(
     tasks = chosen(find(found, environment), task_set)
     if rows:
         write_rows(tasks, splits, Path(rows))
-    return server(task_set=tasks, splits=splits, host=host, port=port, token="" if no_token else token)
+    return server(task_set=tasks, splits=splits, host=host, port=port, token=token)

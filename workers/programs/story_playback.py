@@ -22,8 +22,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.reward_audit_rule import LEAST
-from flywheel.core.traces import Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions
@@ -39,7 +38,7 @@ from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from flywheel.promotions.suite_standings import Standing, standings
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -292,7 +291,7 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
         version=version,
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     return finished(run)
 
@@ -306,7 +305,7 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
         split=Split.TRAIN,
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     actor = oracle(task_set.project)
     audit, _ = audit_lifecycle.begin(run=finished(run), actor=Actor(actor, THROUGH), size=LEAST)
@@ -329,15 +328,15 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
     """A launched training run of the version."""
-    run, _ = launch(
+    request = LaunchRequest(
         key=uuid.uuid4(),
         base=version,
         algorithm=algorithm,
         task_set=task_set,
-        actor=Actor(oracle(task_set.project), THROUGH),
         settings=chosen,
         override_reason="the story shows this algorithm, whatever the ladder says",
     )
+    run, _ = launch(request, Actor(oracle(task_set.project), THROUGH))
     return run
 
 

@@ -29,7 +29,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from workers.reference import story
 
 POLICY = Path(__file__).parent / "policy"

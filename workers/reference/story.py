@@ -22,7 +22,7 @@ from itertools import product
 from typing import Any, Literal, TypeVar
 
 from flywheel.core.envs import Task
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 
 AGENT = "workplace-assistant"
 SYSTEM_PROMPT = "You are a workplace assistant. Answer with one tool call."

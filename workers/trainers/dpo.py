@@ -4,14 +4,14 @@ import copy
 import json
 from typing import Any
 
-from workers.trainers import run_spec as specs
+from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 from workers.trainers.run_failures import TrainingError
 
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.opened(run.spec)
+    env, data = run_spec.opened(run.spec)
     from datasets import Dataset
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
@@ -24,7 +24,7 @@ def train(run: Run) -> None:
     rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
     if settings["tools_in_prompt"]:
         # As text, or Arrow gives each tool all properties.
-        tools = [json.dumps(specs.tools_of(env, row.get("environment", ""))) for row in data.train]
+        tools = [json.dumps(run_spec.tools_of(env, row.get("environment", ""))) for row in data.train]
         rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     arguments = training_loop.config(
         DPOConfig,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flywheel.core.traces import Trace, fingerprint
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, fingerprint, tooling
 from flywheel.core.traces.episodes import Call, Episode, every_text
 
 REPEATS = 3

@@ -22,8 +22,7 @@ from typing import Any
 
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
-from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages, tooling
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "nemo_gym"

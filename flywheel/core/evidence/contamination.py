@@ -22,7 +22,7 @@ from flywheel.core.evidence.similarity.ngrams import WORDS, shared
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.tools import calls_of
+from flywheel.core.traces.tooling import calls_of
 
 Level = Literal["task", "source", "content", "request", "passage", "near"]
 Verdict = Literal["clean", "warned", "contaminated"]

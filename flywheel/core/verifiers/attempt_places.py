@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flywheel.core.digests import DEEPEST, is_deep, read_json
-from flywheel.core.traces import Message, Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, Trace, tooling
 
 PLACES = {
     "answer": "the text of the last message",

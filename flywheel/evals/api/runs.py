@@ -182,11 +182,9 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
         task_set=task_set_of(request, body.task_set),
         actor=keyed(request).actor,
         split=body.split,
-        samples=body.samples,
-        seed=body.seed,
-        sampling=body.sampling,
-        engine=body.engine,
-        budget=body.budget,
+        settings=submission.RunSettings(
+            samples=body.samples, seed=body.seed, sampling=body.sampling, engine=body.engine, budget=body.budget
+        ),
     )
     return Status(201 if made else 200, run)
 

@@ -121,12 +121,11 @@ class Events(Schema):
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
-    run, made = verbs.launch(
+    chosen = verbs.LaunchRequest(
         key=asked.key or uuid.uuid4(),
         base=version_of(request, asked.base, "base"),
         algorithm=asked.algorithm,
         task_set=task_set_of(request, asked.task_set),
-        actor=keyed(request).actor,
         dataset=dataset_by_ref(request, asked.dataset),
         rollouts=eval_of(request, asked.rollouts),
         settings=asked.settings,
@@ -135,6 +134,7 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
         leave_out=asked.leave_out,
         override_reason=asked.override_reason,
     )
+    run, made = verbs.launch(chosen, keyed(request).actor)
     return Status(201 if made else 200, run)
 
 

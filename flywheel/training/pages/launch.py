@@ -72,18 +72,18 @@ def _launch(
             form.errors.setdefault(name, "is missing")
     if form.errors or form.base is None or form.task_set is None:
         return None
+    wanted = run_control.LaunchRequest(
+        key=form.uuid,
+        base=form.base,
+        algorithm=form.algorithm,
+        task_set=form.task_set,
+        dataset=form.dataset,
+        rollouts=form.rollouts,
+        recommendation=recommendation,
+        **chosen,
+    )
     try:
-        run, _ = run_control.launch(
-            key=form.uuid,
-            base=form.base,
-            algorithm=form.algorithm,
-            task_set=form.task_set,
-            dataset=form.dataset,
-            rollouts=form.rollouts,
-            actor=request.actor,
-            recommendation=recommendation,
-            **chosen,
-        )
+        run, _ = run_control.launch(wanted, request.actor)
     except (run_control.CannotLaunch, dataset_builder.CannotBuild) as error:
         form.refuse(error.field, error.problem)
         return None

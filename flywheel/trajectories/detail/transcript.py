@@ -9,7 +9,7 @@ from typing import Any
 
 from flywheel.core import traces
 from flywheel.core.traces import Conversation, Message
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 from flywheel.edge.prepared_queries import Standing
 from flywheel.system.sql import bound
 from flywheel.trajectories.detail.call_runs import fold

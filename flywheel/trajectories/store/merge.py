@@ -32,8 +32,7 @@ from django.utils import timezone
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
-from flywheel.core import redaction as redact
-from flywheel.core import traces
+from flywheel.core import redaction, traces
 from flywheel.core.redaction import Redactor
 from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.otlp.spans import Decoded, Span
@@ -196,7 +195,7 @@ def _told(request: _Request, written: Written) -> Batch:
         duplicate=written.duplicate,
         rejected=len(problems),
         problems=[{"at": item.at, "reason": item.reason} for item in problems[:PROBLEMS_KEPT]],
-        warnings=trace_redaction.sentences(written.warnings, redactor) + redact.warnings(redactions),
+        warnings=trace_redaction.sentences(written.warnings, redactor) + redaction.warnings(redactions),
         redactions=dict(redactions),
         redactor=redactor.version,
     )

@@ -17,7 +17,7 @@ from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Message, ToolCall, Trace, tools
+from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.proofs import proof_jobs
@@ -45,8 +45,8 @@ from tests.conftest import SYSTEM, TOOLS, Build, Cast
 from tests.pages import page_of
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-GOLD = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}))
-WRONG = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"}))
+GOLD = Message("assistant", tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}))
+WRONG = Message("assistant", tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"}))
 
 pytestmark = pytest.mark.django_db
 

@@ -29,7 +29,7 @@ from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 from tests.pages import page_of
@@ -54,17 +54,16 @@ def launched(build: Build, cast: Cast) -> Launch:
         baseline(cast, base, task_set)
         build.overridden(base, task_set)
         batch = {"batch_size": 8} if algorithm != "sft" else {"batch_size": 4}
-        run, _ = launch(
+        request = LaunchRequest(
             key=uuid.uuid4(),
             base=base,
             algorithm=algorithm,
             task_set=task_set,
-            actor=Actor(cast.trainer),
             settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch},
             override_reason="a test",
             **fields,
         )
-        return run
+        return launch(request, Actor(cast.trainer))[0]
 
     return go
 

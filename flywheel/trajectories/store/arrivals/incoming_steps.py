@@ -18,7 +18,7 @@ from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Message, Outcome
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 from flywheel.trajectories.formats.otlp.spans import Facts, Span, word
 from flywheel.trajectories.formats.semantics import attribute_plans, judgments, otlp_traces, span_meaning
 from flywheel.trajectories.formats.semantics.attribute_plans import Plan
