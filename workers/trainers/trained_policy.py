@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
-from workers.engines.tool_calls import read_tool_calls, templated
+from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
 from workers.trainers import checkpoints
 from workers.trainers.run_directory import FINAL, Run
@@ -25,8 +25,6 @@ from workers.trainers.run_spec import Source, Spec
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
-
-
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
 threads that wait for each other at every operation took five times as long on two busy cores."""
@@ -138,22 +136,9 @@ class LiveEngine:
             )[:, width:].tolist()
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
-            self._response(tokens[:limit], prompt, ends, elapsed_ms)
+            answer_of(self.tokenizer, tokens[:limit], ends, len(prompt), elapsed_ms)
             for tokens, prompt, limit in zip(output, prompts, limits, strict=True)
         ]
-
-    def _response(self, tokens: list[int], prompt: list[int], ends: list[int], elapsed_ms: float) -> ChatResponse:
-        end = next((index for index, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if end is None else tokens[:end]
-        text, calls = read_tool_calls(self.tokenizer.decode(kept, skip_special_tokens=True))
-        return ChatResponse(
-            text=text,
-            tool_calls=calls,
-            finish_reason="length" if end is None else "stop",
-            tokens_in=len(prompt),
-            tokens_out=len(kept) + (end is not None),
-            latency_ms=elapsed_ms,
-        )
 
 
 @contextlib.contextmanager
