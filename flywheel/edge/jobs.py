@@ -63,6 +63,10 @@ class State(models.TextChoices):
 FINISHED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+class Cancelled(Exception):
+    """A person asked for an end."""
+
+
 class LeaseLost(Exception):
     """Another owner has the job, or it is over. Stop at once; nothing more may be written."""
 
@@ -319,9 +323,9 @@ class Lease:
     """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
     Use it as a context manager: a body that ends well makes the job succeed unless it called `finish` itself; what it
-    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind). A body that
-    ends because the lease was lost, the database was away, or the process is told to stop (SystemExit) puts the job
-    back into the queue if it is still ours.
+    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind), but for
+    Cancelled, which cancels it. A body that ends because the lease was lost, the database was away, or the process is
+    told to stop (SystemExit) puts the job back into the queue if it is still ours.
     """
 
     def __init__(self, job: Job, fence: int, asked_at: float) -> None:
@@ -338,6 +342,11 @@ class Lease:
     def cancelled(self) -> bool:
         """A person asked for an end; save what is worth saving and call `finish(State.CANCELLED)`."""
         return self._cancelled.is_set()
+
+    def go_on(self) -> None:
+        """Raise Cancelled where a person asked for an end: for jobs that have nothing to save then."""
+        if self.cancelled:
+            raise Cancelled
 
     @property
     def lost(self) -> bool:
@@ -435,8 +444,8 @@ class Lease:
         elif self.lost or isinstance(error, LeaseLost | OperationalError | InterfaceError):
             log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
             self.give_back(error=text or "the database was away for longer than the lease")
-        elif error is None:
-            self.finish(State.SUCCEEDED)
+        elif error is None or isinstance(error, Cancelled):
+            self.finish(State.CANCELLED if error else State.SUCCEEDED)
         else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
             self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])
