@@ -70,34 +70,24 @@ def submit(
         limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
     except (BadContent, budgets.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
-    with transaction.atomic():
-        run, made = EvalRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            version=version,
-            task_set=task_set,
-            split=split,
-            samples=samples,
-            sampling=chosen,
-            seed=seed,
-            engine=engine,
-            budget=limits,
-            total=tasks * samples,
-            verifier_digest=verifiers.digest(task_set.environment_version.verifier),
-        )
-        if made:
-            actor.record(
-                project=task_set.project,
-                action="evals.submit",
-                subject=f"eval {run.pk}",
-                version=str(version),
-                task_set=str(task_set),
-                split=split,
-                attempts=tasks * samples,
-                engine=engine,
-            )
-    return run, made
+    told = {"version": str(version), "task_set": str(task_set), "split": split, "engine": engine}
+    return EvalRun.submit(
+        key=key,
+        actor=actor,
+        entry="evals.submit",
+        about=told | {"attempts": tasks * samples},
+        project=task_set.project,
+        version=version,
+        task_set=task_set,
+        split=split,
+        samples=samples,
+        sampling=chosen,
+        seed=seed,
+        engine=engine,
+        budget=limits,
+        total=tasks * samples,
+        verifier_digest=verifiers.digest(task_set.environment_version.verifier),
+    )
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

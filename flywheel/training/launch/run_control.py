@@ -4,8 +4,6 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import transaction
-
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
@@ -96,34 +94,26 @@ def launch(
         "tuning": tuned,
         "seed": seed,
     }
-    with transaction.atomic():
-        run, made = TrainingRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            base=base,
-            dataset=dataset,
-            task_set=task_set,
-            baseline=baseline,
-            algorithm=algorithm,
-            tuning=tuned,
-            settings=chosen,
-            seed=seed,
-            spec_digest=digest(content),
-            recommendation=recommendation,
-            override_reason=reason,
-            total=chosen["steps"],
-            **audited,
-        )
-        if made:
-            actor.record(
-                project=task_set.project,
-                action="training.launch",
-                subject=run,
-                reason=reason,
-                spec=content,
-            )
-    return run, made
+    return TrainingRun.submit(
+        key=key,
+        actor=actor,
+        entry="training.launch",
+        about={"reason": reason, "spec": content},
+        project=task_set.project,
+        base=base,
+        dataset=dataset,
+        task_set=task_set,
+        baseline=baseline,
+        algorithm=algorithm,
+        tuning=tuned,
+        settings=chosen,
+        seed=seed,
+        spec_digest=digest(content),
+        recommendation=recommendation,
+        override_reason=reason,
+        total=chosen["steps"],
+        **audited,
+    )
 
 
 def parameters_of(version: Version) -> int | None:
