@@ -112,12 +112,12 @@ class Job(models.Model):
 
     class Meta:
         abstract = True
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["project", "idempotency_key"], name="%(class)s_one_per_key"),
             models.CheckConstraint(condition=Q(state__in=State.values), name="%(class)s_state_is_known"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(
                 fields=["state", "lease_until"],
                 name="%(class)s_open",
@@ -308,7 +308,7 @@ class JobEvent(models.Model):
 
     class Meta:
         abstract = True
-        ordering: ClassVar[list[str]] = ["id"]
+        ordering = ["id"]
 
     def __str__(self) -> str:
         return self.text[:80]

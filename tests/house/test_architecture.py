@@ -84,6 +84,11 @@ def test_the_workers_start_without_anything_heavy() -> None:
     assert in_fresh_process(code).split() == []
 
 
+@pytest.mark.parametrize("program", ["demo", "environment_server", "turn", "vllm_server"])
+def test_a_program_is_imported_before_django_is_set_up(program: str) -> None:
+    in_fresh_process(f"import workers.programs.{program}", DJANGO_SETTINGS_MODULE="")
+
+
 def test_trainers_are_told_of_every_part_of_flywheel_that_they_may_not_see() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [trainers] = [contract for contract in contracts if contract.get("source_modules") == ["workers.trainers"]]

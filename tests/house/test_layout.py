@@ -141,18 +141,14 @@ def test_tests_stand_where_the_code_does() -> None:
     assert strays == []
 
 
-LONG_LINES = 92
-"""Of templates; most hold a tag with a sentence in it, which cannot be broken. The number only falls."""
-
-
-def test_no_more_lines_of_templates_are_too_long_to_read() -> None:
+def test_no_line_of_a_template_is_too_long_to_read() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{number}: {len(line)}"
         for path in sorted((ROOT / "templates").rglob("*.html"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 160
     ]
-    assert len(long) == LONG_LINES, long
+    assert long == []
 
 
 def test_imports_stand_at_the_top() -> None:
@@ -166,7 +162,6 @@ EXEMPT_FROM_LENGTH = {
     # To be parted yet.
     "flywheel.system.postgres",
     "flywheel.templatetags.flywheel",
-    "flywheel.trajectories.formats.files.file_values",
 }
 
 
@@ -192,7 +187,7 @@ LARGE = {
     "flywheel.trajectories.store.merge.store",
     "workers.engines.openai_engine.__init__",
     "workers.programs.environment_hosting.opened",
-    "workers.programs.turn._turn",
+    "workers.programs.turn.turn_wheel",
 }
 """To be made smaller yet. None may be added, and what has become smaller leaves."""
 

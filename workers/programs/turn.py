@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flywheel.accounts.actors import Actor
 from flywheel.system import env
 
 CUSTOMERS = range(260)
@@ -32,15 +31,17 @@ def main() -> None:
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     with flywheel_in(home) as endpoint:
-        result = _turn(endpoint, started)
+        result = turn_wheel(endpoint, started)
     print(json.dumps({**result, "seconds": round(time.monotonic() - started, 1)}), flush=True)
 
 
-def _turn(endpoint: str, started: float) -> dict[str, Any]:
+def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
+    """Play the story on the Flywheel of this process's environment, and return what `make turn` prints."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "flywheel.settings"
     import django
 
     django.setup()
+    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import Project
     from flywheel.environments.models import Split
     from flywheel.promotions.live_version import promote

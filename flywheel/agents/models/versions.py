@@ -1,6 +1,6 @@
 """Versions of an agent, immutable and named by their content."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db import models, transaction
 from django.utils import timezone
@@ -37,8 +37,8 @@ class Version(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["agent", "number"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["agent", "number"]
+        constraints = [
             models.UniqueConstraint(fields=["agent", "number"], name="version_number_once"),
             models.UniqueConstraint(fields=["agent", "digest"], name="version_content_once"),
         ]

@@ -78,17 +78,8 @@ class Export:
         return envs.build(self.kind, self.config, self.verifier)
 
     def about(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "version": self.version,
-            "kind": self.kind,
-            "config": self.config,
-            "verifier": self.verifier,
-            "digest": self.digest,
-            "verifier_digest": self.verifier_digest,
-            "description": self.description,
-            "exported_by": "Flywheel",
-        }
+        names = ("name", "version", "kind", "config", "verifier", "digest", "verifier_digest", "description")
+        return {name: getattr(self, name) for name in names} | {"exported_by": "Flywheel"}
 
 
 def _bundle(export: Export, folder: str = "") -> Iterator[File]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from flywheel.core.digests import DEEPEST, is_deep, read_json
 from flywheel.core.traces import Message, Trace
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces import tools as tooling
 
 PLACES = {
     "answer": "the text of the last message",
@@ -35,15 +35,8 @@ class TooLong(Exception):
 
 def calls_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Every call that the agent made, in order; a text is a call when it has the form of one."""
-    found: list[dict[str, Any]] = []
-    for message in messages:
-        if message.role != "assistant":
-            continue
-        calls = message.tool_calls
-        if not calls and message.content.lstrip()[:1] == "{" and (written := parse_call(message).call):
-            calls = (written,)
-        found += [{"tool": call.name, "arguments": call.arguments} for call in calls]
-    return found
+    calls = (call for message in messages if message.role == "assistant" for call in tooling.calls_of(message))
+    return [{"tool": call.name, "arguments": call.arguments} for call in calls]
 
 
 def told(trace: Trace) -> dict[str, Any]:

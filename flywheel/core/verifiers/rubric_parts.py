@@ -23,7 +23,6 @@ from flywheel.core.verifiers.attempt_places import PLACES, NotJson, NotThere, To
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
 TEXTS = ("answer", "last_call", "any_call")
-CALLS = ("any_call", "last_call", "calls")
 EXAMPLE = '''def verify(trace, target):
     """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
     said = trace["answer"].strip()
@@ -205,9 +204,7 @@ def _value_of(text: str) -> Any:
         "path": _PATH,
         "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
         "must": Setting(
-            "It must",
-            "choice",
-            choices={"find": "be found", "match": "match the whole text", "lack": "not be found"},
+            "It must", "choice", choices={"find": "be found", "match": "match the whole text", "lack": "not be found"}
         ),
     },
     check=part_checks.regex,
@@ -229,7 +226,7 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     "json_schema",
     "JSON schema",
     "JSON of a given shape.",
-    {"read": _places("answer", "last_call", "any_call"), "path": _PATH, "schema": Setting("Schema", "json")},
+    {"read": _places(*TEXTS), "path": _PATH, "schema": Setting("Schema", "json")},
     check=part_checks.schema,
 )
 def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
@@ -322,16 +319,14 @@ def _bounds(least: float | None, most: float | None) -> str:
     "Tool call",
     "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
     {
-        "read": _places(*CALLS),
+        "read": _places("any_call", "last_call", "calls"),
         "target": Setting(
             "Wanted: key of the target",
             help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
         ),
         "value": _VALUE,
         "arguments": Setting(
-            "Arguments",
-            "choice",
-            choices={"same": "exactly these", "least": "at least these", "any": "do not count"},
+            "Arguments", "choice", choices={"same": "exactly these", "least": "at least these", "any": "do not count"}
         ),
     },
     check=part_checks.call,
@@ -449,9 +444,7 @@ def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
         ),
         "model": Setting("Model", help="By the name that the server knows."),
         "sees": Setting(
-            "It sees",
-            "choice",
-            choices={"answer": "the request and the last answer", "episode": "the whole episode"},
+            "It sees", "choice", choices={"answer": "the request and the last answer", "episode": "the whole episode"}
         ),
         "target": Setting("Reference: key of the target", help="Shown as what is right; . is all of it."),
         "top": Setting(

@@ -1,7 +1,5 @@
 """Jobs about an environment's verifier: proving tasks under it, and trying one that is not saved yet."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -56,10 +54,8 @@ class JudgeMemory(models.Model):
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "key"], name="judge_memory_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["at"], name="judge_memory_by_age")]
+        constraints = [models.UniqueConstraint(fields=["project", "key"], name="judge_memory_once")]
+        indexes = [models.Index(fields=["at"], name="judge_memory_by_age")]
 
     def __str__(self) -> str:
         return self.key[:12]

@@ -1,7 +1,5 @@
 """Old rollouts under another verifier: scores of their own, beside those that the run was judged with."""
 
-from typing import ClassVar
-
 from django.db import models
 
 from flywheel.edge.jobs import Job, JobEvent, StaleState
@@ -44,9 +42,7 @@ class Rescored(models.Model):
     """Why there is no score, as `core.verifiers.CAUSES` has it."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")]
 
     def __str__(self) -> str:
         return f"{self.result} under {self.rescore}"

@@ -1,7 +1,5 @@
 """Eval runs, a version at a task set (n tasks × k samples), and their results."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 
@@ -45,7 +43,7 @@ class EvalRun(Job):
     cancel_entry = "evals.cancel"
 
     class Meta(Job.Meta):
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             *Job.Meta.constraints,
             models.CheckConstraint(condition=Q(samples__gte=1), name="evalrun_samples"),
         ]
@@ -83,10 +81,8 @@ class Result(models.Model):
     latency_ms = models.FloatField(null=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["run", "task", "sample"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["run", "task", "sample"], name="result_once")
-        ]
+        ordering = ["run", "task", "sample"]
+        constraints = [models.UniqueConstraint(fields=["run", "task", "sample"], name="result_once")]
 
     def __str__(self) -> str:
         return f"{self.task} #{self.sample} of {self.run}"

@@ -1,7 +1,5 @@
 """Training runs, their events, and what they measured on the way."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 
@@ -55,7 +53,7 @@ class TrainingRun(Job):
     resume_entry = "training.resume"
 
     class Meta(Job.Meta):
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(fields=["slot"], condition=Q(state=State.RUNNING), name="trainingrun_one_per_slot"),
         ]
@@ -89,10 +87,8 @@ class Point(models.Model):
     """`{metric: number}`; for `eval` `{"success", "n", "unscored", "seconds"}`; for `samples` a list."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["run", "kind", "step"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["run", "kind", "step"], name="point_once")
-        ]
+        ordering = ["run", "kind", "step"]
+        constraints = [models.UniqueConstraint(fields=["run", "kind", "step"], name="point_once")]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.step} of {self.run}"

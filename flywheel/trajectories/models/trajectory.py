@@ -5,8 +5,6 @@ clients resend) and out of order. Columns on `Trajectory` that other rooms fill 
 here so that the list never joins.
 """
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.db import models
@@ -92,10 +90,8 @@ class Trajectory(models.Model):
 
     class Meta:
         verbose_name_plural = "trajectories"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "trace_id"], name="trajectory_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        constraints = [models.UniqueConstraint(fields=["project", "trace_id"], name="trajectory_once")]
+        indexes = [
             # What lists filter by lies in the index of their order: a filter that few rows pass walks it, never the
             # rows, which are twenty times as wide. The words in it are bounded so that it holds them in any script.
             models.Index(

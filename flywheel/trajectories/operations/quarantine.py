@@ -26,7 +26,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.trajectories.formats.files.file_formats import parse_file
-from flywheel.trajectories.formats.otlp import otlp_logs as otlp_logs
+from flywheel.trajectories.formats.otlp import otlp_logs
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.models import Batch, Quarantined, Source

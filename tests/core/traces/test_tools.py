@@ -13,9 +13,9 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tools import (
     call_text,
     check_definitions,
-    entities,
     find,
     parse_call,
+    properties,
     schema_problems,
     unjudgeable,
 )
@@ -134,10 +134,9 @@ def test_a_property_named_pattern_is_still_a_property() -> None:
     assert schema_problems(tool, {"pattern": 1}, patterns=False) == ["pattern: 1 is not of type 'string'"]
 
 
-def test_entities_are_the_marked_arguments() -> None:
-    assert entities(SEND, {"to": "Ann", "text": "hi"}) == {"to": "Ann"}
-    assert entities({"name": "x", "parameters": {"properties": {"to": True}}}, {"to": "Ann"}) == {}
-    assert entities({"name": "x", "parameters": []}, {"to": "Ann"}) == {}
+def test_properties_are_those_alone_that_are_schemas() -> None:
+    assert properties({"name": "x", "parameters": {"properties": {"to": True}}}) == {}
+    assert properties({"name": "x", "parameters": []}) == {}
 
 
 def test_tools_are_found_by_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import DEEPEST
 from flywheel.core.envs import Task, always, build
-from flywheel.core.envs.workplace import generate
+from flywheel.core.envs.workplace.request_templates import generate
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.traces.tools import call_text
 from flywheel.core.verifiers import Runners, Verdict, VerifierError

@@ -60,10 +60,6 @@ def of_scope(scope: Mapping[str, Any]) -> Dialect | None:
     return _BY_SCOPE.get(name) if isinstance(name, str) else None
 
 
-def is_placeholder(span: Span) -> bool:
-    return logfire.is_placeholder(span)
-
-
 def metadata(key: str) -> str:
     """The name of the metadata that an attribute with one of the `PREFIXES` holds, or nothing for mere noise."""
     if key.startswith(_NOISE):

@@ -12,7 +12,7 @@ from flywheel.core.traces import Outcome, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, agreed, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import logprobs, sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, as_list, plain
 from flywheel.trajectories.formats.values.times import moment
 
 _ATTACHMENT = "attachment://"
@@ -96,14 +96,8 @@ def _trace_id(root: Row, run: dict[str, Any], value: Any) -> str:
     if own := root.text("uuid"):
         return message_shapes.trace_id(own, content=["inspect", own])
     if run:
-        parts = [
-            run.get("eval_id"),
-            run.get("run_id"),
-            run.get("task_id"),
-            root.value.get("id"),
-            root.value.get("epoch"),
-        ]
-        return message_shapes.trace_id(content=["inspect", *parts])
+        names = [run.get(key) for key in ("eval_id", "run_id", "task_id")]
+        return message_shapes.trace_id(content=["inspect", *names, root.value.get("id"), root.value.get("epoch")])
     return message_shapes.trace_id(content=value)
 
 
@@ -166,8 +160,7 @@ def _tell(turn: Turn, event: dict[str, Any], choice: dict[str, Any]) -> None:
         turn.error = message_shapes.as_text(error.get("message") if isinstance(error, dict) else error)
     if turn.message.role != "assistant":
         return
-    output = event.get("output")
-    row = Row(output if isinstance(output, dict) else {}, "output")
+    row = Row(as_dict(event.get("output")), "output")
     usage = row.row("usage")
     turn.model = message_shapes.as_text(row.value.get("model") or event.get("model"))
     turn.finish_reason = message_shapes.as_text(choice.get("stop_reason"))
@@ -184,8 +177,7 @@ def _events(root: Row) -> Iterator[dict[str, Any]]:
 
 
 def _choices(output: Any) -> Iterator[dict[str, Any]]:
-    choices = output.get("choices") if isinstance(output, dict) else None
-    for choice in choices if isinstance(choices, list) else []:
+    for choice in as_list(as_dict(output).get("choices")):
         if isinstance(choice, dict):
             yield choice
 

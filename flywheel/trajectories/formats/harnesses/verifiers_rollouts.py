@@ -13,16 +13,14 @@ from flywheel.core.traces import Step, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, of_reward, read_message, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, count, plain
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, as_list, count, plain
 from flywheel.trajectories.formats.values.times import moment
 
 _CLASSIC = ("prompt", "completion", "trajectory", "task", "prompt_ids", "completion_ids", "completion_logprobs")
 
 
 def detect(row: dict[str, Any]) -> bool:
-    if isinstance(row.get("nodes"), list) and "task" in row:
-        return True
-    if isinstance(row.get("traces"), list) and "task" in row:
+    if "task" in row and any(isinstance(row.get(key), list) for key in ("nodes", "traces")):
         return True
     return "prompt" in row and "completion" in row and bool({"reward", "example_id", "rollout_id"} & set(row))
 
@@ -51,8 +49,7 @@ def _episode(root: Row, value: dict[str, Any]) -> Iterator[Trace]:
         "work": run.value.get("work"),
         "group": root.row("group").value.get("id"),
     }
-    given = value.get("traces")
-    for row, own in zip(root.rows("traces"), given if isinstance(given, list) else [], strict=True):
+    for row, own in zip(root.rows("traces"), as_list(value.get("traces")), strict=True):
         trace = _v1(row, own, {key: item for key, item in shared.items() if item})
         trace.session_id = trace.session_id or episode
         yield trace
@@ -158,12 +155,8 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
     _usage(root, own)
     if (error := root.value.get("error")) and steps:
         steps[-1].status, steps[-1].error = "error", _error(error)
-    info = root.value.get("info")
-    tools = (
-        root.value.get("tool_defs")
-        or root.value.get("oai_tools")
-        or (info or {} if isinstance(info, dict) else {}).get("oai_tools")
-    )
+    tools = root.value.get("tool_defs") or root.value.get("oai_tools")
+    tools = tools or as_dict(root.value.get("info")).get("oai_tools")
     task = root.value.get("task")
     metadata = {key: item for key, item in root.value.items() if key not in _CLASSIC and item not in (None, "", {}, [])}
     if task not in (None, "", {}):
@@ -181,19 +174,15 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
 
 
 def _error(value: Any) -> str:
-    if isinstance(value, dict):
-        return message_shapes.as_text(
-            value.get("error_chain_str") or value.get("message") or value.get("error") or value
-        )
-    return message_shapes.as_text(value)
+    told = as_dict(value)
+    return message_shapes.as_text(told.get("error_chain_str") or told.get("message") or told.get("error") or value)
 
 
 def _tokens(root: Row, own: list[Step]) -> None:
     """Token ids of each turn (`trajectory`, also inside `state`), or of a single turn beside the row's own fields."""
     turns = root.value.get("trajectory")
-    state = root.value.get("state")
-    if not isinstance(turns, list) and isinstance(state, dict):
-        turns = state.get("trajectory")
+    if not isinstance(turns, list):
+        turns = as_dict(root.value.get("state")).get("trajectory")
     if isinstance(turns, list):
         for step, turn in zip(own, turns, strict=False):
             if isinstance(turn, dict):
@@ -219,5 +208,4 @@ def _turn_tokens(turn: dict[str, Any]) -> dict[str, Any]:
 def _usage(root: Row, own: list[Step]) -> None:
     usage = root.value.get("token_usage")
     if own and isinstance(usage, dict):
-        for name, key in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
-            setattr(own[-1], name, count(usage.get(key)))
+        own[-1].tokens_in, own[-1].tokens_out = count(usage.get("input_tokens")), count(usage.get("output_tokens"))

@@ -12,17 +12,17 @@ batch: both steps are there, since the store merges them and counts the duplicat
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from flywheel.core.traces import Intervention, Outcome, Step, Trace
 from flywheel.trajectories.formats.otlp import otlp_json, otlp_protobuf, request_bounds
 from flywheel.trajectories.formats.otlp.spans import Decoded, Event, Facts, Rejected, Span, word
 from flywheel.trajectories.formats.semantics import span_meaning
-from flywheel.trajectories.formats.values.hostile_json import FormatError, load, quote
+from flywheel.trajectories.formats.values.hostile_json import load, quote
+from flywheel.trajectories.formats.values.times import EPOCH
 
-PROTOBUF = "application/x-protobuf"
-JSON = "application/json"
+PROTOBUF, JSON = otlp_protobuf.PROTOBUF, otlp_protobuf.JSON
 
 OUTCOMES: dict[str, Outcome] = {"success": "success", "failed": "failed"}
 """Values of the attribute `flywheel.outcome`."""
@@ -40,7 +40,6 @@ LABELS: dict[str, Outcome] = {
 }
 """Labels of an evaluation named `outcome`."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_WARNINGS = 20
 
 
@@ -55,13 +54,10 @@ class Batch:
 
 def decode(body: bytes, content_type: str) -> Decoded:
     """The spans of an OTLP trace request. Raises FormatError for a body that cannot be read."""
-    media = content_type.partition(";")[0].strip().lower()
-    if media in (PROTOBUF, "application/protobuf"):
+    if otlp_protobuf.is_protobuf(content_type):
         return otlp_protobuf.decode(body)
-    if media == JSON:
-        request_bounds.check_json(body)
-        return otlp_json.decode(load(body))
-    raise FormatError(f"Content-Type {quote(content_type)} is neither {PROTOBUF} nor {JSON}")
+    request_bounds.check_json(body)
+    return otlp_json.decode(load(body))
 
 
 def parse(body: bytes, content_type: str) -> Batch:
@@ -269,4 +265,4 @@ def outcomes(span: Span, warnings: list[str]) -> Iterator[tuple[int, Outcome]]:
 
 
 def _moment(ns: int) -> datetime | None:
-    return _EPOCH + timedelta(microseconds=ns // 1000) if ns else None
+    return EPOCH + timedelta(microseconds=ns // 1000) if ns else None

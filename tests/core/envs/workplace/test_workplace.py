@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flywheel.core import envs
 from flywheel.core.envs import Say, Task, always
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling, play
-from flywheel.core.envs.workplace import Workplace, generate
-from flywheel.core.envs.workplace.request_templates import HELD_OUT, TEMPLATES
+from flywheel.core.envs.workplace import Workplace
+from flywheel.core.envs.workplace.request_templates import HELD_OUT, TEMPLATES, generate
 from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, KEYS, World, changes
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS, PROPERTIES, TOOLS, call
