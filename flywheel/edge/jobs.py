@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, Self
@@ -133,15 +133,20 @@ class Job(models.Model):
         return f"{self._meta.verbose_name} {self.pk}"
 
     @classmethod
-    def submit(cls, *, key: uuid.UUID, **fields: Any) -> tuple[Self, bool]:
+    def submit(
+        cls, *, key: uuid.UUID, actor: Actor, entry: str = "", about: Mapping[str, Any] | None = None, **fields: Any
+    ) -> tuple[Self, bool]:
         """Save the job once for its key and wake a worker after commit. Returns the job and whether it is new.
 
-        `fields` are the row's; `project` and `created_by` are among them.
+        `fields` are the row's, `project` among them. The audit log gets a new one as `entry`, unless that is empty,
+        with what is told `about` it; the job is the entry's `subject` where it names no other.
         """
         try:
             with transaction.atomic():
-                job = cls(idempotency_key=key, **fields)
+                job = cls(idempotency_key=key, created_by=actor.user, **fields)
                 job.save(force_insert=True)
+                if entry:
+                    actor.record(project=job.project, action=entry, **{"subject": job, **(about or {})})
         except IntegrityError:
             existing = cls._default_manager.filter(project=fields["project"], idempotency_key=key).first()
             if existing is None:

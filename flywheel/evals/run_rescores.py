@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 
 from flywheel.accounts.actors import Actor
@@ -43,25 +42,18 @@ def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid
     total = run.results.count()
     if not total:
         raise CannotRescore(f"{run} has no attempt that could be judged", field="run")
-    with transaction.atomic():
-        job, made = Rescore.submit(
-            key=key,
-            project=run.project,
-            created_by=actor.user,
-            run=run,
-            environment_version=version,
-            verifier_digest=verifiers.digest(version.verifier),
-            total=total,
-        )
-        if made:
-            actor.record(
-                project=run.project,
-                action="evals.rescore",
-                subject=run,
-                environment_version=str(version),
-                verifier_digest=job.verifier_digest,
-            )
-    return job, made
+    digest = verifiers.digest(version.verifier)
+    return Rescore.submit(
+        key=key,
+        actor=actor,
+        entry="evals.rescore",
+        about={"subject": run, "environment_version": str(version), "verifier_digest": digest},
+        project=run.project,
+        run=run,
+        environment_version=version,
+        verifier_digest=digest,
+        total=total,
+    )
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]

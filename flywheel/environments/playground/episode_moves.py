@@ -191,9 +191,7 @@ def _locked(play: Play, at: int) -> Play:
 
 
 def _submit(play: Play, actor: Actor, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
-    made, _ = PlayTurn.submit(
-        key=key, project=play.project, created_by=actor.user, play=play, at=len(play.moves), **fields
-    )
+    made, _ = PlayTurn.submit(key=key, project=play.project, actor=actor, play=play, at=len(play.moves), **fields)
     return made
 
 

@@ -59,7 +59,7 @@ def submit(
     job, is_new = Generation.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         count=count,
         seed=seed,

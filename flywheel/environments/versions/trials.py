@@ -77,7 +77,7 @@ def submit(
     job, is_new = Trial.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         verifier=verifier,
         tasks=numbers,

@@ -87,33 +87,24 @@ def submit(
         budget = run_budget.check(settings.budget or {}, version, verifier)
     except (BadContent, run_budget.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
-    with transaction.atomic():
-        run, made = EvalRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            version=version,
-            task_set=task_set,
-            split=split,
-            samples=settings.samples,
-            sampling=sampling,
-            seed=settings.seed,
-            engine=settings.engine,
-            budget=budget,
-            total=attempts,
-            verifier_digest=verifiers.digest(verifier),
-        )
-        if made:
-            named = {"version": str(version), "task_set": str(task_set), "split": split}
-            actor.record(
-                project=task_set.project,
-                action="evals.submit",
-                subject=f"eval {run.pk}",
-                **named,
-                attempts=attempts,
-                engine=settings.engine,
-            )
-    return run, made
+    about = {"version": str(version), "task_set": str(task_set), "split": split, "engine": settings.engine}
+    return EvalRun.submit(
+        key=key,
+        actor=actor,
+        entry="evals.submit",
+        about=about | {"attempts": attempts},
+        project=task_set.project,
+        version=version,
+        task_set=task_set,
+        split=split,
+        samples=settings.samples,
+        sampling=sampling,
+        seed=settings.seed,
+        engine=settings.engine,
+        budget=budget,
+        total=attempts,
+        verifier_digest=verifiers.digest(verifier),
+    )
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -100,17 +100,12 @@ def take_apart(*, cluster: Cluster, actor: Actor, key: uuid.UUID) -> Clustering:
 
 def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clustering:
     newest = Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"]
-    job, is_new = Clustering.submit(key=key, project=project, created_by=actor.user, up_to=newest, **fields)
-    if is_new:
-        about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
-        within = {"cluster": fields["within"].pk} if "within" in fields else {}
-        actor.record(
-            project=project,
-            action="failures.take_apart" if within else "failures.cluster",
-            subject=job,
-            **about,
-            **within,
-        )
+    about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
+    within = {"cluster": fields["within"].pk} if "within" in fields else {}
+    entry = "failures.take_apart" if within else "failures.cluster"
+    job, _ = Clustering.submit(
+        key=key, actor=actor, entry=entry, about=about | within, project=project, up_to=newest, **fields
+    )
     return job
 
 

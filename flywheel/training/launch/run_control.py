@@ -5,8 +5,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
-
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
@@ -72,24 +70,21 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
     content = {"algorithm": request.algorithm, **digests, **frozen}
-    with transaction.atomic():
-        run, made = TrainingRun.submit(
-            key=request.key,
-            project=task_set.project,
-            created_by=actor.user,
-            base=base,
-            dataset=dataset,
-            task_set=task_set,
-            algorithm=request.algorithm,
-            spec_digest=digest(content),
-            total=chosen["settings"]["steps"],
-            **chosen,
-            **audited,
-        )
-        if made:
-            reason = run.override_reason
-            actor.record(project=task_set.project, action="training.launch", subject=run, reason=reason, spec=content)
-    return run, made
+    return TrainingRun.submit(
+        key=request.key,
+        actor=actor,
+        entry="training.launch",
+        about={"reason": chosen["override_reason"], "spec": content},
+        project=task_set.project,
+        base=base,
+        dataset=dataset,
+        task_set=task_set,
+        algorithm=request.algorithm,
+        spec_digest=digest(content),
+        total=chosen["settings"]["steps"],
+        **chosen,
+        **audited,
+    )
 
 
 def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict[str, Any]:
