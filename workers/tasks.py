@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from flywheel.accounts.models import Pulse
-from flywheel.edge import jobs
+from flywheel.edge import job_queue, jobs
 
 HANDLERS = {
     "environments.Generation": "workers.jobs.task_generation.make_tasks",
@@ -36,11 +36,11 @@ def run_job(label: str, pk: int) -> None:
     """Carry out this job, or the next that waits when somebody else has it, and go on until nothing waits."""
     model = apps.get_model(label)
     assert issubclass(model, jobs.Job)
-    lease = model.claim(pk) or jobs.claim_next()
+    lease = model.claim(pk) or job_queue.claim_next()
     while lease is not None:
         with lease:
             handler(lease.job.label)(lease)
-        lease = jobs.claim_next()
+        lease = job_queue.claim_next()
 
 
 def handler(label: str) -> Callable[[jobs.Lease], None]:
@@ -67,7 +67,7 @@ def sweep() -> None:
     gateway left lying, apply the rules of new queues to what was there before them, and keep what failures are
     compared by up to date."""
     report("beat")
-    jobs.sweep()
+    job_queue.sweep()
     from flywheel.failures.queues import intake, queue_progress
     from flywheel.failures.similar_failures import cluster_edits, sketches
     from flywheel.trajectories.ingest.gateway.recorder import sweep as record_what_lies_there

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 
 TRANSFORMERS, OPENAI = "transformers", "openai"
 KINDS = {
@@ -102,7 +102,7 @@ def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_tools(value: Any) -> list[dict[str, Any]]:
-    """Tool definitions, as in `flywheel.core.traces.tools`. Raises BadContent."""
+    """Tool definitions, as in `flywheel.core.traces.tooling`. Raises BadContent."""
     if problems := tooling.check_definitions(value):
         raise BadContent("tools", "; ".join(problems[:5]))
     if len(value) > MAX_TOOLS:

@@ -9,8 +9,8 @@ came. An owner holds a lease with a fence token: it renews the lease while it wo
        ├── its worker was told to stop, or lost the database for a while: given back
        └── its worker went silent: taken over by the next claim; at most `MAX_ATTEMPTS` in all
 
-Map: `Job` (abstract row), `JobEvent` (abstract, append-only log of one job), `Lease` (an owner's hold), `claim_next`,
-`sweep`. Why it is so: docs/design/jobs.md.
+Map: `Job` (abstract row), `JobEvent` (abstract, append-only log of one job), `Lease` (an owner's hold); who looks for
+what waits stands in `job_queue`. Why it is so: docs/design/jobs.md.
 """
 
 import logging
@@ -19,12 +19,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
-from django.apps import apps
 from django.conf import settings
 from django.db import (
     IntegrityError,
@@ -47,13 +46,6 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 RUN_TASK = "workers.run_job"
-RENUDGE_AFTER = timedelta(seconds=5)
-"""A queued job that nobody claimed for this long is announced again."""
-WAITS_LONG = timedelta(minutes=10)
-RENUDGE_LONG_AFTER = timedelta(minutes=1)
-"""One that waits long, behind hours of work, is announced less often: whoever ends a job looks for it anyway."""
-WAKE_UPS_AT_ONCE = 4
-
 
 SILENT_FOR = 0.8
 """Share of a lease after which an owner that could not renew it takes it for lost, before anybody else does."""
@@ -71,6 +63,10 @@ class State(models.TextChoices):
 FINISHED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+class Cancelled(Exception):
+    """A person asked for an end."""
+
+
 class LeaseLost(Exception):
     """Another owner has the job, or it is over. Stop at once; nothing more may be written."""
 
@@ -79,8 +75,22 @@ class StaleState(Stale):
     """The job was no longer in the state that this move starts from."""
 
 
+class Actor(Protocol):
+    """Who acts: `accounts.actors.Actor`, which is above this room."""
+
+    @property
+    def user(self) -> Any: ...
+
+    def record(self, *, project: Any, action: str, subject: object, **data: Any) -> None: ...
+
+
 class Job(models.Model):
     """A row that a worker must carry out. Subclasses say what, and register a handler in `workers.tasks`."""
+
+    cancel_entry: ClassVar[str] = ""
+    """What the audit log calls a cancel; empty where it is told of none."""
+    resume_entry: ClassVar[str] = ""
+    """The same of a resume; empty for a kind that is never resumed, or by a verb of its own that looks at more."""
 
     project = models.ForeignKey("accounts.Project", on_delete=models.CASCADE, related_name="+")
     state = models.CharField(max_length=16, choices=State, default=State.QUEUED)
@@ -106,11 +116,12 @@ class Job(models.Model):
 
     class Meta:
         abstract = True
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["project", "idempotency_key"], name="%(class)s_one_per_key"),
             models.CheckConstraint(condition=Q(state__in=State.values), name="%(class)s_state_is_known"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(
                 fields=["state", "lease_until"],
                 name="%(class)s_open",
@@ -118,16 +129,24 @@ class Job(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return f"{self._meta.verbose_name} {self.pk}"
+
     @classmethod
-    def submit(cls, *, key: uuid.UUID, **fields: Any) -> tuple[Self, bool]:
+    def submit(
+        cls, *, key: uuid.UUID, actor: Actor, entry: str = "", about: Mapping[str, Any] | None = None, **fields: Any
+    ) -> tuple[Self, bool]:
         """Save the job once for its key and wake a worker after commit. Returns the job and whether it is new.
 
-        `fields` are the row's; `project` and `created_by` are among them.
+        `fields` are the row's, `project` among them. The audit log gets a new one as `entry`, unless that is empty,
+        with what is told `about` it; the job is the entry's `subject` where it names no other.
         """
         try:
             with transaction.atomic():
-                job = cls(idempotency_key=key, **fields)
+                job = cls(idempotency_key=key, created_by=actor.user, **fields)
                 job.save(force_insert=True)
+                if entry:
+                    actor.record(project=job.project, action=entry, **{"subject": job, **(about or {})})
         except IntegrityError:
             existing = cls._default_manager.filter(project=fields["project"], idempotency_key=key).first()
             if existing is None:
@@ -167,7 +186,36 @@ class Job(models.Model):
         except Exception as error:
             log.warning("no wake-up for %s %s: the broker does not answer: %s", self._meta.label, self.pk, error)
 
-    def cancel(self) -> None:
+    @property
+    def audit_subject(self) -> object:
+        """What the audit log calls the job."""
+        return self
+
+    def cancel(self, actor: Actor) -> Self:
+        """Ask for an end, as `ask_to_end` does, and write down who did. Returns the job as it is then."""
+        with transaction.atomic():
+            self.ask_to_end()
+            return self._moved(actor, self.cancel_entry)
+
+    def resume(self, actor: Actor) -> Self:
+        """Let a failed or cancelled job go on from where it stood. Returns it as it is then. Raises StaleState."""
+        if not self.resume_entry:
+            raise NotImplementedError(f"{self.label} is not resumed so")
+        self.check_resume()
+        with transaction.atomic():
+            self.requeue()
+            return self._moved(actor, self.resume_entry)
+
+    def check_resume(self) -> None:
+        """For a kind to raise StaleState where another go would be wrong."""
+
+    def _moved(self, actor: Actor, entry: str) -> Self:
+        if entry:
+            actor.record(project=self.project, action=entry, subject=self.audit_subject)
+        self.refresh_from_db()
+        return self
+
+    def ask_to_end(self) -> None:
         """Ask for an end. A job that nobody works on ends now, a running one when its owner sees the request.
 
         Raises StaleState when the job is over already.
@@ -178,7 +226,7 @@ class Job(models.Model):
                 raise StaleState("the job is over already")
             mine = type(self)._default_manager.filter(pk=self.pk)
             mine.update(cancel_requested_at=Now())
-            mine.filter(_ownerless()).update(state=State.CANCELLED, finished_at=Now(), fence=F("fence") + 1)
+            mine.filter(ownerless()).update(state=State.CANCELLED, finished_at=Now(), fence=F("fence") + 1)
 
     def note(self, text: str, level: str = "info") -> None:
         """Append to the job's event log."""
@@ -219,7 +267,7 @@ class Job(models.Model):
         try:
             with transaction.atomic():
                 # Locked rows are skipped: another claim has it, or its owner writes just now. The sweeper comes again.
-                job = cls._default_manager.select_for_update(skip_locked=True).filter(_ownerless(), pk=pk).first()
+                job = cls._default_manager.select_for_update(skip_locked=True).filter(ownerless(), pk=pk).first()
                 if job is None or job._end_instead_of_claim():
                     return None
                 if job.state == State.RUNNING:
@@ -264,7 +312,10 @@ class JobEvent(models.Model):
 
     class Meta:
         abstract = True
-        ordering: ClassVar[list[str]] = ["id"]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.text[:80]
 
 
 _LOCK = (
@@ -277,9 +328,9 @@ class Lease:
     """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
     Use it as a context manager: a body that ends well makes the job succeed unless it called `finish` itself; what it
-    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind). A body that
-    ends because the lease was lost, the database was away, or the process is told to stop (SystemExit) puts the job
-    back into the queue if it is still ours.
+    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind), but for
+    Cancelled, which cancels it. A body that ends because the lease was lost, the database was away, or the process is
+    told to stop (SystemExit) puts the job back into the queue if it is still ours.
     """
 
     def __init__(self, job: Job, fence: int, asked_at: float) -> None:
@@ -296,6 +347,11 @@ class Lease:
     def cancelled(self) -> bool:
         """A person asked for an end; save what is worth saving and call `finish(State.CANCELLED)`."""
         return self._cancelled.is_set()
+
+    def go_on(self) -> None:
+        """Raise Cancelled where a person asked for an end: for jobs that have nothing to save then."""
+        if self.cancelled:
+            raise Cancelled
 
     @property
     def lost(self) -> bool:
@@ -393,8 +449,8 @@ class Lease:
         elif self.lost or isinstance(error, LeaseLost | OperationalError | InterfaceError):
             log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
             self.give_back(error=text or "the database was away for longer than the lease")
-        elif error is None:
-            self.finish(State.SUCCEEDED)
+        elif error is None or isinstance(error, Cancelled):
+            self.finish(State.CANCELLED if error else State.SUCCEEDED)
         else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
             self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])
@@ -423,46 +479,7 @@ class Lease:
             self._cancelled.set()
 
 
-def kinds() -> list[type[Job]]:
-    """Every concrete kind of job."""
-    return [model for model in apps.get_models() if issubclass(model, Job)]
-
-
-def claim_next() -> Lease | None:
-    """Take the job that waits longest, of any kind; None when nothing waits that can be taken."""
-    waiting = [
-        (created_at, model, pk)
-        for model in kinds()
-        for created_at, pk in model._default_manager.filter(_ownerless())
-        .order_by("created_at")
-        .values_list("created_at", "pk")[:100]
-    ]
-    for _, model, pk in sorted(waiting, key=lambda row: row[0]):
-        if lease := model.claim(pk):
-            return lease
-    return None
-
-
-def sweep() -> int:
-    """Wake workers for jobs that wait or whose owner went silent; returns for how many. Run it every few seconds.
-
-    A few messages are enough for any number of jobs: a worker that wakes takes one after the other.
-    """
-    stale = Q(created_at__gte=Now() - WAITS_LONG, nudged_at__lt=Now() - RENUDGE_AFTER) | Q(
-        created_at__lt=Now() - WAITS_LONG, nudged_at__lt=Now() - RENUDGE_LONG_AFTER
-    )
-    count = 0
-    for model in kinds():
-        silent = Q(state=State.RUNNING, lease_until__lt=Now())
-        waiting = model._default_manager.filter(Q(state=State.QUEUED) & stale | silent)
-        announced = list(waiting.order_by("id")[:WAKE_UPS_AT_ONCE])
-        count += waiting.update(nudged_at=Now())
-        for job in announced:
-            job.nudge()
-    return count
-
-
-def _ownerless() -> Q:
+def ownerless() -> Q:
     """Jobs that anybody may take."""
     return Q(state=State.QUEUED) | Q(state=State.RUNNING, lease_until__lt=Now())
 

@@ -9,19 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 
 from flywheel.accounts.actors import Actor
 from flywheel.core import envs, verifiers
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate
 from flywheel.core.verifiers import NOT_ANSWERED, UNJUDGED, Verdict, unscored
-from flywheel.edge.jobs import StaleState
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, Split
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun, Rescore, Rescored, Result
-from flywheel.evals.runs.void_scores import void_of
 from flywheel.trajectories.store.stored_traces import traces_of
 
 AT_ONCE = 64
@@ -45,44 +42,18 @@ def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid
     total = run.results.count()
     if not total:
         raise CannotRescore(f"{run} has no attempt that could be judged", field="run")
-    with transaction.atomic():
-        job, made = Rescore.submit(
-            key=key,
-            project=run.project,
-            created_by=actor.user,
-            run=run,
-            environment_version=version,
-            verifier_digest=verifiers.digest(version.verifier),
-            total=total,
-        )
-        if made:
-            actor.record(
-                project=run.project,
-                action="evals.rescore",
-                subject=run,
-                environment_version=str(version),
-                verifier_digest=job.verifier_digest,
-            )
-    return job, made
-
-
-def cancel(*, job: Rescore, actor: Actor) -> None:
-    """Ask for an end; what was judged is kept. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="evals.cancel_rescore", subject=job)
-
-
-def resume(*, job: Rescore, actor: Actor) -> None:
-    """Queue a failed or cancelled one again; it goes on with the attempts that have no new score. Raises StaleState.
-
-    One whose judge passed a canary stays as it is: another go might hide it.
-    """
-    if void_of(job.judges):
-        raise StaleState(f"{job} is void; have the rollouts judged by another version of the verifier")
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="evals.resume_rescore", subject=job)
+    digest = verifiers.digest(version.verifier)
+    return Rescore.submit(
+        key=key,
+        actor=actor,
+        entry="evals.rescore",
+        about={"subject": run, "environment_version": str(version), "verifier_digest": digest},
+        project=run.project,
+        run=run,
+        environment_version=version,
+        verifier_digest=digest,
+        total=total,
+    )
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]

@@ -4,15 +4,13 @@ A move is a compare-and-set on `Agent.generation` and one append-only `Promotion
 never approve their own work: who launched may not approve, here and as a constraint of the database.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
@@ -47,27 +45,24 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
     rows = Candidate.objects.select_related("agent", "version", "baseline")
     check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
     check(rows.get(pk=candidate.pk))  # what is refused anyway asks no server
-    handed = loaded_adapters.hand_over(
-        candidate.version, within_s=PROMOTE_S
-    )  # nobody waits for a server with the agent's lock
+    # Nobody waits for a server with the agent's lock.
+    server = loaded_adapters.hand_over(candidate.version, within_s=PROMOTE_S)
     with transaction.atomic():
         Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
         row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
         stands, final, against = check(row)
-        promotion = _move(
+        promotion = Promotion(
             agent=row.agent,
-            generation=generation,
             kind=Promotion.Kind.PROMOTE,
             after=row.version,
-            handed=handed,
             candidate=row,
             proposed_by=row.proposed_by,
-            actor=actor,
             against_the_gate=bool(against),
-            told=[stand.told() for stand in stands],
+            suites=[stand.told() for stand in stands],
             sealed=final.told() if final else {},
             reason=reason,
         )
+        _move(promotion, server, actor, generation)
         row.state = Candidate.State.PROMOTED
         row.save(update_fields=["state"])
         row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
@@ -84,12 +79,7 @@ def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     )
     if not moved:
         raise CannotPromote("this candidate does not wait any more")
-    actor.record(
-        project=candidate.project,
-        action="promotions.reject",
-        subject=candidate,
-        reason=reason,
-    )
+    actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
 def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generation: int) -> Promotion:
@@ -104,17 +94,10 @@ def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generatio
         raise CannotPromote(f"{to} was never live")
     if agent.live_id == to.pk:
         raise CannotPromote(f"{to} is live already")
-    handed = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
+    server = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason)
     with transaction.atomic():
-        promotion = _move(
-            agent=agent,
-            generation=generation,
-            kind=Promotion.Kind.ROLLBACK,
-            after=to,
-            handed=handed,
-            actor=actor,
-            reason=reason,
-        )
+        _move(promotion, server, actor, generation)
         agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
     return promotion
 
@@ -123,17 +106,10 @@ def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> 
     """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
     if agent.live_id is not None:
         raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
-    handed = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
+    server = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=version, reason=reason)
     with transaction.atomic():
-        return _move(
-            agent=agent,
-            generation=agent.generation,
-            kind=Promotion.Kind.FIRST,
-            after=version,
-            handed=handed,
-            actor=actor,
-            reason=reason,
-        )
+        return _move(promotion, server, actor, agent.generation)
 
 
 def _check(
@@ -173,58 +149,33 @@ def _against(row: Candidate, stands: Sequence[suite_standings.Standing], final: 
     return against + [f"suite {stand.suite} is {stand.label} ({stand.words})" for stand in open_]
 
 
-def _move(
-    *,
-    agent: Agent,
-    generation: int,
-    kind: Promotion.Kind,
-    after: Version,
-    handed: tuple[str, str],
-    actor: Actor,
-    reason: str,
-    candidate: Candidate | None = None,
-    proposed_by: User | None = None,
-    against_the_gate: bool = False,
-    told: Sequence[dict[str, Any]] = (),
-    sealed: Mapping[str, Any] | None = None,
-) -> Promotion:
+def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generation: int) -> Promotion:
+    """Carry out what the unsaved row says, if the agent's generation is still `generation`; `server` is the name that
+    serves it, and why none does. Raises CannotPromote."""
+    agent, after, (name, problem) = promotion.agent, promotion.after, server
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
-    before, (name, problem) = present.live, handed
-    unserved = ""
     if problem and present.served:
-        if kind != Promotion.Kind.ROLLBACK:
+        if promotion.kind != Promotion.Kind.ROLLBACK:
             raise CannotPromote(f"the gateway answers with {present.served} now, and could not with this: {problem}")
-        unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
+        promotion.unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
     won = Agent.objects.filter(pk=agent.pk, generation=generation).update(
         live=after, served=name, generation=F("generation") + 1
     )
     if not won:
         raise MovedMeanwhile(MOVED)
-    promotion = Promotion.objects.create(
-        agent=agent,
-        kind=kind,
-        generation=generation + 1,
-        before=before,
-        after=after,
-        candidate=candidate,
-        proposed_by=proposed_by,
-        approved_by=actor.user,
-        against_the_gate=against_the_gate,
-        suites=list(told),
-        sealed=dict(sealed or {}),
-        reason=reason,
-    )
-    promotion.unserved = unserved
+    promotion.before, promotion.approved_by = present.live, actor.user
     agent.live, agent.generation = after, generation + 1
+    promotion.generation = agent.generation
+    promotion.save(force_insert=True)
     actor.record(
         project=agent.project,
-        action=f"promotions.{kind}",
+        action=f"promotions.{promotion.kind}",
         subject=f"{agent} → {after}",
-        reason=reason,
-        before=str(before) if before else None,
-        against_the_gate=against_the_gate,
-        suites={suite["suite"]: suite["state"] for suite in told},
-        **({"sealed": sealed["state"]} if sealed else {}),
-        unserved=unserved,
+        reason=promotion.reason,
+        before=str(present.live) if present.live else None,
+        against_the_gate=promotion.against_the_gate,
+        suites={suite["suite"]: suite["state"] for suite in promotion.suites},
+        **({"sealed": promotion.sealed["state"]} if promotion.sealed else {}),
+        unserved=promotion.unserved,
     )
     return promotion

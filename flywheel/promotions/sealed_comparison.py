@@ -16,16 +16,14 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
-from flywheel.core.evidence.gate import Policy as Rules
-from flywheel.core.evidence.gate import confirm, detectable, spending
+from flywheel.core.evidence.gate import Policy, confirm, detectable, spending
 from flywheel.core.evidence.statistics.arm_comparison import difference
 from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs import sealed_runs as evals
-from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs import sealed_runs, unanswered_attempts
 from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.void_scores import void_of
@@ -107,7 +105,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
         return None
     opening, is_open = _opening(candidate)
     arms = (candidate.version_eval, candidate.baseline_eval)
-    runs = [evals.find(run) if is_open else None for run in arms]
+    runs = [sealed_runs.find(run) if is_open else None for run in arms]
     state, words, gain = _state(candidate, runs, tasks, opening)
     return Comparison(
         state=state,
@@ -146,8 +144,8 @@ def open_sealed(*, candidate: Candidate, actor: Actor) -> None:
     with transaction.atomic():
         TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
         try:
-            evals.start(candidate.baseline_eval, actor=actor)
-            evals.start(candidate.version_eval, actor=actor)
+            sealed_runs.start(candidate.baseline_eval, actor=actor)
+            sealed_runs.start(candidate.version_eval, actor=actor)
         except (CannotEvaluate, StaleState) as error:
             raise CannotOpen(str(error)) from error
         opening, is_open = _opening(candidate)
@@ -225,8 +223,8 @@ def _reach(candidate: Candidate, tasks: int, opening: int) -> str:
     return f"{known}; a true gain of {100 * least:.0f} points would show in four of five cases"
 
 
-def _rules(candidate: Candidate) -> Rules:
-    return Rules.from_dict(candidate.policy.rules)
+def _rules(candidate: Candidate) -> Policy:
+    return Policy.from_dict(candidate.policy.rules)
 
 
 def _opening(candidate: Candidate) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ from typing import Any
 from django import template
 from django.http import QueryDict
 from django.template.context import RequestContext
+from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -398,6 +399,12 @@ def span_bar(start: float, length: float, total: float, tone: str = "", label: s
         f"{x * 100:.2f}",
         f"{width * 100:.2f}",
     )
+
+
+@register.simple_block_tag
+def empty_state(content: SafeString, title: str, **fields: str) -> SafeString:
+    """Say in the tag's content what will stand here; `action`, `action_url`, `command` and `id` are a way to it."""
+    return render_to_string("_empty.html", {**fields, "title": title, "text": content})
 
 
 # The address

@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 
 from flywheel.system import postgres
+from flywheel.system.data_directory import PostgresError
 from tests.benching.processes import free_port, rss_mb, tree
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -39,9 +40,10 @@ print("MADE", json.dumps(made))
 """
 _REREAD = """
 import uuid
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.trajectories.models import Reread
-Reread.submit(key=uuid.uuid4(), project=Project.objects.get(slug=%r), created_by=User.objects.get(username="system"))
+Reread.submit(key=uuid.uuid4(), project=Project.objects.get(slug=%r), actor=Actor(User.objects.get(username="system")))
 """
 
 
@@ -130,7 +132,7 @@ class Installation:
 
     def _tend(self) -> None:
         while not self._end.wait(0.2):
-            with contextlib.suppress(postgres.PostgresError):  # the disk may be full: try again
+            with contextlib.suppress(PostgresError):  # the disk may be full: try again
                 if postgres.running(self.home / "postgres") is None:
                     server = postgres.start(self.home / "postgres")
                     assert server.url == self.database

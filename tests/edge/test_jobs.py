@@ -12,7 +12,8 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
-from flywheel.edge import jobs
+from flywheel.accounts.actors import Actor
+from flywheel.edge import job_queue, jobs
 from flywheel.edge.jobs import Lease, LeaseLost, StaleState, State
 from flywheel.evals.models import EvalRun
 from flywheel.system import broker
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def submit(build: Build) -> Callable[..., EvalRun]:
     fields = {
         "project": build.cast.project,
-        "created_by": build.cast.builder,
+        "actor": Actor(build.cast.builder),
         "version": build.version(),
         "task_set": build.task_set(train=1, held_out=1),
         "verifier_digest": "0" * 64,
@@ -255,7 +256,7 @@ def test_a_worker_told_to_stop_gives_the_job_back_without_counting_an_attempt(le
 
 
 def test_a_stopped_worker_ends_a_job_that_was_to_be_cancelled(lease: Lease) -> None:
-    lease.job.cancel()
+    lease.job.ask_to_end()
     with pytest.raises(SystemExit), lease:
         raise SystemExit("stop")
     assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
@@ -263,17 +264,17 @@ def test_a_stopped_worker_ends_a_job_that_was_to_be_cancelled(lease: Lease) -> N
 
 def test_a_queued_job_is_cancelled_at_once_and_never_runs(submit: Callable[..., EvalRun]) -> None:
     job = submit()
-    job.cancel()
+    job.ask_to_end()
     job.refresh_from_db()
     assert job.state == State.CANCELLED
     assert EvalRun.claim(job.pk) is None
     with pytest.raises(StaleState):
-        job.cancel()
+        job.ask_to_end()
 
 
 def test_a_job_whose_owner_died_is_cancelled_at_once_and_the_owner_cannot_come_back(lease: Lease) -> None:
     silence(lease)
-    lease.job.cancel()
+    lease.job.ask_to_end()
     assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
     with pytest.raises(LeaseLost):
         lease.progress(1)
@@ -281,14 +282,14 @@ def test_a_job_whose_owner_died_is_cancelled_at_once_and_the_owner_cannot_come_b
 
 def test_a_running_job_hears_of_its_cancellation(lease: Lease) -> None:
     with lease:
-        lease.job.cancel()
+        lease.job.ask_to_end()
         wait_for(lambda: lease.cancelled, "the job hears of it")
         lease.finish(State.CANCELLED)
     assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
 
 
 def test_an_owner_that_dies_after_a_cancellation_leaves_a_cancelled_job(lease: Lease) -> None:
-    lease.job.cancel()
+    lease.job.ask_to_end()
     silence(lease)
     assert EvalRun.claim(lease.job.pk) is None
     assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
@@ -310,11 +311,11 @@ def test_one_trainer_holds_a_slot_and_the_next_waits_for_it(build: Build) -> Non
     lease = TrainingRun.claim(first.pk)
     assert lease is not None
     assert TrainingRun.claim(second.pk) is None
-    assert jobs.claim_next() is None
+    assert job_queue.claim_next() is None
     second.refresh_from_db()
     assert (second.state, second.message, second.attempt) == (State.QUEUED, "waits for another to end", 0)
     lease.finish(State.SUCCEEDED)
-    taken = jobs.claim_next()
+    taken = job_queue.claim_next()
     assert taken is not None
     assert taken.job == second
 
@@ -322,7 +323,7 @@ def test_one_trainer_holds_a_slot_and_the_next_waits_for_it(build: Build) -> Non
 def test_whoever_ends_a_job_takes_the_one_that_waits_longest(submit: Callable[..., EvalRun], build: Build) -> None:
     older, newer, training = submit(), submit(), training_run(build)
     TrainingRun.objects.filter(pk=training.pk).update(created_at=timezone.now() - timedelta(hours=1))
-    taken = [lease.job for lease in iter(jobs.claim_next, None)]
+    taken = [lease.job for lease in iter(job_queue.claim_next, None)]
     assert taken == [training, older, newer]
 
 
@@ -333,12 +334,12 @@ def test_the_sweeper_wakes_for_what_waits_and_for_what_lost_its_owner(
     monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda job: woken.append(job.pk))
     waiting = submit()
     woken.clear()
-    assert jobs.sweep() == 0, "it was announced just now, and the other has an owner"
+    assert job_queue.sweep() == 0, "it was announced just now, and the other has an owner"
     EvalRun.objects.filter(pk=waiting.pk).update(nudged_at=timezone.now() - timedelta(seconds=6))
     silence(lease)
-    assert jobs.sweep() == 2
+    assert job_queue.sweep() == 2
     assert set(woken) == {waiting.pk, lease.job.pk}
-    assert jobs.sweep() == 1, "the one that waits was announced; the other is still without an owner"
+    assert job_queue.sweep() == 1, "the one that waits was announced; the other is still without an owner"
 
 
 def test_many_waiting_jobs_cost_few_messages(submit: Callable[..., EvalRun], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,11 +348,11 @@ def test_many_waiting_jobs_cost_few_messages(submit: Callable[..., EvalRun], mon
     EvalRun.objects.update(nudged_at=timezone.now() - timedelta(minutes=1))
     woken: list[int] = []
     monkeypatch.setattr("flywheel.edge.jobs.Job.nudge", lambda job: woken.append(job.pk))
-    assert jobs.sweep() == 10
-    assert len(woken) == jobs.WAKE_UPS_AT_ONCE
+    assert job_queue.sweep() == 10
+    assert len(woken) == job_queue.WAKE_UPS_AT_ONCE
     EvalRun.objects.update(created_at=timezone.now() - timedelta(hours=1))
     EvalRun.objects.update(nudged_at=timezone.now() - timedelta(seconds=30))
-    assert jobs.sweep() == 0, "after long waiting they are announced once a minute"
+    assert job_queue.sweep() == 0, "after long waiting they are announced once a minute"
 
 
 @pytest.mark.worker
@@ -387,7 +388,7 @@ def training_run(build: Build, **settings: Any) -> TrainingRun:
     return TrainingRun.submit(
         key=uuid.uuid4(),
         project=build.cast.project,
-        created_by=build.cast.trainer,
+        actor=Actor(build.cast.trainer),
         base=build.version(),
         dataset=dataset,
         task_set=task_set,

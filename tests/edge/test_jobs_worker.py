@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import MAX_ATTEMPTS, Job, State
 from flywheel.evals.models import EvalRun
 from tests.conftest import Build
@@ -25,7 +26,7 @@ def submit(build: Build, **play: Any) -> EvalRun:
     run, _ = EvalRun.submit(
         key=uuid.uuid4(),
         project=build.cast.project,
-        created_by=build.cast.builder,
+        actor=Actor(build.cast.builder),
         version=build.version(),
         task_set=build.task_set(train=1, held_out=1),
         verifier_digest="0" * 64,
@@ -173,14 +174,14 @@ def test_a_worker_that_is_told_to_stop_gives_its_job_to_the_next(
     assert run.done >= 3
     other = start_worker()
     wait_for_attempt(other, run, 1)
-    run.cancel()
+    run.ask_to_end()
     other.finish(run)
 
 
 def test_a_running_job_ends_in_the_middle_when_it_is_cancelled(worker: Worker, build: Build) -> None:
     run = submit(build, play="count", steps=1000, pause=0.05)
     wait_for_progress(worker, run)
-    run.cancel()
+    run.ask_to_end()
     worker.finish(run)
     assert (run.state, run.attempt) == (State.CANCELLED, 1)
     assert run.done < 1000

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from pytest_django import DjangoDbBlocker
 
-from flywheel.edge import jobs
+from flywheel.edge import job_queue, jobs
 from flywheel.system import broker
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
@@ -42,7 +42,7 @@ def in_fresh_process(code: str, **environment: str) -> str:
 def test_every_kind_of_job_has_a_handler_that_takes_a_lease() -> None:
     from workers import tasks
 
-    assert set(tasks.HANDLERS) == {kind._meta.label for kind in jobs.kinds()}
+    assert set(tasks.HANDLERS) == {kind._meta.label for kind in job_queue.kinds()}
     for label in tasks.HANDLERS:
         assert len(inspect.signature(tasks.handler(label)).parameters) == 1
 
@@ -59,7 +59,7 @@ def test_every_task_that_is_sent_by_name_is_registered() -> None:
 
 
 def test_every_kind_of_job_has_a_log() -> None:
-    for kind in jobs.kinds():
+    for kind in job_queue.kinds():
         log = next(field for field in kind._meta.related_objects if field.get_accessor_name() == "events")
         assert issubclass(log.related_model, jobs.JobEvent)
 
@@ -82,6 +82,11 @@ def test_the_workers_start_without_anything_heavy() -> None:
         f"print(*[name for name in {HEAVY!r} if name in sys.modules])\n"
     )
     assert in_fresh_process(code).split() == []
+
+
+@pytest.mark.parametrize("program", ["demo", "environment_server", "turn", "vllm_server"])
+def test_a_program_is_imported_before_django_is_set_up(program: str) -> None:
+    in_fresh_process(f"import workers.programs.{program}", DJANGO_SETTINGS_MODULE="")
 
 
 def test_trainers_are_told_of_every_part_of_flywheel_that_they_may_not_see() -> None:

@@ -141,18 +141,14 @@ def test_tests_stand_where_the_code_does() -> None:
     assert strays == []
 
 
-LONG_LINES = 92
-"""Of templates; most hold a tag with a sentence in it, which cannot be broken. The number only falls."""
-
-
-def test_no_more_lines_of_templates_are_too_long_to_read() -> None:
+def test_no_line_of_a_template_is_too_long_to_read() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{number}: {len(line)}"
         for path in sorted((ROOT / "templates").rglob("*.html"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 160
     ]
-    assert len(long) == LONG_LINES, long
+    assert long == []
 
 
 def test_imports_stand_at_the_top() -> None:
@@ -164,9 +160,7 @@ EXEMPT_FROM_LENGTH = {
     "flywheel.core.evidence.gate",
     "flywheel.core.evidence.statistics.estimates",
     # To be parted yet.
-    "flywheel.system.postgres",
     "flywheel.templatetags.flywheel",
-    "flywheel.trajectories.formats.files.file_values",
 }
 
 
@@ -178,21 +172,11 @@ def test_no_file_is_longer_than_five_hundred_lines() -> None:
 LARGE = {
     "flywheel.agents.registration.make_version",
     "flywheel.environments.pages.environments.environment_views.environment_page",
-    "flywheel.environments.proofs.red_green_proof.prove",
     "flywheel.environments.task_sets.suite_definitions.put",
     "flywheel.environments.versions.environment_versions.environment",
-    "flywheel.evals.runs.submission.submit",
     "flywheel.failures.queues.reviews.give",
     "flywheel.failures.similar_failures.clusterings.submit",
-    "flywheel.promotions.live_version._move",
-    "flywheel.promotions.pages.overview.waiting",
-    "flywheel.training.launch.run_control.launch",
-    "flywheel.training.rollouts.rollout_collection.collect",
-    "flywheel.trajectories.ingest.onboarding.sample_trace.episode",
     "flywheel.trajectories.store.merge.store",
-    "workers.engines.openai_engine.__init__",
-    "workers.programs.environment_hosting.opened",
-    "workers.programs.turn._turn",
 }
 """To be made smaller yet. None may be added, and what has become smaller leaves."""
 

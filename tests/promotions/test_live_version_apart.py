@@ -20,6 +20,7 @@ from flywheel.promotions.models import Candidate
 from flywheel.promotions.sealed_comparison import final_of, open_sealed
 from tests.conftest import Build, Cast
 from tests.evals.fake import adapted, on_vllm
+from tests.pages import page_of
 from tests.promotions.conftest import Evaluated, ended
 
 pytestmark = pytest.mark.django_db
@@ -69,11 +70,11 @@ def test_nothing_is_put_forward_before_a_self_test_asked_both(
         propose(**pair, actor=Actor(cast.trainer))
     asked = {"candidate": pair["version_eval"].pk, "baseline": pair["baseline_eval"].pk}
     said = sign_in(cast.trainer).post(reverse("promotions:propose", args=["acme"]), asked, follow=True)
-    assert "Nothing was put forward: no self-test has shown" in said.content.decode()
+    assert "Nothing was put forward: no self-test has shown" in page_of(said)
     assert not Candidate.objects.exists()
     shown(pair, by="baseline_eval")
     row = propose(**pair, actor=Actor(cast.trainer))
-    page = sign_in(cast.viewer).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
+    page = page_of(sign_in(cast.viewer).get(reverse("promotions:candidate", args=["acme", row.pk])))
     assert f'#isolation">eval {pair["baseline_eval"].pk}</a>, 24 answers' in page
 
 
@@ -87,7 +88,7 @@ def test_an_approver_promotes_no_earlier_candidate_without_it_on_purpose_either(
     said: dict[str, Any] = {"actor": Actor(cast.approver), "reason": "ok", "generation": row.agent.generation}
     with pytest.raises(CannotPromote, match=f"keeps {row.baseline} and {row.version} apart"):
         promote(candidate=row, override=True, **said)
-    page = sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])).content.decode()
+    page = page_of(sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])))
     assert "<b>Not comparable.</b> No self-test has shown" in page
     assert 'data-retype="assistant" disabled>Approve and promote' in page
     shown(pair)

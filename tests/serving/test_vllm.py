@@ -29,6 +29,7 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.live_version import make_first
 from tests.conftest import Build
 from tests.evals.fake import submit, work
+from tests.pages import page_of
 from tests.worker import Worker
 from workers.engines.isolation import check_isolation
 from workers.engines.transformers_engine import TransformersEngine
@@ -122,7 +123,7 @@ def test_a_killed_workers_run_goes_on_and_makes_no_attempt_twice(
     assert set(kept.items()) <= set(run.results.values_list("pk", "trajectory"))
     assert not run.results.filter(score=None).exists()
     assert run.isolation["passed"]
-    page = sign_in(build.cast.viewer).get(f"/p/acme/evals/{run.pk}/").content.decode()
+    page = page_of(sign_in(build.cast.viewer).get(f"/p/acme/evals/{run.pk}/"))
     assert "Adapters kept apart" in page
     assert loaded_adapters.name_of(run.version) in page
     assert loaded_adapters.name_of(other) in page

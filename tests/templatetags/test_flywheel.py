@@ -242,7 +242,7 @@ def test_no_hidden_character_escapes_the_quick_look() -> None:
         "{% estimate e %}",
         "{% difference e %}",
         '{% include "_lineage.html" %}',
-        '{% include "_empty.html" with title=t text=t command=t %}',
+        "{% empty_state t command=t action=t action_url=t %}{{ t }}{% endempty_state %}",
     ],
 )
 def test_no_tag_lets_markup_through(source: str) -> None:

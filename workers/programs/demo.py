@@ -9,7 +9,6 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from flywheel.accounts.actors import Actor
 from flywheel.core.text.number_words import percent
 from flywheel.system import env
 
@@ -25,6 +24,7 @@ def main() -> None:
     import django
 
     django.setup()
+    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import Project
     from flywheel.promotions.live_version import reject
     from flywheel.promotions.models import Candidate

@@ -1,6 +1,6 @@
 """The audit log of every change."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db import models
 from django.utils import timezone
@@ -24,8 +24,8 @@ class AuditEntry(models.Model):
     data = models.JSONField(default=dict)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        indexes: ClassVar[list[models.Index]] = [
+        ordering = ["-id"]
+        indexes = [
             models.Index(fields=["project", "-id"], name="audit_newest"),
             models.Index(fields=["project", "subject", "-id"], name="audit_of_subject"),
         ]

@@ -1,7 +1,5 @@
 """Logins that did not succeed."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -14,7 +12,7 @@ class LoginAttempt(models.Model):
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(fields=["username", "address"], name="attempt_by_name"),
             models.Index(fields=["address", "at"], name="attempt_by_address"),
         ]

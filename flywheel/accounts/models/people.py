@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.db import connection, models
@@ -67,7 +66,7 @@ class Membership(models.Model):
     role = models.CharField(max_length=16, choices=Role)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["user", "project", "role"], name="membership_once"),
             models.CheckConstraint(condition=Q(role__in=Role.values), name="membership_role_is_known"),
         ]

@@ -1,7 +1,5 @@
 """What is taken out of traces, version by version."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -26,7 +24,7 @@ class RedactionPolicy(models.Model):
 
     class Meta:
         verbose_name_plural = "redaction policies"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["project", "number"], name="redaction_policy_once"),
             models.CheckConstraint(condition=Q(mode__in=[mode.value for mode in Mode]), name="redaction_mode_is_known"),
         ]

@@ -1,7 +1,5 @@
 """Agents, and which version of each is live."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -22,9 +20,7 @@ class Agent(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "name"], name="agent_name_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="agent_name_once")]
 
     def __str__(self) -> str:
         return self.name

@@ -1,6 +1,6 @@
 """Versions of an agent, immutable and named by their content."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db import models, transaction
 from django.utils import timezone
@@ -27,7 +27,7 @@ class Version(models.Model):
     adapter = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     system_prompt = models.TextField(blank=True)
     tools = models.JSONField(default=list)
-    """Tool definitions, as in `flywheel.core.traces.tools`."""
+    """Tool definitions, as in `flywheel.core.traces.tooling`."""
     sampling = models.JSONField(default=dict)
     """`{"temperature", "top_p", "max_tokens"}` as it runs in production."""
     digest = models.CharField(max_length=64)
@@ -37,8 +37,8 @@ class Version(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["agent", "number"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["agent", "number"]
+        constraints = [
             models.UniqueConstraint(fields=["agent", "number"], name="version_number_once"),
             models.UniqueConstraint(fields=["agent", "digest"], name="version_content_once"),
         ]

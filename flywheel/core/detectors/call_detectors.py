@@ -17,7 +17,7 @@ from flywheel.core.detectors.scene import (
     plain_name,
     said,
 )
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import Turn
 
 _TRIES = re.compile(
@@ -119,17 +119,13 @@ def contradicted_value(scene: Scene) -> Iterator[Found]:
             value, choice = call.arguments.get(name), schema.get("enum")
             if not isinstance(choice, list) or value not in choice or not requests:
                 continue
-            if scene.told.of(str(value), call.at):
+            if scene.was_told(str(value), call.at):
                 continue
-            asked = requests[-1]
-            named = [str(other) for other in choice if len(str(other)) > 2 and _names(asked, str(other))]
+            asked = folded(requests[-1])
+            named = [str(other) for other in choice if len(str(other)) > 2 and as_word(str(other)).search(asked)]
             if len(named) == 1:
                 evidence = f"{said(name, 40)} of {called(call)} is {said(value, 40)}, and the user had said"
-                yield call.step, 0.8, f"{evidence} {said(named[0], 40)}: {said(asked)}."
-
-
-def _names(text: str, value: str) -> bool:
-    return bool(as_word(value).search(folded(text)))
+                yield call.step, 0.8, f"{evidence} {said(named[0], 40)}: {said(requests[-1])}."
 
 
 def other_tool(scene: Scene) -> Iterator[Found]:

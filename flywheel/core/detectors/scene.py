@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flywheel.core.traces import Trace, fingerprint
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, fingerprint, tooling
 from flywheel.core.traces.episodes import Call, Episode, every_text
 
 REPEATS = 3
@@ -76,27 +75,20 @@ class Scene:
         return list(first.values())
 
     @cached_property
-    def told(self) -> "Told":
-        return Told(self)
+    def _told(self) -> list[str]:
+        """The state, and at each place of the conversation what was said there by others than the agent."""
+        state = folded("\n".join(every_text([self.context.state])))
+        return [state, *("" if each.role == "assistant" else folded(each.content) for each in self.episode.messages)]
+
+    def was_told(self, value: str, at: int) -> bool:
+        """Whether a value occurs in the state, or in what the agent had been told by then."""
+        pattern = as_word(value)
+        return any(pattern.search(text) for text in self._told[: at + 1])
 
     @cached_property
     def tools(self) -> dict[str, Mapping[str, Any]]:
         """By plain name."""
         return {plain_name(tool["name"]): tool for tool in reversed(self.context.tools)}
-
-
-class Told:
-    """What the agent had been told at each point of the conversation, for looking values up."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._state = folded("\n".join(every_text([scene.context.state])))
-        self._texts = [
-            "" if message.role == "assistant" else folded(message.content) for message in scene.episode.messages
-        ]
-
-    def of(self, value: str, at: int) -> bool:
-        wanted = as_word(value)
-        return any(wanted.search(text) for text in (self._state, *self._texts[:at]))
 
 
 def as_word(value: str) -> re.Pattern[str]:
@@ -179,13 +171,10 @@ def made_up(scene: Scene, call: Call) -> Iterator[tuple[str, str, float]]:
         schema = marked.get(name, {})
         is_entity = bool(schema.get("x-entity") or schema.get("x-refers"))
         is_id = is_entity or (_ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name))
-        if (is_id or _is_address(value)) and not scene.told.of(str(value), call.at):
+        is_address = isinstance(value, str) and "@" in value and _EMAIL.fullmatch(value)
+        if (is_id or is_address) and not scene.was_told(str(value), call.at):
             doubted = scene.trace.outcome != "success"
             yield name, str(value), _weight(call, doubted=doubted, address=not is_id, marked=is_entity)
-
-
-def _is_address(value: str | int) -> bool:
-    return isinstance(value, str) and "@" in value and bool(_EMAIL.fullmatch(value))
 
 
 def _weight(call: Call, *, doubted: bool, address: bool, marked: bool) -> float:

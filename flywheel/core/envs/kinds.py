@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.core.envs import nemo_gym, tictactoe, tool_call, workplace
+from flywheel.core.envs import nemo_gym, tictactoe, tool_call
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.envs.workplace import Workplace
-from flywheel.core.envs.workplace.request_templates import HELD_OUT
+from flywheel.core.envs.workplace import Workplace, request_templates
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, rubric
 
 
@@ -55,9 +54,9 @@ KINDS: dict[str, Kind] = {
         "Workplace",
         "Requests about calendar, email, tasks and contacts, several tool calls each, judged by what is left behind.",
         Workplace,
-        workplace.generate,
+        request_templates.generate,
         settings=("system_prompt", "max_turns", "token_limit", "now", "database"),
-        reserved=HELD_OUT,
+        reserved=request_templates.HELD_OUT,
     ),
     "tictactoe": Kind(
         "Tic-tac-toe",

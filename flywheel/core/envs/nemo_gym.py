@@ -22,8 +22,7 @@ from typing import Any
 
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
-from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages, tooling
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored
 
 KIND = "nemo_gym"
@@ -120,7 +119,7 @@ class NemoGym:
         for at, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            calls = _made(message)
+            calls = tooling.calls_of(message)
             if not calls and at == len(messages) - 1:
                 return []
             said = [each.content for each in messages[at + 1 : at + 1 + len(calls)] if each.role == "tool"]
@@ -230,13 +229,6 @@ _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "u
 _WORDS = {"type", "text", "annotations", "logprobs"}
 
 
-def _made(message: Message) -> list[ToolCall]:
-    if message.tool_calls:
-        return list(message.tool_calls)
-    call = tooling.parse_call(message).call
-    return [call] if call else []
-
-
 def _replies(calls: Sequence[_Call], answers: list[str] | None) -> list[Message]:
     """The observations of the last message's calls, in their order; none where the server did not answer."""
     if answers is None:
@@ -254,7 +246,9 @@ def _output(said: Sequence[Message]) -> list[dict[str, Any]]:
     waiting: list[str] = []
     for message in said:
         if message.role == "assistant":
-            calls = tuple(ToolCall(f"call_{made + n}", c.name, c.arguments) for n, c in enumerate(_made(message)))
+            calls = tuple(
+                ToolCall(f"call_{made + n}", c.name, c.arguments) for n, c in enumerate(tooling.calls_of(message))
+            )
             made += len(calls)
             waiting = [call.id for call in calls]
             is_text = bool(calls) and not message.tool_calls

@@ -26,7 +26,6 @@ from flywheel.core.envs.environment import Task
 from flywheel.core.errors import FieldError
 from flywheel.core.text.normal_form import normalise
 
-KINDS: Final = ("date", "time", "email", "id", "number", "name")
 TRIES: Final = 20
 """Draws for one variant before it is given up: what is drawn may be there already."""
 MAX_VALUES: Final = 500
@@ -137,7 +136,8 @@ def check(task: Task, spec: Spec) -> None:
         for value in values:
             if like is not None and _as_number(value, like) is None:
                 raise CannotVary("values", f"{value[:60]!r} cannot stand for the number {like} of the target or state")
-            if not value.strip() or len(value) > 200 or (known[text].kind != "date" and _breaks(known[text], value)):
+            no_number = known[text].kind == "number" and not _PLAIN["number"].fullmatch(value)
+            if not value.strip() or len(value) > 200 or no_number:
                 raise CannotVary("values", f"{value[:60]!r} is no {known[text].kind} to put for {text[:60]!r}")
             if known[text].kind == "date" and _written(value) is None:
                 raise CannotVary("values", f"{value[:60]!r} is not a date of the form 2026-11-22")
@@ -269,9 +269,8 @@ def _draw(entity: Entity, values: Sequence[str], rng: random.Random) -> str:
     if others:
         return rng.choice(others)
     if entity.kind == "date":
-        return (
-            date.fromisoformat(entity.forms[0]) + timedelta(days=rng.choice([*range(-60, 0), *range(1, 61)]))
-        ).isoformat()
+        off = timedelta(days=rng.choice([*range(-60, 0), *range(1, 61)]))
+        return (date.fromisoformat(entity.forms[0]) + off).isoformat()
     if entity.kind == "time":
         return f"{rng.randrange(8, 18):02}:{rng.choice((0, 15, 30, 45)):02}"
     if entity.kind == "email":
@@ -331,11 +330,6 @@ def _written(text: str) -> date | None:
     except ValueError:
         return None
     return when if when and date.min.year < when.year < date.max.year else None  # others are drawn some months away
-
-
-def _breaks(entity: Entity, value: str) -> bool:
-    """Whether a value cannot stand where the entity stands: a word for a number, say."""
-    return entity.kind == "number" and not _PLAIN["number"].fullmatch(value)
 
 
 @lru_cache(4096)

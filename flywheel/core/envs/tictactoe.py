@@ -70,8 +70,6 @@ class Game:
 
 
 class TicTacToe:
-    tools: list[dict[str, Any]]
-
     def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
         if unknown := set(verifier) - {"kind"}:
             raise VerifierError(f"{sorted(unknown)[0]}: a game has no such setting; its parts weigh what they weigh")
@@ -79,7 +77,7 @@ class TicTacToe:
         if isinstance(turns, bool) or not isinstance(turns, int) or not 5 <= turns <= 50:
             raise VerifierError(f"max_turns: {turns!r} is not a whole number from 5 to 50")
         self.max_turns, self.token_limit = turns, token_limit_of(config)
-        self.tools = []
+        self.tools: list[dict[str, Any]] = []
         self.system_prompt: str = config.get("system_prompt", "") or SYSTEM_PROMPT
 
     def reset(self, task: Task, seed: int) -> list[Message]:

@@ -14,15 +14,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from flywheel.core.digests import canonical
+from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Task
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.near_duplicates import SHINGLE
 from flywheel.core.evidence.similarity.ngrams import WORDS, shared
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
-from flywheel.core.traces import Message
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces.tooling import calls_of
 
 Level = Literal["task", "source", "content", "request", "passage", "near"]
 Verdict = Literal["clean", "warned", "contaminated"]
@@ -149,7 +149,7 @@ def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) ->
     )
 
 
-def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[str] = (), world: str = "") -> Item:
+def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[str] = ()) -> Item:
     """A row of a dataset of any kind: a demonstration, a preference pair, a task to practise."""
     if "prompt" in row and isinstance(row["prompt"], str):
         return item_of_task(Task.from_json(row), place=place, sources=sources)
@@ -160,14 +160,13 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
         prompt="\n".join(users),
         answers=tuple(filter(None, [answer_of(episode)])),
         sources=frozenset(filter(None, [row.get("cluster", ""), *sources])),
-        world=world,
     )
 
 
 def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """What an agent's messages do: their calls, in order, else what they say. Empty for nothing."""
     agent = [_message(message) for message in messages if message["role"] == "assistant"]
-    calls = [[call.name, call.arguments] for message in agent for call in _calls(message)]
+    calls = [[call.name, call.arguments] for message in agent for call in calls_of(message)]
     if calls:
         return canonical(calls).decode()
     return normalise("\n".join(message.content for message in agent))
@@ -185,31 +184,18 @@ def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _message(row: Mapping[str, Any]) -> Message:
     """A message of a row, whose calls are in the form of the OpenAI API or in our own."""
-    calls = [call.get("function", call) for call in row.get("tool_calls") or []]
-    return Message.from_json(
-        {
-            "role": "assistant",
-            "content": row.get("content") or "",
-            "tool_calls": [
-                {"id": "", "name": call["name"], "arguments": _arguments(call.get("arguments", {}))} for call in calls
-            ],
-        }
-    )
+    rows = [call.get("function", call) for call in row.get("tool_calls") or []]
+    calls = tuple(ToolCall("", call["name"], _arguments(call.get("arguments", {}))) for call in rows)
+    return Message("assistant", row.get("content") or "", calls)
 
 
 def _arguments(value: Any) -> Any:
     """Arguments as an object also where they came as JSON."""
-    parsed = (
-        parse_call(Message("assistant", f'{{"tool": "", "arguments": {value}}}')) if isinstance(value, str) else None
-    )
-    return parsed.call.arguments if parsed and parsed.call else value
-
-
-def _calls(message: Message) -> Sequence[Any]:
-    if message.tool_calls:
-        return message.tool_calls
-    call = parse_call(message).call
-    return [call] if call else []
+    try:
+        parsed = read_json(value) if isinstance(value, str) else None
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict) else value
 
 
 # The check
@@ -345,18 +331,16 @@ def duplicates(items: Sequence[Item]) -> list[tuple[int, int]]:
     return [(at, before) for at, before in found if at != before]
 
 
-def alike(items: Sequence[Item], likeness: float = NEAR) -> list[Pair]:
+def alike(items: Sequence[Item]) -> list[Pair]:
     """Near-duplicates inside a set, of each item the nearest before it, the most alike first. Requests that are the
     very same are none: there the answer or the world differs, or they were told as duplicates."""
     texts: dict[str, Item] = {}
     for item in items:
         texts.setdefault(normalise(item.prompt), item)
     own = list(texts)
-    found = near_duplicates.nearest(own, own, likeness, before=True)
-    pairs = [
-        Pair(
-            texts[own[at]].id, texts[own[place]].id, like, _clip(texts[own[at]].prompt), _clip(texts[own[place]].prompt)
-        )
-        for at, (place, like) in found.items()
-    ]
+    found = near_duplicates.nearest(own, own, NEAR, before=True)
+    pairs = []
+    for at, (place, like) in found.items():
+        one, other = texts[own[at]], texts[own[place]]
+        pairs.append(Pair(one.id, other.id, like, _clip(one.prompt), _clip(other.prompt)))
     return sorted(pairs, key=lambda pair: (-pair.likeness, pair.one))

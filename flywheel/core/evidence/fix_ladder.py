@@ -10,7 +10,7 @@ a person can disagree. Nothing here knows costs, latency, or how hard a change o
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
@@ -116,13 +116,7 @@ class Recommendation:
         return LABELS[self.fix]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "fix": self.fix,
-            "label": self.label,
-            "why": self.why,
-            "evidence": self.evidence,
-            "blocked_by": self.blocked_by,
-        }
+        return asdict(self) | {"label": self.label}
 
 
 def recommend(evidence: Evidence) -> list[Recommendation]:
@@ -152,22 +146,31 @@ def _prompt(evidence: Evidence) -> Recommendation:
     return _result(evidence, "prompt", why, numbers, blocked)
 
 
-def _tool_change(evidence: Evidence) -> Recommendation:
-    share = _share(evidence, "tool_change")
-    why = [_share_sentence(evidence, "tool_change", "call tools that do not exist or must not be called")]
-    blocked = "" if _is_dominant(share) else _too_few(evidence, "Invented and unsafe calls are not what fails most.")
-    if not blocked:
-        why.append("Say in the prompt which tools there are, describe them better, put a guard before the unsafe ones.")
-    return _result(evidence, "tool_change", why, _numbers(share, evidence), blocked)
+def _outside_the_model(fix: Fix, what: str, otherwise: str, advice: str) -> Callable[[Evidence], Recommendation]:
+    """The rule of a fix that no model is trained for: it makes sense where its buckets dominate."""
+
+    def rule(evidence: Evidence) -> Recommendation:
+        share = _share(evidence, fix)
+        why = [_share_sentence(evidence, fix, what)]
+        blocked = "" if _is_dominant(share) else _too_few(evidence, otherwise)
+        why += [] if blocked else [advice]
+        return _result(evidence, fix, why, _numbers(share, evidence), blocked)
+
+    return rule
 
 
-def _retrieval(evidence: Evidence) -> Recommendation:
-    share = _share(evidence, "retrieval")
-    why = [_share_sentence(evidence, "retrieval", "act on nothing found")]
-    blocked = "" if _is_dominant(share) else _too_few(evidence, "Retrieval is not what fails most.")
-    if not blocked:
-        why.append("No training puts a document into the index: look at queries, index and search tool first.")
-    return _result(evidence, "retrieval", why, _numbers(share, evidence), blocked)
+_tool_change = _outside_the_model(
+    "tool_change",
+    "call tools that do not exist or must not be called",
+    "Invented and unsafe calls are not what fails most.",
+    "Say in the prompt which tools there are, describe them better, put a guard before the unsafe ones.",
+)
+_retrieval = _outside_the_model(
+    "retrieval",
+    "act on nothing found",
+    "Retrieval is not what fails most.",
+    "No training puts a document into the index: look at queries, index and search tool first.",
+)
 
 
 def _sft(evidence: Evidence) -> Recommendation:
@@ -262,10 +265,7 @@ def _head_room(evidence: Evidence) -> tuple[list[str], str]:
     if _tasks(evidence) < TASKS:
         return why, f"{_tasks(evidence)} tasks; {TASKS} are wanted, or training learns the tasks themselves."
     if rate < LEARNABLE[0]:
-        return (
-            why,
-            f"pass@1 is {percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first.",
-        )
+        return why, f"pass@1 is {percent(rate)}: most groups of attempts fail alike and teach nothing; SFT first."
     if rate > LEARNABLE[1]:
         return why, f"pass@1 is {percent(rate)}: most groups of attempts pass alike and teach nothing."
     if able - rate < GAIN:

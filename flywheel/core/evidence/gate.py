@@ -49,7 +49,7 @@ from flywheel.core.evidence.statistics.estimates import (
     variance_components,
 )
 from flywheel.core.evidence.statistics.eval_metrics import METRICS, Row, clusters_of, task_samples
-from flywheel.core.text.number_words import n_tasks, points, signed
+from flywheel.core.text.number_words import n_tasks, percent, points, signed
 
 Verdict = Literal["eligible", "not_shown", "regressed", "invalid"]
 
@@ -366,14 +366,8 @@ def _gain(policy: Policy, before: Sequence[Row], after: Sequence[Row], seed: int
 def _slices(policy: Policy, evidence: Evidence, after: Sequence[Row], seed: int) -> list[Check]:
     if not evidence.slice_of:
         return []
-    found = slice_changes(
-        evidence.baseline,
-        after,
-        evidence.slice_of,
-        min_tasks=policy.slice_min_tasks,
-        alpha=policy.alpha,
-        seed=seed,
-    )
+    least, alpha = policy.slice_min_tasks, policy.alpha
+    found = slice_changes(evidence.baseline, after, evidence.slice_of, min_tasks=least, alpha=alpha, seed=seed)
     worse = [f"{s.name} {points(s.difference.mean or 0.0)}" for s in found if s.verdict == "worse"]
     untested = sum(s.verdict == "too few to tell" for s in found)
     if worse:
@@ -419,7 +413,7 @@ def _unsafe(policy: Policy, evidence: Evidence, seed: int) -> list[Check]:
         return [guard, Check("unsafe rate", False, "unsafe actions were not measured, so their rate has no bound")]
     count, events = len({cluster for cluster, _ in measured}), len({cluster for cluster, y in measured if y > 0})
     bound = proportion_upper(events, count, level=1 - policy.alpha)
-    detail = f"{events} of {count} clusters saw an unsafe action, so up to {_share(bound)} may"
+    detail = f"{events} of {count} clusters saw an unsafe action, so up to {percent(bound, 1)} may"
     return [guard, Check("unsafe rate", bound <= policy.unsafe_rate_max, detail, events / count, bound)]
 
 
@@ -457,7 +451,7 @@ def _guard(policy: Policy, name: str, harm: Estimate, margin: float | None, show
     if harm.low is not None and harm.high is not None:
         spread = f"at least {show(harm.low)}" if shown_worse else f"at most {show(harm.high)}"
     elif harm.mean == 0 and harm.clusters:
-        rare = _share(proportion_upper(0, harm.clusters, level=1 - policy.alpha))
+        rare = percent(proportion_upper(0, harm.clusters, level=1 - policy.alpha), 1)
         spread = f"the same in every cluster, though up to {rare} of clusters could differ unseen"
     else:
         spread = harm.reason
@@ -587,10 +581,6 @@ def _joined(opening: str, clauses: Sequence[str]) -> str:
 
 def _percent(change: float) -> str:
     return f"{signed(100 * change)} %"
-
-
-def _share(rate: float) -> str:
-    return f"{100 * rate:.1f} %"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -36,13 +36,6 @@ class Tried:
     def scored(self) -> int:
         return self.attempts - self.unknown
 
-    def at_best(self) -> "Tried":
-        """With every attempt good that was not scored."""
-        return Tried(self.attempts, self.bad)
-
-    def at_worst(self) -> "Tried":
-        return Tried(self.attempts, self.bad + self.unknown)
-
 
 Arm = dict[int, Tried]
 """What came of each task."""
@@ -160,7 +153,10 @@ def _chances(old: Tried, new: Tried) -> tuple[int, list[float]]:
 def _could_fail(pairs: Pairs, unknown: Collection[int]) -> bool:
     """Whether the candidate might fail, were every attempt scored: at worst, all is good before and bad after that was
     not. A task counts soonest where only those stand beside it that tell something whatever the rest would be."""
-    worst = {task: (old.at_best(), new.at_worst()) for task, (old, new) in pairs.items()}
+    worst = {
+        task: (Tried(old.attempts, old.bad), Tried(new.attempts, new.bad + new.unknown))
+        for task, (old, new) in pairs.items()
+    }
     if any(old.passed and new.bad for old, new in worst.values()) or more_often(worst) < ALPHA / 2:
         return True
     beside = _told({task: pair for task, pair in pairs.items() if task not in unknown})

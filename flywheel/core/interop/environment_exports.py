@@ -78,17 +78,8 @@ class Export:
         return envs.build(self.kind, self.config, self.verifier)
 
     def about(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "version": self.version,
-            "kind": self.kind,
-            "config": self.config,
-            "verifier": self.verifier,
-            "digest": self.digest,
-            "verifier_digest": self.verifier_digest,
-            "description": self.description,
-            "exported_by": "Flywheel",
-        }
+        names = ("name", "version", "kind", "config", "verifier", "digest", "verifier_digest", "description")
+        return {name: getattr(self, name) for name in names} | {"exported_by": "Flywheel"}
 
 
 def _bundle(export: Export, folder: str = "") -> Iterator[File]:
@@ -140,8 +131,8 @@ def _quoted(names: Iterable[str]) -> str:
 
 def nemo_gym(export: Export) -> Iterator[File]:
     """A resources server for a checkout of NeMo Gym, with its configuration and rows."""
-    env, own = export.env, f"{export.package}_core"
-    agent = f"{export.package}_agent"
+    env, own, agent = export.env, f"{export.package}_core", f"{export.package}_agent"
+    kind = gym_server.agent_kind(env)
     yield from _bundle(export)
     for path, content in _core("", "flywheel.core.interop.gym_server"):
         yield f"{own}/{path.removeprefix('core/')}", content
@@ -151,23 +142,15 @@ def nemo_gym(export: Export) -> Iterator[File]:
     for split in export.splits:
         rows = ((name, task) for name, task in export.tasks() if name == split)
         yield f"data/{split}.jsonl", b"".join(gym_server.lines(env, rows, environment=export.ref, agent=agent))
-        kind = "train" if split == "train" else "validation"
+        use = "train" if split == "train" else "validation"
         path = f"resources_servers/{export.package}/data/{split}.jsonl"
         datasets.append(
-            f"      - name: {split}\n        type: {kind}\n        jsonl_fpath: {path}\n        license: TBD"
+            f"      - name: {split}\n        type: {use}\n        jsonl_fpath: {path}\n        license: TBD"
         )
-    yield (
-        f"configs/{export.package}.yaml",
-        _filled(
-            export,
-            "nemo_gym/config.yaml",
-            AGENT=gym_server.agent_kind(env),
-            MAX_STEPS=str(env.max_turns),
-            DATASETS="\n".join(datasets),
-        ),
-    )
+    words = {"AGENT": kind, "MAX_STEPS": str(env.max_turns), "DATASETS": "\n".join(datasets)}
+    yield f"configs/{export.package}.yaml", _filled(export, "nemo_gym/config.yaml", **words)
     yield "requirements.txt", "\n".join(["-e nemo-gym[dev] @ ../../", *carried_code.requirements(), ""]).encode()
-    yield "README.md", _filled(export, "nemo_gym/README.md", AGENT=gym_server.agent_kind(env))
+    yield "README.md", _filled(export, "nemo_gym/README.md", AGENT=kind)
 
 
 def verifiers(export: Export) -> Iterator[File]:
@@ -200,7 +183,7 @@ def _package(export: Export, format: str, own: list[str]) -> Iterator[File]:
 def harbor(export: Export) -> Iterator[File]:
     """A folder of Harbor tasks, one for each task."""
     env = export.env
-    about = _json(export.about())
+    about, needed = _json(export.about()), _shell(carried_code.requirements())
     # The agent has a shell in this image: how it is judged stays outside.
     shown = _json(export.about() | {"verifier": {"kind": export.kind}})
     image = [
@@ -208,10 +191,7 @@ def harbor(export: Export) -> Iterator[File]:
         ("environment/flywheel_env/__init__.py", b""),
         ("environment/flywheel_env/__main__.py", _filled(export, "harbor/main.py")),
         ("environment/flywheel_env/environment.json", shown),
-        (
-            "environment/Dockerfile",
-            _filled(export, "harbor/Dockerfile", REQUIREMENTS=_shell(carried_code.requirements())),
-        ),
+        ("environment/Dockerfile", _filled(export, "harbor/Dockerfile", REQUIREMENTS=needed)),
         ("tests/environment.json", about),
         ("tests/test.sh", _filled(export, "harbor/test.sh")),
         ("tests/score.py", _filled(export, "harbor/score.py")),
@@ -225,18 +205,10 @@ def harbor(export: Export) -> Iterator[File]:
         yield f"{slug}/tests/task.json", _json(task.to_json())
         yield f"{slug}/instruction.md", _filled(export, "harbor/instruction.md", ASKED=_asked(env, task), HOW=_how(env))
         yield f"{slug}/solution/solve.sh", _filled(export, "harbor/solve.sh", COMMANDS=_solution(env, task))
-        yield (
-            f"{slug}/task.toml",
-            _filled(
-                export,
-                "harbor/task.toml",
-                SLUG=slug,
-                DESCRIPTION=json.dumps(_title(export)),
-                SPLIT=split,
-                TASK=json.dumps(task.id),
-                SYNTHETIC=json.dumps(task.synthetic),
-            ),
-        )
+        words = {"SLUG": slug, "SPLIT": split}
+        quoted = {"DESCRIPTION": _title(export), "TASK": task.id, "SYNTHETIC": task.synthetic}
+        words |= {name: json.dumps(value) for name, value in quoted.items()}
+        yield f"{slug}/task.toml", _filled(export, "harbor/task.toml", **words)
 
 
 def _asked(env: Environment, task: Task) -> str:
@@ -262,8 +234,7 @@ def _solution(env: Environment, task: Task) -> str:
         if message.role != "assistant":
             continue
         for call in message.tool_calls:
-            words = ["environment", "call", outside(call.name), json.dumps(call.arguments)]
-            commands.append(shlex.join(words))
+            commands.append(shlex.join(["environment", "call", outside(call.name), json.dumps(call.arguments)]))
         if message.content:
             commands.append(shlex.join(["environment", "say", message.content]))
     return "\n".join(commands)
@@ -288,8 +259,7 @@ def openenv(export: Export) -> Iterator[File]:
     yield "server/__init__.py", b""
     yield "server/app.py", _filled(export, "openenv/app.py")
     yield "server/environment.py", _filled(export, "openenv/environment.py")
-    dockerfile = _filled(export, "openenv/Dockerfile", REQUIREMENTS=_shell(needed))
-    yield "server/Dockerfile", dockerfile
+    yield "server/Dockerfile", _filled(export, "openenv/Dockerfile", REQUIREMENTS=_shell(needed))
     project = _filled(export, "openenv/pyproject.toml", DEPENDENCIES=_quoted(needed), PACKAGES=_quoted(packages))
     yield "pyproject.toml", project
     yield "README.md", _filled(export, "openenv/README.md", REQUIREMENTS=_shell(needed))

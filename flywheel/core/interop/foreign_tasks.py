@@ -12,6 +12,7 @@ from typing import Any
 
 from flywheel.core.digests import digest
 from flywheel.core.envs import Task, nemo_gym
+from flywheel.core.errors import FieldError
 from flywheel.core.traces.openai_messages import arguments, names, text
 from flywheel.core.verifiers import VerifierError
 
@@ -23,12 +24,8 @@ _CALLS = "expected_calls"
 _WANTED = ("ground_truth", _CALLS, "target", "answer")
 
 
-class CannotTake(ValueError):
-    """The row is no task of this kind; the message says why, and `field` where, if it is one field's fault."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}" if field else reason)
-        self.field, self.reason = field, reason
+class CannotTake(FieldError):
+    """The row is no task of this kind."""
 
 
 def source_of(row: Mapping[str, Any]) -> str:
@@ -39,7 +36,7 @@ def source_of(row: Mapping[str, Any]) -> str:
         return "verifiers attempts"
     if "completion" in row:
         return "verifiers results"
-    if "query" in row and "expected_calls" in row:
+    if "query" in row and _CALLS in row:
         return WORKBENCH
     return "exported here" if isinstance(row.get("target"), dict) else "verifiers dataset"
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.nemo_gym import RESERVED
 from flywheel.core.interop.bundle import identity, numbers
 from flywheel.core.interop.foreign_attempt import Over, Session, TooMany, judge
 from flywheel.core.traces import Message, openai_messages
@@ -24,8 +25,6 @@ from flywheel.core.verifiers import Verdict, unscored
 SESSIONS_MAX = 10_000
 SESSION_S = 3600.0
 """How long a session is kept that nobody asks."""
-RESERVED = ("seed_session", "verify", "reset", "step", "aggregate_metrics", "mcp", "health")
-"""Names that no tool may have."""
 OUTPUT_MAX = 2_000
 """Items of a response that are read."""
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.core.traces import Conversation, Message, Step, ToolCall, Trace, speaking
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces import Conversation, Message, Step, Trace, speaking
+from flywheel.core.traces.tooling import parse_call
 
 SHORT = 300
 """An error message is short; a longer observation is content that may well talk about errors."""
@@ -90,10 +90,6 @@ class Episode:
     def closing(self) -> str:
         """What the agent said at the end, when it ended by saying something."""
         return self.last.text if self.last and not self.last.calls else ""
-
-    def before(self, at: int) -> list[Message]:
-        """What the agent had been told by then: all that is not its own words."""
-        return [message for message in self.messages[:at] if message.role != "assistant"]
 
 
 def read(trace: Trace) -> Episode:
@@ -201,6 +197,3 @@ def every_text(values: Iterable[Any]) -> Iterable[str]:
             yield from every_text(value)
         elif value is not None:
             yield str(value)
-
-
-__all__ = ["Call", "Episode", "Observation", "ToolCall", "Turn", "every_text", "read"]

@@ -74,10 +74,7 @@ def messages_of(settings: Mapping[str, Any], trace: Mapping[str, Any], reference
     if len(data) > LONGEST:
         raise TooLong(f"the attempt has {len(data):,} characters; a judge is shown up to {LONGEST:,}")
     system = _SYSTEM.format(criteria=settings["criteria"], top=settings["top"], anchors=settings["anchors"])
-    return (
-        Message("system", plain(system)),
-        Message("user", _USER.format(fence=fence(data), data=data)),
-    )
+    return Message("system", plain(system)), Message("user", _USER.format(fence=fence(data), data=data))
 
 
 def rambles(settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any) -> bool:

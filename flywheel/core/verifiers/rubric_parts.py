@@ -19,11 +19,10 @@ from flywheel.core.digests import canonical
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
-from flywheel.core.verifiers.attempt_places import PLACES, NotJson, NotThere, TooLong, dig, flat, is_missing, read, told
+from flywheel.core.verifiers.attempt_places import MISSING, PLACES, NotJson, NotThere, TooLong, dig, flat, read, told
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
 TEXTS = ("answer", "last_call", "any_call")
-CALLS = ("any_call", "last_call", "calls")
 EXAMPLE = '''def verify(trace, target):
     """trace: "answer", "calls" [{"tool", "arguments"}], "messages". target: what the task wants."""
     said = trace["answer"].strip()
@@ -127,7 +126,7 @@ def _wanted(settings: Mapping[str, Any], case: Case) -> Any:
 
 def _of_target(path: str, target: Mapping[str, Any]) -> Any:
     found = target if path == "." else dig(target, path)
-    if is_missing(found):
+    if found is MISSING:
         raise NoTarget(f"the task's target has no {path}")
     return found
 
@@ -205,9 +204,7 @@ def _value_of(text: str) -> Any:
         "path": _PATH,
         "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
         "must": Setting(
-            "It must",
-            "choice",
-            choices={"find": "be found", "match": "match the whole text", "lack": "not be found"},
+            "It must", "choice", choices={"find": "be found", "match": "match the whole text", "lack": "not be found"}
         ),
     },
     check=part_checks.regex,
@@ -229,7 +226,7 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     "json_schema",
     "JSON schema",
     "JSON of a given shape.",
-    {"read": _places("answer", "last_call", "any_call"), "path": _PATH, "schema": Setting("Schema", "json")},
+    {"read": _places(*TEXTS), "path": _PATH, "schema": Setting("Schema", "json")},
     check=part_checks.schema,
 )
 def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
@@ -322,16 +319,14 @@ def _bounds(least: float | None, most: float | None) -> str:
     "Tool call",
     "A call of the wanted tool with the wanted arguments. All calls together are compared without their order.",
     {
-        "read": _places(*CALLS),
+        "read": _places("any_call", "last_call", "calls"),
         "target": Setting(
             "Wanted: key of the target",
             help='Where the call {"tool", "arguments"} stands, or for all calls their list; . is the whole target.',
         ),
         "value": _VALUE,
         "arguments": Setting(
-            "Arguments",
-            "choice",
-            choices={"same": "exactly these", "least": "at least these", "any": "do not count"},
+            "Arguments", "choice", choices={"same": "exactly these", "least": "at least these", "any": "do not count"}
         ),
     },
     check=part_checks.call,
@@ -449,9 +444,7 @@ def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
         ),
         "model": Setting("Model", help="By the name that the server knows."),
         "sees": Setting(
-            "It sees",
-            "choice",
-            choices={"answer": "the request and the last answer", "episode": "the whole episode"},
+            "It sees", "choice", choices={"answer": "the request and the last answer", "episode": "the whole episode"}
         ),
         "target": Setting("Reference: key of the target", help="Shown as what is right; . is all of it."),
         "top": Setting(

@@ -10,7 +10,6 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.jobs import StaleState
 from flywheel.edge.schemas import Body
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Generation
@@ -88,13 +87,7 @@ def get_generation(request: HttpRequest, pk: int) -> Generation:
 )
 def cancel_generation(request: HttpRequest, pk: int) -> Generation:
     """Ask for an end; tasks that are made stay."""
-    job = _generation(request, pk)
-    try:
-        seeded_tasks.cancel(job=job, actor=keyed(request).actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
-    job.refresh_from_db()
-    return job
+    return _generation(request, pk).cancel(keyed(request).actor)
 
 
 def _generation(request: HttpRequest, pk: int) -> Generation:

@@ -13,7 +13,6 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core.traces import Message, ToolCall
-from flywheel.edge.jobs import StaleState
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Play, Task
 from flywheel.environments.playground import episode_moves as verbs
@@ -210,10 +209,7 @@ def stop(request: HttpRequest, play: int) -> Play:
     """Do not wait for the version any longer; what it has played is kept."""
     row = _find(request, play)
     if (turn := verbs.waiting(row)) is not None:
-        try:
-            turn.cancel()
-        except StaleState as error:
-            raise HttpError(409, str(error)) from None
+        turn.cancel(keyed(request).actor)
     return _find(request, play)
 
 

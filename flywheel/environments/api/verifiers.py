@@ -12,11 +12,9 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.verifiers import CAUSES, VerifierError
 from flywheel.core.verifiers.rubric_parts import PARTS
-from flywheel.edge.jobs import StaleState
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, Proving, Trial
 from flywheel.environments.proofs import proof_jobs
-from flywheel.environments.proofs.job_cancellation import stop
 from flywheel.environments.versions import trials
 from flywheel.environments.versions.environment_versions import CannotMake, latest
 
@@ -167,9 +165,7 @@ def get_trial(request: HttpRequest, pk: int) -> Trial:
 @router.post("/trials/{pk}/cancel", response=TrialOut, auth=Key(Scope.BUILD), operation_id="cancel_trial")
 def cancel_trial(request: HttpRequest, pk: int) -> Trial:
     """Ask for an end; what it said by then stays."""
-    job = get_trial(request, pk)
-    _stop(request, job)
-    return job
+    return get_trial(request, pk).cancel(keyed(request).actor)
 
 
 @router.post(
@@ -203,17 +199,7 @@ def cancel_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
     job = _environment(request, name).provings.first()
     if job is None:
         raise HttpError(404, f"no worker was asked to prove tasks of {name[:100]}")
-    _stop(request, job)
-    return _proving(job)
-
-
-def _stop(request: HttpRequest, job: Proving | Trial) -> None:
-    asked = keyed(request)
-    try:
-        stop(job=job, actor=asked.actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
-    job.refresh_from_db()
+    return _proving(job.cancel(keyed(request).actor))
 
 
 def _proving(job: Proving) -> dict[str, Any]:

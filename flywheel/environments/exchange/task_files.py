@@ -135,7 +135,7 @@ def _read(environment: Environment, version: EnvironmentVersion, lines: Iterable
         try:
             task = _task(environment, report, line, tools)
         except CannotTake as error:
-            report.leave_out(at, error.field, error.reason)
+            report.leave_out(at, error.field, error.problem)
             continue
         except (ValueError, RecursionError) as error:
             report.leave_out(at, "", f"not valid JSON: {error}")

@@ -1,7 +1,5 @@
 """Environments and their immutable versions."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -29,7 +27,7 @@ class Environment(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["project", "name"], name="environment_name_once"),
             models.CheckConstraint(condition=Q(held_out_share__gt=0, held_out_share__lte=1), name="environment_share"),
             models.CheckConstraint(
@@ -63,10 +61,8 @@ class EnvironmentVersion(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["environment", "number"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["environment", "number"], name="environment_version_once")
-        ]
+        ordering = ["environment", "number"]
+        constraints = [models.UniqueConstraint(fields=["environment", "number"], name="environment_version_once")]
 
     def __str__(self) -> str:
         return f"{self.environment.name}@{self.number}"

@@ -1,7 +1,5 @@
 """Who or what saw the held-out and the sealed part of a task set."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -34,8 +32,8 @@ class Opening(models.Model):
     last_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-last_at", "-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-last_at", "-id"]
+        constraints = [
             models.UniqueConstraint(
                 fields=["task_set", "kind", "subject", "actor"], name="opening_once", nulls_distinct=False
             ),

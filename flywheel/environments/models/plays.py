@@ -1,7 +1,6 @@
 """The playground: an episode that a person plays by hand, or lets a version play turn by turn."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from django.db import models
 from django.utils import timezone
@@ -44,7 +43,7 @@ class Play(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
+        ordering = ["-id"]
 
     def __str__(self) -> str:
         return f"play {self.pk}"
@@ -86,15 +85,9 @@ class PlayTurn(Job):
     """Moves that were made when it was asked for."""
     to_the_end = models.BooleanField(default=False)
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
     def __str__(self) -> str:
         return f"turn {self.pk}"
 
 
 class PlayTurnEvent(JobEvent):
     job = models.ForeignKey(PlayTurn, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]

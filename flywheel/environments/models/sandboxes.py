@@ -1,7 +1,5 @@
 """What the machines of the workers offer for code that nobody vouches for."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -15,7 +13,7 @@ class SandboxReport(models.Model):
     """`{"layers": [{"name", "state", "stops", "found", "getting"}], "runs", "machine", "seconds_a_call"}`."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["host"]
+        ordering = ["host"]
 
     def __str__(self) -> str:
         return self.host

@@ -1,7 +1,5 @@
 """Regression suites: what every candidate of an agent runs before it may go live."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -49,8 +47,8 @@ class Suite(models.Model):
     retired_why = models.TextField(blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["agent", "name", "-version"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["agent", "name", "-version"]
+        constraints = [
             models.UniqueConstraint(fields=["agent", "name", "version"], name="suite_version_once"),
             models.UniqueConstraint(fields=["agent", "name"], condition=Q(retired_at=None), name="suite_one_at_a_time"),
             models.CheckConstraint(

@@ -1,7 +1,5 @@
 """Frozen task sets and their members."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
@@ -38,10 +36,8 @@ class TaskSet(models.Model):
     objects = TaskSets.as_manager()
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "name", "version"], name="task_set_version_once")
-        ]
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="task_set_version_once")]
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
@@ -53,7 +49,7 @@ class TaskSetMember(models.Model):
     split = models.CharField(max_length=16, choices=Split)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["task_set", "task"], name="task_set_member_once"),
             models.CheckConstraint(
                 condition=Q(split__in=["train", "held_out", "sealed"]), name="task_set_member_split"

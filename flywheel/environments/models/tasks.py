@@ -4,8 +4,6 @@ A task's split is drawn once, from its source cluster, when the task is made (`t
 straddle.
 """
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -44,18 +42,12 @@ class Generation(Job):
     made = models.PositiveIntegerField(default=0)
     """Of those that are done; the others were there already."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"generation {self.pk}"
+    cancel_entry = "environments.stop_generation"
+    resume_entry = "environments.resume_generation"
 
 
 class GenerationEvent(JobEvent):
     job = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Task(models.Model):
@@ -93,16 +85,14 @@ class Task(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["environment", "number"], name="task_number_once"),
             models.UniqueConstraint(fields=["environment", "digest"], name="task_content_once"),
             models.CheckConstraint(condition=Q(split__in=Split.values), name="task_split_is_known"),
             models.CheckConstraint(condition=Q(generation=None) | Q(is_synthetic=True), name="task_made_up"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["environment", "cluster"], name="task_by_cluster")
-        ]
+        indexes = [models.Index(fields=["environment", "cluster"], name="task_by_cluster")]
 
     def __str__(self) -> str:
         return f"t-{self.number}"

@@ -1,7 +1,5 @@
 """Jobs about an environment's verifier: proving tasks under it, and trying one that is not saved yet."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -14,18 +12,11 @@ class Proving(Job):
 
     environment = models.ForeignKey("environments.Environment", on_delete=models.CASCADE, related_name="provings")
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"proving {self.pk}"
+    cancel_entry = "environments.stop_proving"
 
 
 class ProvingEvent(JobEvent):
     job = models.ForeignKey(Proving, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Trial(Job):
@@ -43,18 +34,11 @@ class Trial(Job):
     """`{"tasks": [{"number", "prompt", "is_proved", "rows": [{"what", "wanted", "passed", "score", "before", "cause",
     "reason", "parts", "trace_id"}]}], "seconds"}`, grown task by task."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"trial {self.pk}"
+    cancel_entry = "environments.stop_trial"
 
 
 class TrialEvent(JobEvent):
     job = models.ForeignKey(Trial, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class JudgeMemory(models.Model):
@@ -70,10 +54,8 @@ class JudgeMemory(models.Model):
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "key"], name="judge_memory_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["at"], name="judge_memory_by_age")]
+        constraints = [models.UniqueConstraint(fields=["project", "key"], name="judge_memory_once")]
+        indexes = [models.Index(fields=["at"], name="judge_memory_by_age")]
 
     def __str__(self) -> str:
         return self.key[:12]

@@ -15,7 +15,7 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import envs
-from flywheel.core.envs import Environment as Played
+from flywheel.core.envs import Environment
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.traces import Message, Trace
@@ -138,7 +138,7 @@ def conversation(play: Play) -> list[Message]:
     return [Message.from_json(row) for row in play.messages]
 
 
-def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Played:
+def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Environment:
     version = play.environment_version
     return envs.build(version.environment.kind, version.config, version.verifier, runners)
 
@@ -191,9 +191,7 @@ def _locked(play: Play, at: int) -> Play:
 
 
 def _submit(play: Play, actor: Actor, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
-    made, _ = PlayTurn.submit(
-        key=key, project=play.project, created_by=actor.user, play=play, at=len(play.moves), **fields
-    )
+    made, _ = PlayTurn.submit(key=key, project=play.project, actor=actor, play=play, at=len(play.moves), **fields)
     return made
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.traces import Conversation, Message, Trace, speaking, tools
+from flywheel.core.traces import Conversation, Message, Trace, speaking, tooling
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
@@ -143,7 +143,7 @@ def _called(message: Message) -> str:
     """The tool that a message of the agent calls, or that answers in it; empty for plain words."""
     if message.role == "tool":
         return message.name or "a tool"
-    call = message.tool_calls[0] if message.tool_calls else tools.parse_call(message).call
+    call = message.tool_calls[0] if message.tool_calls else tooling.parse_call(message).call
     return (call.name or "a tool") if call and message.role == "assistant" else ""
 
 
@@ -154,7 +154,7 @@ def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
         if "tool" not in failure.corrected:
             raise CannotMake("the corrected action is a text; this environment wants a tool call")
         return dict(failure.corrected)
-    parsed = tools.parse_call(recorded)
+    parsed = tooling.parse_call(recorded)
     if parsed.call is None:
         raise CannotMake(f"the passing answer is no tool call: {parsed.problem}")
     return {"tool": parsed.call.name, "arguments": parsed.call.arguments}

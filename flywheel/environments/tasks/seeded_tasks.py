@@ -59,7 +59,7 @@ def submit(
     job, is_new = Generation.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         count=count,
         seed=seed,
@@ -75,20 +75,6 @@ def submit(
             **about,
         )
     return job
-
-
-def cancel(*, job: Generation, actor: Actor) -> None:
-    """Ask for an end; tasks that are made stay. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="environments.stop_generation", subject=job)
-
-
-def resume(*, job: Generation, actor: Actor) -> None:
-    """Go on from where a failed or cancelled one stood. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="environments.resume_generation", subject=job)
 
 
 def parts(job: Generation, at_once: int, runners: Runners) -> Iterator[list[Task]]:

@@ -55,7 +55,7 @@ def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: 
     job, is_new = Generation.submit(
         key=key,
         project=task.project,
-        created_by=actor.user,
+        actor=actor,
         environment=task.environment,
         origin=task,
         count=count,

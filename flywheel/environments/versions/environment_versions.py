@@ -14,7 +14,7 @@ from flywheel.agents.models import Agent
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
-from flywheel.core.verifiers.rubric import KIND as RUBRIC
+from flywheel.core.verifiers import rubric
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
@@ -116,8 +116,8 @@ def _check_config(environment: Environment, config: dict[str, Any]) -> None:
 
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
     """Raise core.verifiers.VerifierError for what no version of this environment can have."""
-    if verifier.get("kind", environment.kind) not in (environment.kind, RUBRIC):
-        raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {RUBRIC}")
+    if verifier.get("kind", environment.kind) not in (environment.kind, rubric.KIND):
+        raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {rubric.KIND}")
     envs.build(environment.kind, config, verifier)
     if KINDS[environment.kind].is_external:
         try:

@@ -73,11 +73,11 @@ def submit(
         environment.trials.filter(created_by=actor.user).exclude(state__in=FINISHED).exclude(idempotency_key=key)
     ):
         with suppress(StaleState):
-            older.cancel()
+            older.ask_to_end()
     job, is_new = Trial.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         verifier=verifier,
         tasks=numbers,

@@ -180,15 +180,13 @@ def get_rescore(request: HttpRequest, pk: int) -> Rescore:
 @router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD))
 def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Stop it; what was judged is kept."""
-    verbs.cancel(job=_rescore(request, pk), actor=keyed(request).actor)
-    return _rescore(request, pk)
+    return _rescore(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD))
 def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Go on with the attempts that have no new score yet."""
-    verbs.resume(job=_rescore(request, pk), actor=keyed(request).actor)
-    return _rescore(request, pk)
+    return _rescore(request, pk).resume(keyed(request).actor)
 
 
 @router.get("/rescores/{pk}/scores", response=page_of(RescoredOut), auth=Key(Scope.READ))

@@ -182,11 +182,9 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
         task_set=task_set_of(request, body.task_set),
         actor=keyed(request).actor,
         split=body.split,
-        samples=body.samples,
-        seed=body.seed,
-        sampling=body.sampling,
-        engine=body.engine,
-        budget=body.budget,
+        settings=submission.RunSettings(
+            samples=body.samples, seed=body.seed, sampling=body.sampling, engine=body.engine, budget=body.budget
+        ),
     )
     return Status(201 if made else 200, run)
 
@@ -198,8 +196,7 @@ def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
 
 @router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD))
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    submission.cancel(run=_run(request, eval_id), actor=keyed(request).actor)
-    return _run(request, eval_id)
+    return _run(request, eval_id).cancel(keyed(request).actor)
 
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD))

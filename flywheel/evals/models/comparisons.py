@@ -1,7 +1,5 @@
 """Comparisons of two runs, kept."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -20,9 +18,7 @@ class Comparison(models.Model):
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["candidate", "baseline"], name="comparison_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["candidate", "baseline"], name="comparison_once")]
 
     def __str__(self) -> str:
         return f"{self.candidate} against {self.baseline}"

@@ -1,10 +1,8 @@
 """Old rollouts under another verifier: scores of their own, beside those that the run was judged with."""
 
-from typing import ClassVar
-
 from django.db import models
 
-from flywheel.edge.jobs import Job, JobEvent
+from flywheel.edge.jobs import Job, JobEvent, StaleState
 from flywheel.environments.models import EnvironmentVersion
 
 
@@ -18,18 +16,17 @@ class Rescore(Job):
     judges = models.JSONField(default=dict, blank=True)
     """As in `EvalRun`."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
+    cancel_entry = "evals.cancel_rescore"
+    resume_entry = "evals.resume_rescore"
 
-    def __str__(self) -> str:
-        return f"rescore {self.pk}"
+    def check_resume(self) -> None:
+        """One whose judge passed a canary stays as it is: another go might hide it."""
+        if any(judge.get("void") for judge in self.judges.values()):
+            raise StaleState(f"{self} is void; have the rollouts judged by another version of the verifier")
 
 
 class RescoreEvent(JobEvent):
     job = models.ForeignKey(Rescore, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Rescored(models.Model):
@@ -45,9 +42,7 @@ class Rescored(models.Model):
     """Why there is no score, as `core.verifiers.CAUSES` has it."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["rescore", "result"], name="rescored_once")]
 
     def __str__(self) -> str:
         return f"{self.result} under {self.rescore}"

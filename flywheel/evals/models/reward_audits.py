@@ -1,7 +1,5 @@
 """Reward audits: what people say of outputs that a verifier judged, before anything is trained on its verdicts."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -31,8 +29,8 @@ class RewardAudit(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.CheckConstraint(
                 condition=Q(finished_at=None, is_green=None) | Q(finished_at__isnull=False, is_green__isnull=False),
                 name="reward_audit_has_a_verdict_once_finished",
@@ -61,8 +59,8 @@ class RewardAuditItem(models.Model):
     judged_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["audit", "place"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["audit", "place"]
+        constraints = [
             models.UniqueConstraint(fields=["audit", "place"], name="reward_audit_place_once"),
             models.UniqueConstraint(fields=["audit", "result"], name="reward_audit_result_once"),
             models.CheckConstraint(
@@ -88,7 +86,7 @@ class AuditOverride(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
+        ordering = ["-id"]
 
     def __str__(self) -> str:
         return f"override {self.pk}"

@@ -1,7 +1,5 @@
 """Eval runs, a version at a task set (n tasks × k samples), and their results."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 
@@ -42,9 +40,10 @@ class EvalRun(Job):
     summary = models.JSONField(default=dict, blank=True)
     """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
 
+    cancel_entry = "evals.cancel"
+
     class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             *Job.Meta.constraints,
             models.CheckConstraint(condition=Q(samples__gte=1), name="evalrun_samples"),
         ]
@@ -59,9 +58,6 @@ class EvalRun(Job):
 
 class EvalEvent(JobEvent):
     job = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Result(models.Model):
@@ -85,10 +81,8 @@ class Result(models.Model):
     latency_ms = models.FloatField(null=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["run", "task", "sample"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["run", "task", "sample"], name="result_once")
-        ]
+        ordering = ["run", "task", "sample"]
+        constraints = [models.UniqueConstraint(fields=["run", "task", "sample"], name="result_once")]
 
     def __str__(self) -> str:
         return f"{self.task} #{self.sample} of {self.run}"

@@ -9,11 +9,10 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.jobs import StaleState
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import number
-from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import EnvironmentVersion
-from flywheel.evals import run_rescores as verbs
+from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.runs.rollout_looks import note_look, refuse_sealed
 
@@ -51,7 +50,7 @@ def start(request: PageRequest, pk: int) -> HttpResponse:
         return redirect("evals:run", request.project.slug, pk)
     try:
         key = uuid.UUID(request.POST.get("key", ""))
-        job, _ = verbs.submit(run=run, version=version, actor=request.actor, key=key)
+        job, _ = run_rescores.submit(run=run, version=version, actor=request.actor, key=key)
     except ValueError as error:  # CannotRescore is one, and a key that is none
         messages.error(request, f"Nothing was judged. {error}.")
         return redirect("evals:run", request.project.slug, pk)
@@ -69,38 +68,10 @@ def rescore(request: PageRequest, rescore: int) -> HttpResponse:
         "run": job.run,
         "old": job.run.task_set.environment_version,
         "new": job.environment_version,
-        "changes": verbs.changes(job) if job.done else None,
-        "rows": verbs.ordered(job)[:SHOWN],
+        "changes": run_rescores.changes(job) if job.done else None,
+        "rows": run_rescores.ordered(job)[:SHOWN],
     }
     return render(request, "evals/rescore.html", context)
-
-
-@require_GET
-@requires(Permission.VIEW)
-def live(request: PageRequest, rescore: int) -> HttpResponse:
-    """What the page asks for every two seconds while attempts are judged; at the end it is loaded anew."""
-    job = _find(request, rescore)
-    return loaded_anew() if job.is_finished else render(request, "evals/_rescoring.html", {"job": job})
-
-
-@require_POST
-@requires(Permission.BUILD)
-def cancel(request: PageRequest, rescore: int) -> HttpResponse:
-    try:
-        verbs.cancel(job=_find(request, rescore), actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("evals:rescore", request.project.slug, rescore)
-
-
-@require_POST
-@requires(Permission.BUILD)
-def resume(request: PageRequest, rescore: int) -> HttpResponse:
-    try:
-        verbs.resume(job=_find(request, rescore), actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not resumed: {error}.")
-    return redirect("evals:rescore", request.project.slug, rescore)
 
 
 def _find(request: PageRequest, pk: int) -> Rescore:
@@ -112,3 +83,8 @@ def _find(request: PageRequest, pk: int) -> Rescore:
         "created_by",
     )
     return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+live = job_pages.live(_find, "evals/_rescoring.html", requires(Permission.VIEW))
+cancel = job_pages.cancel(_find, "evals:rescore", requires(Permission.BUILD))
+resume = job_pages.resume(_find, "evals:rescore", requires(Permission.BUILD))

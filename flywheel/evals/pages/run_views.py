@@ -9,16 +9,15 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
-from flywheel.edge.jobs import StaleState, State
+from flywheel.edge import job_pages
+from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, about, keyset
-from flywheel.edge.polling import loaded_anew
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
-from flywheel.evals.pages import comparison_context, run_facts
-from flywheel.evals.pages import run_table as matrices
+from flywheel.evals.pages import comparison_context, run_facts, run_table
 from flywheel.evals.pages.run_forms import BudgetForm, EvalForm
 from flywheel.evals.runs import rollout_looks, run_budget, submission, unanswered_attempts
 from flywheel.evals.serving import version_isolation
@@ -90,11 +89,7 @@ def new(request: PageRequest) -> HttpResponse:
             task_set=chosen["task_set"],
             actor=request.actor,
             split=chosen["split"],
-            samples=chosen["samples"],
-            seed=chosen["seed"],
-            sampling=form.sampling,
-            engine=chosen["engine"],
-            budget=form.budget,
+            settings=form.settings,
         )
     except submission.CannotEvaluate as error:
         form.refuse(error.field, error.problem)
@@ -136,7 +131,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         request,
         "evals/run.html",
         {
-            **_live(found),
+            **_live(request, found),
             "lineage": run_facts.lineage(found),
             "openings": ledger.openings(found.task_set),
             "trained_on": leaks_of(found),
@@ -145,8 +140,8 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "origins": run_facts.origins(found),
             "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by bucket"),
             "slices": None if is_sealed else run_facts.slices_chart(found, "slices", "Success by wording"),
-            "matrix": matrices.matrix(found, request.GET) if found.done and not is_sealed else None,
-            "choices": matrices.SHOW,
+            "matrix": run_table.matrix(found, request.GET) if found.done and not is_sealed else None,
+            "choices": run_table.SHOW,
             "form": BudgetForm(initial=found.budget),
             "can_resume": unanswered_attempts.can_resume(found),
             "of_policy": run_budget.of_policy(found),
@@ -158,31 +153,11 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
 
 @require_GET
 @requires(Permission.VIEW)
-def live(request: PageRequest, pk: int) -> HttpResponse:
-    """What a page of a run that is not over asks for every two seconds; at the end it asks to be loaded anew."""
-    found = _run(request, pk)
-    if found.is_finished:
-        return loaded_anew()
-    return render(request, "evals/_live.html", _live(found))
-
-
-@require_GET
-@requires(Permission.VIEW)
 def matrix(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
     rollout_looks.note_look(found, request.actor, anew=False)
-    context = {"run": found, "matrix": matrices.matrix(found, request.GET), "choices": matrices.SHOW}
+    context = {"run": found, "matrix": run_table.matrix(found, request.GET), "choices": run_table.SHOW}
     return render(request, "evals/_matrix.html", context)
-
-
-@require_POST
-@requires(Permission.BUILD)
-def cancel(request: PageRequest, pk: int) -> HttpResponse:
-    try:
-        submission.cancel(run=_run(request, pk), actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("evals:run", request.project.slug, pk)
 
 
 @require_POST
@@ -194,10 +169,8 @@ def resume(request: PageRequest, pk: int) -> HttpResponse:
         name, problems = next(iter(form.errors.items()))
         messages.warning(request, f"Not resumed. {name}: {problems[0]}")
         return redirect("evals:run", request.project.slug, pk)
-    try:
+    with job_pages.refusal_told(request, "Not resumed"):
         submission.resume(run=found, actor=request.actor, budget=form.budget if asks_for_budget else None)
-    except (StaleState, submission.CannotEvaluate) as error:
-        messages.warning(request, f"Not resumed: {error}.")
     return redirect("evals:run", request.project.slug, pk)
 
 
@@ -253,10 +226,14 @@ def _run(request: PageRequest, pk: int) -> EvalRun:
     return get_object_or_404(rows, project=request.project, pk=pk)
 
 
-def _live(found: EvalRun) -> dict[str, Any]:
+def _live(_: PageRequest, found: EvalRun) -> dict[str, Any]:
     newest = list(found.events.order_by("-id")[:LOGGED])
     return {
         "run": found,
         "so_far": run_facts.so_far(found),
         "events": newest[::-1],
     }
+
+
+live = job_pages.live(_run, "evals/_live.html", requires(Permission.VIEW), _live)
+cancel = job_pages.cancel(_run, "evals:run", requires(Permission.BUILD))

@@ -47,10 +47,7 @@ def start(like: EvalRun, *, actor: Actor) -> EvalRun:
         task_set=like.task_set,
         actor=actor,
         split=Split.SEALED,
-        samples=like.samples,
-        seed=like.seed,
-        sampling=like.sampling,
-        engine=like.engine,
+        settings=submission.RunSettings.of(like),
         is_final=True,
     )
     return made

@@ -1,8 +1,9 @@
-"""Submitting an eval run, stopping it, and going on with it."""
+"""Submitting an eval run, and going on with it."""
 
 import hashlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +18,7 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs import run_budget as budgets
-from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs import run_budget, unanswered_attempts
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import loaded_adapters
 from flywheel.system import env
@@ -31,6 +31,28 @@ class CannotEvaluate(FieldError):
     """The run cannot be submitted; `field` says where, the message what would be right."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a version is asked."""
+
+    samples: int = 4
+    """Attempts at each task."""
+    seed: int = 1
+    sampling: Mapping[str, Any] | None = None
+    """The version's own where nothing else is said."""
+    engine: str = Engine.ENDPOINT
+    budget: Mapping[str, Any] | None = None
+    """What it may take at most (`run_budget.py`)."""
+
+    @classmethod
+    def of(cls, run: EvalRun) -> "RunSettings":
+        """As this eval was asked, whatever it may take."""
+        return cls(samples=run.samples, seed=run.seed, sampling=run.sampling, engine=run.engine)
+
+
+USUAL = RunSettings()
+
+
 def submit(
     *,
     key: uuid.UUID,
@@ -38,18 +60,12 @@ def submit(
     task_set: TaskSet,
     actor: Actor,
     split: str = Split.HELD_OUT,
-    samples: int = 4,
-    seed: int = 1,
-    sampling: dict[str, Any] | None = None,
-    engine: str = Engine.ENDPOINT,
-    budget: Mapping[str, Any] | None = None,
+    settings: RunSettings = USUAL,
     is_final: bool = False,
 ) -> tuple[EvalRun, bool]:
-    """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
+    """Queue the version's attempts at a split: n tasks × samples. Returns the run and whether it is new.
 
-    `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
-    take at most (`run_budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`.
-    Raises CannotEvaluate.
+    The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises CannotEvaluate.
     """
     if version.agent.project_id != task_set.project_id:
         raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
@@ -57,47 +73,38 @@ def submit(
         raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
     if split not in (Split.TRAIN, *MEASURED):
         raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
-    if not 0 <= seed <= MAX_SEED:
-        raise CannotEvaluate("seed", f"{seed} is not between 0 and {MAX_SEED}")
-    _check_engine(engine, version)
-    tasks = task_set.members.filter(split=split).count()
-    if not tasks:
+    if not 1 <= settings.samples <= MAX_SAMPLES:
+        raise CannotEvaluate("samples", f"{settings.samples} is not between 1 and {MAX_SAMPLES}")
+    if not 0 <= settings.seed <= MAX_SEED:
+        raise CannotEvaluate("seed", f"{settings.seed} is not between 0 and {MAX_SEED}")
+    _check_engine(settings.engine, version)
+    attempts = task_set.members.filter(split=split).count() * settings.samples
+    if not attempts:
         raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
+    verifier = task_set.environment_version.verifier
     try:
-        chosen = sampling_of(version, sampling)
-        limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
-    except (BadContent, budgets.BadBudget) as error:
+        sampling = sampling_of(version, settings.sampling)
+        budget = run_budget.check(settings.budget or {}, version, verifier)
+    except (BadContent, run_budget.BadBudget) as error:
         raise CannotEvaluate(error.field, error.problem) from error
-    with transaction.atomic():
-        run, made = EvalRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            version=version,
-            task_set=task_set,
-            split=split,
-            samples=samples,
-            sampling=chosen,
-            seed=seed,
-            engine=engine,
-            budget=limits,
-            total=tasks * samples,
-            verifier_digest=verifiers.digest(task_set.environment_version.verifier),
-        )
-        if made:
-            actor.record(
-                project=task_set.project,
-                action="evals.submit",
-                subject=f"eval {run.pk}",
-                version=str(version),
-                task_set=str(task_set),
-                split=split,
-                attempts=tasks * samples,
-                engine=engine,
-            )
-    return run, made
+    about = {"version": str(version), "task_set": str(task_set), "split": split, "engine": settings.engine}
+    return EvalRun.submit(
+        key=key,
+        actor=actor,
+        entry="evals.submit",
+        about=about | {"attempts": attempts},
+        project=task_set.project,
+        version=version,
+        task_set=task_set,
+        split=split,
+        samples=settings.samples,
+        sampling=sampling,
+        seed=settings.seed,
+        engine=settings.engine,
+        budget=budget,
+        total=attempts,
+        verifier_digest=verifiers.digest(verifier),
+    )
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -115,13 +122,6 @@ def _check_engine(engine: str, version: Version) -> None:
             loaded_adapters.check(version)
         except NotServable as error:
             raise CannotEvaluate("engine", str(error)) from error
-
-
-def cancel(*, run: EvalRun, actor: Actor) -> None:
-    """Ask for an end; what was attempted is kept. Raises StaleState when the run is over already."""
-    with transaction.atomic():
-        run.cancel()
-        actor.record(project=run.project, action="evals.cancel", subject=run)
 
 
 def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:
@@ -145,7 +145,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
         if budget is not None and not has_ended:
             _give_budget(run, budget)
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
-        if spent := budgets.spent(run, timedelta(0)):
+        if spent := run_budget.spent(run, timedelta(0)):
             raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
         actor.record(
             project=run.project,
@@ -157,8 +157,8 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
 def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
     try:
-        run.budget = budgets.check(budget, run.version, run.task_set.environment_version.verifier)
-    except budgets.BadBudget as error:
+        run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
+    except run_budget.BadBudget as error:
         raise CannotEvaluate(error.field, error.problem) from error
     run.save(update_fields=["budget"])
 

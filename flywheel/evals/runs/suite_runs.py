@@ -111,10 +111,9 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -
         version=version,
         task_set=suite.task_set,
         actor=actor,
-        samples=suite.samples,
-        seed=settings.seed,
-        sampling=dict(settings.sampling),
-        engine=settings.engine,
+        settings=submission.RunSettings(
+            samples=suite.samples, seed=settings.seed, sampling=settings.sampling, engine=settings.engine
+        ),
     )
     return made
 

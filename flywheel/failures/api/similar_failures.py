@@ -9,7 +9,6 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.jobs import StaleState
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures.api.similar_schemas import (
     ApartIn,
@@ -65,12 +64,7 @@ def get_clustering(request: HttpRequest, pk: int) -> Clustering:
 )
 def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Ask for an end."""
-    job = _clustering(request, pk)
-    try:
-        clusterings.cancel(job=job, actor=keyed(request).actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
-    return _clustering(request, pk)
+    return _clustering(request, pk).cancel(keyed(request).actor)
 
 
 @router.post(
@@ -78,12 +72,7 @@ def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
 )
 def resume_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Do a failed or cancelled one after all."""
-    job = _clustering(request, pk)
-    try:
-        clusterings.resume(job=job, actor=keyed(request).actor)
-    except StaleState as error:
-        raise HttpError(409, str(error)) from None
-    return _clustering(request, pk)
+    return _clustering(request, pk).resume(keyed(request).actor)
 
 
 @router.delete("/clusterings/{pk}", response={204: None}, auth=Key(Scope.REVIEW), operation_id="delete_clustering")

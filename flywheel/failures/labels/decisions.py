@@ -13,7 +13,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.digests import canonical
 from flywheel.core.errors import FieldError
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import every_text
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every, name_of, of_project

@@ -4,8 +4,6 @@ What became of a bucket (tasks, runs, versions) is not stored here: `buckets/buc
 made.
 """
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
@@ -31,8 +29,8 @@ class ProjectBucket(models.Model):
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["id"]
+        constraints = [
             models.UniqueConstraint(fields=["project", "key"], name="bucket_once"),
             models.UniqueConstraint("project", Lower("label"), condition=Q(archived_at=None), name="bucket_label_once"),
             models.UniqueConstraint(
@@ -97,7 +95,7 @@ class BucketLife(models.Model):
     """The failure that came back; none where a person reopened it."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["project", "bucket"], name="bucket_life_once"),
             models.CheckConstraint(condition=Q(priority__in=Priority.values), name="bucket_priority_is_known"),
             models.CheckConstraint(condition=Q(severity__in=["", *Severity.values]), name="bucket_severity_is_known"),

@@ -1,7 +1,5 @@
 """Failures that are alike: what is kept to compare them, and clusterings with their clusters and members."""
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
@@ -26,7 +24,7 @@ class Sketch(models.Model):
     calls = models.BinaryField()
 
     class Meta:
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(fields=["project", "-trajectory"], name="sketch_newest"),
         ]
 
@@ -81,11 +79,8 @@ class Clustering(Job):
     through = models.CharField(max_length=120, blank=True)
     """The API key that asked."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"clustering {self.pk}"
+    cancel_entry = "failures.cancel_clustering"
+    resume_entry = "failures.resume_clustering"
 
     @property
     def count(self) -> int:
@@ -95,9 +90,6 @@ class Clustering(Job):
 
 class ClusteringEvent(JobEvent):
     job = models.ForeignKey(Clustering, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Cluster(models.Model):
@@ -123,10 +115,10 @@ class Cluster(models.Model):
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["clustering"], condition=models.Q(is_rest=True), name="cluster_one_rest"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(fields=["clustering", "-size", "-id"], name="cluster_largest"),
             models.Index(fields=["id"], name="cluster_stale", condition=models.Q(is_stale=True)),
         ]
@@ -147,10 +139,10 @@ class Member(models.Model):
     """To the other members, on average; 0 for those that are like no other."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["clustering", "trajectory"], name="member_once"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(fields=["cluster", "-likeness", "-id"], name="member_nearest"),
         ]
 

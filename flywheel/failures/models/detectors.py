@@ -3,8 +3,6 @@
 `detectors/detector_settings.py` changes the settings.
 """
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -28,8 +26,8 @@ class Proposal(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-score", "id"]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "bucket"], name="proposal_by_bucket")]
+        ordering = ["-score", "id"]
+        indexes = [models.Index(fields=["project", "bucket"], name="proposal_by_bucket")]
 
     def __str__(self) -> str:
         return f"{self.detector} proposes {self.bucket}"
@@ -55,9 +53,7 @@ class DetectorSetting(models.Model):
     """When all were; empty until then."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "detector"], name="detector_setting_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "detector"], name="detector_setting_once")]
 
     def __str__(self) -> str:
         return f"{self.detector} {'on' if self.is_on else 'off'}"

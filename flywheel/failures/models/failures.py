@@ -3,8 +3,6 @@
 A decision is never overwritten: a correction is a new row that supersedes the old one.
 """
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -42,8 +40,8 @@ class Failure(models.Model):
     """When its maker undid it; it stays for the record."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["trajectory"], condition=Q(current=True), name="failure_one_current"),
             models.CheckConstraint(condition=Q(decision__in=Decision.values), name="failure_decision_is_known"),
             models.CheckConstraint(
@@ -51,7 +49,7 @@ class Failure(models.Model):
                 name="failure_has_a_bucket_unless_rejected",
             ),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(fields=["project", "bucket", "-id"], name="failure_open", condition=Q(current=True)),
             models.Index(fields=["labelled_by", "-labelled_at", "-id"], name="failure_by_person"),
         ]

@@ -4,8 +4,6 @@ In a queue each reviewer says what they see in a `Review`, which no other page s
 becomes a `Failure`.
 """
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
@@ -52,8 +50,8 @@ class Queue(models.Model):
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["name"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["name"]
+        constraints = [
             models.UniqueConstraint(fields=["project", "name"], name="queue_once"),
             models.CheckConstraint(condition=Q(rule__in=Rule.values), name="queue_rule_is_known"),
             models.CheckConstraint(condition=Q(needed__gte=1), name="queue_needs_a_reviewer"),
@@ -97,10 +95,10 @@ class QueueItem(models.Model):
     closed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(fields=["queue", "trajectory"], name="queue_item_once"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
+        indexes = [
             models.Index(
                 fields=["queue", "said_by", "queued_at", "id"],
                 name="queue_item_free",
@@ -177,14 +175,12 @@ class Review(models.Model):
     taken_back_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["id"]
+        constraints = [
             models.UniqueConstraint(fields=["item", "reviewer"], condition=Q(current=True), name="review_one_current"),
             models.CheckConstraint(condition=Q(declined=False) | Q(bucket=""), name="review_declined_has_no_bucket"),
         ]
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["reviewer", "-at", "-id"], name="review_by_person")
-        ]
+        indexes = [models.Index(fields=["reviewer", "-at", "-id"], name="review_by_person")]
 
     def __str__(self) -> str:
         return f"review {self.pk} of item {self.item_id}"

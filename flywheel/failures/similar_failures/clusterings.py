@@ -15,13 +15,12 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.evidence.similarity import average_linkage as grouping
-from flywheel.core.evidence.similarity import failure_similarity
+from flywheel.core.evidence.similarity import average_linkage, failure_similarity
 from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_failures.sketches import failures_of, hold, keep, sketches_of, terms_of, unread
-from flywheel.trajectories.formats.values.hostile_json import text as plain
+from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.models import Label, Trajectory
 from flywheel.trajectories.search.query import parse, settled
 
@@ -101,32 +100,13 @@ def take_apart(*, cluster: Cluster, actor: Actor, key: uuid.UUID) -> Clustering:
 
 def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clustering:
     newest = Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"]
-    job, is_new = Clustering.submit(key=key, project=project, created_by=actor.user, up_to=newest, **fields)
-    if is_new:
-        about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
-        within = {"cluster": fields["within"].pk} if "within" in fields else {}
-        actor.record(
-            project=project,
-            action="failures.take_apart" if within else "failures.cluster",
-            subject=job,
-            **about,
-            **within,
-        )
+    about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
+    within = {"cluster": fields["within"].pk} if "within" in fields else {}
+    entry = "failures.take_apart" if within else "failures.cluster"
+    job, _ = Clustering.submit(
+        key=key, actor=actor, entry=entry, about=about | within, project=project, up_to=newest, **fields
+    )
     return job
-
-
-def cancel(*, job: Clustering, actor: Actor) -> None:
-    """Ask for an end. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="failures.cancel_clustering", subject=job)
-
-
-def resume(*, job: Clustering, actor: Actor) -> None:
-    """Do it again after all; what was read is kept. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="failures.resume_clustering", subject=job)
 
 
 # What a worker does
@@ -182,7 +162,7 @@ def days_of(keys: Sequence[int]) -> dict[str, str]:
 def apart(job: Clustering, space: Space) -> float:
     if job.within_id is None:
         return APART[job.fineness]
-    cohesion = grouping.measure(space, range(space.rows.shape[0])).cohesion or 0
+    cohesion = average_linkage.measure(space, range(space.rows.shape[0])).cohesion or 0
     return CLOSER * (1 - cohesion)
 
 
@@ -196,13 +176,13 @@ class Described:
 
 def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Described:
     """What the rows at these places have in common. `keys` are those of all rows."""
-    found = grouping.measure(space, places)
+    found = average_linkage.measure(space, places)
     typical = sorted(range(len(places)), key=lambda at: -found.likeness[at])[:NAMED_BY]
     names = failure_similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())
     shared = failure_similarity.telling(found.weights, space, names)
     columns = {
-        "words": [plain(word)[:120] for word in shared.words],
-        "calls": [plain(call)[:LONGEST_CALL] for call in shared.calls],
+        "words": [text(word)[:120] for word in shared.words],
+        "calls": [text(call)[:LONGEST_CALL] for call in shared.calls],
         "cohesion": found.cohesion,
         "size": len(places),
         "medoid_id": keys[places[found.medoid]],

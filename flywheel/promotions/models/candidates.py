@@ -1,7 +1,5 @@
 """Candidates with their evidence."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -46,8 +44,8 @@ class Candidate(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["version_eval", "baseline_eval", "policy"], name="candidate_once")
         ]
 

@@ -1,7 +1,5 @@
 """Gate policies."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -19,9 +17,7 @@ class Policy(models.Model):
 
     class Meta:
         verbose_name_plural = "policies"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "version"], name="policy_version_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "version"], name="policy_version_once")]
 
     def __str__(self) -> str:
         return f"policy@{self.version}"

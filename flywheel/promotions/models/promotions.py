@@ -1,7 +1,5 @@
 """The append-only log of promotions."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -42,8 +40,8 @@ class Promotion(models.Model):
     """Why no server answers with it, told to whoever just made the move; the audit log keeps it."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-id"]
+        constraints = [
             models.UniqueConstraint(fields=["agent", "generation"], name="promotion_one_per_generation"),
             models.CheckConstraint(
                 condition=~Q(kind="promote") | (Q(proposed_by__isnull=False) & ~Q(proposed_by=F("approved_by"))),

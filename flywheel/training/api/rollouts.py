@@ -18,13 +18,14 @@ from flywheel.environments.models import Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
 from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.runs import submission
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.models import Dataset
 from flywheel.training.rollouts import rollout_choice as choices
 from flywheel.training.rollouts import selection_overview as show
-from flywheel.training.rollouts.rollout_collection import collect, teacher
 from flywheel.training.rollouts.rollout_datasets import write
 from flywheel.training.rollouts.rollout_selection import drop, take_back
+from flywheel.training.rollouts.teachers import teacher
 
 router = Router(tags=["training"])
 
@@ -127,16 +128,15 @@ def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
         version, task_set = _policy(request, body), find_task_set(asked.project, body.task_set)
     except UnknownReference as error:
         raise Refused(str(error)) from None
-    run, made = collect(
+    run, made = submission.submit(
         key=body.key or uuid.uuid4(),
         version=version,
         task_set=task_set,
         actor=asked.actor,
-        samples=body.samples,
-        seed=body.seed,
-        sampling=body.sampling,
-        engine=body.engine,
-        budget=body.budget,
+        split=Split.TRAIN,
+        settings=submission.RunSettings(
+            samples=body.samples, seed=body.seed, sampling=body.sampling, engine=body.engine, budget=body.budget
+        ),
     )
     return Status(201 if made else 200, run)
 

@@ -121,12 +121,11 @@ class Events(Schema):
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
-    run, made = verbs.launch(
+    chosen = verbs.LaunchRequest(
         key=asked.key or uuid.uuid4(),
         base=version_of(request, asked.base, "base"),
         algorithm=asked.algorithm,
         task_set=task_set_of(request, asked.task_set),
-        actor=keyed(request).actor,
         dataset=dataset_by_ref(request, asked.dataset),
         rollouts=eval_of(request, asked.rollouts),
         settings=asked.settings,
@@ -135,6 +134,7 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
         leave_out=asked.leave_out,
         override_reason=asked.override_reason,
     )
+    run, made = verbs.launch(chosen, keyed(request).actor)
     return Status(201 if made else 200, run)
 
 
@@ -153,15 +153,13 @@ def get_run(request: HttpRequest, run_id: int) -> TrainingRun:
 @router.post("/training-runs/{run_id}/cancel", response=RunOut, auth=Key(Scope.TRAIN))
 def cancel_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Ask for an end; a checkpoint is saved first, so it takes a moment."""
-    verbs.cancel(run=_run(request, run_id), actor=keyed(request).actor)
-    return _run(request, run_id)
+    return _run(request, run_id).cancel(keyed(request).actor)
 
 
 @router.post("/training-runs/{run_id}/resume", response=RunOut, auth=Key(Scope.TRAIN))
 def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
     """Let a failed or cancelled run go on from its newest checkpoint."""
-    verbs.resume(run=_run(request, run_id), actor=keyed(request).actor)
-    return _run(request, run_id)
+    return _run(request, run_id).resume(keyed(request).actor)
 
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))

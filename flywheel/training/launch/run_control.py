@@ -1,10 +1,9 @@
-"""Launch a training run: check everything a person chose, freeze it, queue it. Stop it, and let it go on."""
+"""Launch a training run: check everything a person chose, freeze it, queue it."""
 
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
@@ -15,8 +14,7 @@ from flywheel.core.verifiers import rubric
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets import dataset_builder as datasets
+from flywheel.training.datasets import contamination_checks, dataset_builder
 from flywheel.training.launch import reward_lock
 from flywheel.training.launch.fix_recommendation import baseline_of, lightest, recommendation_for, turns_of
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
@@ -30,114 +28,108 @@ class CannotLaunch(FieldError):
     """The run cannot be launched; `field` says where, the message what would be right."""
 
 
-def launch(
-    *,
-    key: uuid.UUID,
-    base: Version,
-    algorithm: str,
-    task_set: TaskSet,
-    actor: Actor,
-    dataset: Dataset | None = None,
-    rollouts: EvalRun | None = None,
-    leave_out: Collection[int] = (),
-    settings: dict[str, Any] | None = None,
-    tuning: dict[str, Any] | None = None,
-    seed: int = 1,
-    recommendation: Recommendation | None = None,
-    override_reason: str = "",
-) -> tuple[TrainingRun, bool]:
-    """Freeze every reference and queue the run. Returns it and whether it is new.
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """What a person chose for a run.
 
     Without a dataset the fitting one is built from the set's corrected failures and, when `rollouts` names a finished
-    eval run on its train split, from those attempts. The fix ladder is asked, unless what it said before is given;
-    whoever does something else than it recommends must say why. Data that has a held-out task of the set is refused;
-    nobody can override that. What learns from a reward is refused until its audit is green or overridden
-    (`reward_lock`). `leave_out` are numbers of train tasks that the built dataset shall not have.
-
-    Raises CannotLaunch, and dataset_builder.CannotBuild when there is nothing to train on.
+    eval run on its train split, from those attempts; `leave_out` are numbers of train tasks that it shall not have.
     """
-    if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=key).first():
+
+    key: uuid.UUID
+    base: Version
+    algorithm: str
+    task_set: TaskSet
+    dataset: Dataset | None = None
+    rollouts: EvalRun | None = None
+    leave_out: Collection[int] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    tuning: dict[str, Any] = field(default_factory=dict)
+    """All weights where it is empty."""
+    seed: int = 1
+    recommendation: Recommendation | None = None
+    """What the fix ladder said before; it is asked where this is empty."""
+    override_reason: str = ""
+    """Why something else is done than it recommends."""
+
+
+def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
+    """Freeze every reference and queue the run. Returns it and whether it is new.
+
+    Data that has a held-out task of the set is refused; nobody can override that. What learns from a reward is refused
+    until its audit is green or overridden (`reward_lock`). Raises CannotLaunch, and dataset_builder.CannotBuild when
+    there is nothing to train on.
+    """
+    base, task_set = request.base, request.task_set
+    if launched := TrainingRun.objects.filter(project=task_set.project, idempotency_key=request.key).first():
         return launched, False
-    known = _algorithm(algorithm)
+    algorithm = _algorithm(request.algorithm)
+    chosen = _check_choices(request, algorithm)
+    dataset = _find_data(request, algorithm, actor)
+    audited = _check_reward(request.algorithm, base, dataset)
+    frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
+    digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
+    content = {"algorithm": request.algorithm, **digests, **frozen}
+    return TrainingRun.submit(
+        key=request.key,
+        actor=actor,
+        entry="training.launch",
+        about={"reason": chosen["override_reason"], "spec": content},
+        project=task_set.project,
+        base=base,
+        dataset=dataset,
+        task_set=task_set,
+        algorithm=request.algorithm,
+        spec_digest=digest(content),
+        total=chosen["settings"]["steps"],
+        **chosen,
+        **audited,
+    )
+
+
+def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict[str, Any]:
+    """Check what needs no data, and return it by the run's columns. Raises CannotLaunch."""
+    base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
-    _refuse_turns(known, dataset.task_sets if dataset else [task_set])
-    tuned = check_tuning(tuning or {"mode": "full"})
-    chosen = check_settings(known, base, tuned, settings or {})
+    _refuse_turns(algorithm, request.dataset.task_sets if request.dataset else [task_set])
+    tuning = check_tuning(request.tuning or {"mode": "full"})
+    settings = check_settings(algorithm, base, tuning, request.settings)
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
         raise CannotLaunch("seed", f"{seed!r} is not a whole number from 0 to {MAX_SEED}")
-    recommendation = recommendation or recommendation_for(base, task_set)
-    reason = _check_override(algorithm, base, task_set, recommendation, override_reason)
-    if dataset is not None and leave_out:
+    recommendation = request.recommendation or recommendation_for(base, task_set)
+    return {
+        "baseline": baseline,
+        "tuning": tuning,
+        "settings": settings,
+        "seed": seed,
+        "recommendation": recommendation,
+        "override_reason": _check_override(request, recommendation),
+    }
+
+
+def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor) -> Dataset:
+    """Return the dataset that was chosen, or build one, if it may be trained on. Raises CannotLaunch, CannotBuild."""
+    dataset, task_set = request.dataset, request.task_set
+    if dataset is not None and request.leave_out:
         raise CannotLaunch("leave_out", f"{dataset} has its rows already; tasks are left out of one that is built")
     if dataset is None:
-        dataset = datasets.build(
-            name=f"{task_set.name}-{known.data}"[:100],
-            kind=known.data,
+        dataset = dataset_builder.build(
+            name=f"{task_set.name}-{algorithm.data}"[:100],
+            kind=algorithm.data,
             task_set=task_set,
             actor=actor,
-            rollouts=rollouts,
-            leave_out=leave_out,
+            rollouts=request.rollouts,
+            leave_out=request.leave_out,
         )
-    if dataset.kind != known.data or dataset.task_set_id != task_set.pk:
+    if dataset.kind != algorithm.data or dataset.task_set_id != task_set.pk:
         raise CannotLaunch(
             "dataset",
-            f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {known.label} wants "
-            f"{Dataset.Kind(known.data).label} of {task_set}",
+            f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {algorithm.label} wants "
+            f"{Dataset.Kind(algorithm.data).label} of {task_set}",
         )
-    _refuse_contamination(base, dataset, task_set)
+    _refuse_contamination(request.base, dataset, task_set)
     _refuse_judges(algorithm, dataset)
-    audited = _check_reward(algorithm, base, dataset)
-    content = {
-        "base": base.digest,
-        "algorithm": algorithm,
-        "dataset": dataset.digest,
-        "task_set": task_set.digest,
-        "settings": chosen,
-        "tuning": tuned,
-        "seed": seed,
-    }
-    with transaction.atomic():
-        run, made = TrainingRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            base=base,
-            dataset=dataset,
-            task_set=task_set,
-            baseline=baseline,
-            algorithm=algorithm,
-            tuning=tuned,
-            settings=chosen,
-            seed=seed,
-            spec_digest=digest(content),
-            recommendation=recommendation,
-            override_reason=reason,
-            total=chosen["steps"],
-            **audited,
-        )
-        if made:
-            actor.record(
-                project=task_set.project,
-                action="training.launch",
-                subject=run,
-                reason=reason,
-                spec=content,
-            )
-    return run, made
-
-
-def cancel(*, run: TrainingRun, actor: Actor) -> None:
-    """Ask for an end; the trainer saves a checkpoint first. Raises jobs.StaleState when the run is over already."""
-    with transaction.atomic():
-        run.cancel()
-        actor.record(project=run.project, action="training.cancel", subject=run)
-
-
-def resume(*, run: TrainingRun, actor: Actor) -> None:
-    """Queue a failed or cancelled run again; it goes on from its newest checkpoint. Raises jobs.StaleState."""
-    with transaction.atomic():
-        run.requeue()
-        actor.record(project=run.project, action="training.resume", subject=run)
+    return dataset
 
 
 def parameters_of(version: Version) -> int | None:
@@ -214,12 +206,12 @@ def untrainable(base: Version) -> str:
 def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
     """Raise CannotLaunch when the data, or what the base learnt from, has anything of the held-out tasks; when the data
     has anything of a regression suite of the base's agent."""
-    for field, each in (
+    for where, each in (
         ("dataset", dataset),
         *(("base", earlier) for earlier in contamination_checks.datasets_of(base)),
     ):
         if problem := contamination_checks.refusal(contamination_checks.checked(each, task_set), task_set):
-            raise CannotLaunch(field, f"{problem}; the data is {each}")
+            raise CannotLaunch(where, f"{problem}; the data is {each}")
     for suite in suite_definitions.present(base.agent):
         if problem := contamination_checks.suite_refusal(contamination_checks.checked(dataset, suite.task_set), suite):
             raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
@@ -236,9 +228,9 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
             )
 
 
-def _refuse_judges(algorithm: str, dataset: Dataset) -> None:
+def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
     """Raise CannotLaunch for a reward that a trainer could not ask for: it holds no key and reaches no server."""
-    for task_set in dataset.task_sets if recipes.ALGORITHMS[algorithm].is_reinforced else ():
+    for task_set in dataset.task_sets if algorithm.is_reinforced else ():
         if "judge" in rubric.needs(task_set.environment_version.verifier):
             raise CannotLaunch(
                 "algorithm",
@@ -258,14 +250,13 @@ def _check_reward(algorithm: str, base: Version, dataset: Dataset) -> dict[str, 
     return {"reward_audit": holds.audit, "audit_override": holds.override}
 
 
-def _check_override(
-    algorithm: str, base: Version, task_set: TaskSet, recommendation: Recommendation, reason: str
-) -> str:
+def _check_override(request: LaunchRequest, recommendation: Recommendation) -> str:
     """The reason that is kept with the run, empty when none is needed. Raises CannotLaunch."""
+    base, task_set, reason = request.base, request.task_set, request.override_reason.strip()
     if (recommendation.version_id, recommendation.task_set_id) != (base.pk, task_set.pk):
         raise CannotLaunch("recommendation", f"{recommendation} is not about {base} and {task_set}")
-    wanted = needs_reason(algorithm, recommendation)
-    if wanted and not reason.strip():
-        label = recipes.ALGORITHMS[algorithm].label
-        raise CannotLaunch("override_reason", f"{wanted} and {label} was chosen; say why, it is kept with the run")
-    return reason.strip() if wanted else ""
+    problem = needs_reason(request.algorithm, recommendation)
+    if problem and not reason:
+        label = recipes.ALGORITHMS[request.algorithm].label
+        raise CannotLaunch("override_reason", f"{problem} and {label} was chosen; say why, it is kept with the run")
+    return reason if problem else ""

@@ -1,7 +1,5 @@
 """What datasets have of held-out sets."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -30,8 +28,8 @@ class ContaminationCheck(models.Model):
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-task_set_id", "-dataset_id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        ordering = ["-task_set_id", "-dataset_id"]
+        constraints = [
             models.UniqueConstraint(fields=["dataset", "task_set", "method"], name="contamination_check_once"),
             models.CheckConstraint(
                 condition=models.Q(verdict__in=["clean", "warned", "contaminated"]),

@@ -1,6 +1,6 @@
 """Datasets: what a run learns from."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db import models
 from django.utils import timezone
@@ -34,10 +34,8 @@ class Dataset(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "name", "version"], name="dataset_version_once")
-        ]
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="dataset_version_once")]
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"

@@ -1,7 +1,5 @@
 """What the fix ladder said."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -24,7 +22,7 @@ class Recommendation(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
+        ordering = ["-id"]
 
     def __str__(self) -> str:
         return f"recommendation {self.pk}"

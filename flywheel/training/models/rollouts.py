@@ -1,7 +1,5 @@
 """Rollouts that nobody may train on."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.utils import timezone
 
@@ -18,10 +16,8 @@ class Dropped(models.Model):
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.CheckConstraint(condition=~models.Q(reason=""), name="dropped_says_why")
-        ]
+        ordering = ["-id"]
+        constraints = [models.CheckConstraint(condition=~models.Q(reason=""), name="dropped_says_why")]
 
     def __str__(self) -> str:
         return f"{self.result} is dropped"

@@ -1,7 +1,5 @@
 """Training runs, their events, and what they measured on the way."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models import Q
 
@@ -51,9 +49,11 @@ class TrainingRun(Job):
     evaluation = models.ForeignKey(EvalRun, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     """The produced version's eval, started when the run succeeds."""
 
+    cancel_entry = "training.cancel"
+    resume_entry = "training.resume"
+
     class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(fields=["slot"], condition=Q(state=State.RUNNING), name="trainingrun_one_per_slot"),
         ]
@@ -69,9 +69,6 @@ class TrainingRun(Job):
 
 class TrainingEvent(JobEvent):
     job = models.ForeignKey(TrainingRun, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Point(models.Model):
@@ -90,10 +87,8 @@ class Point(models.Model):
     """`{metric: number}`; for `eval` `{"success", "n", "unscored", "seconds"}`; for `samples` a list."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["run", "kind", "step"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["run", "kind", "step"], name="point_once")
-        ]
+        ordering = ["run", "kind", "step"]
+        constraints = [models.UniqueConstraint(fields=["run", "kind", "step"], name="point_once")]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.step} of {self.run}"

@@ -10,7 +10,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.version_content import BadContent
 from flywheel.evals.pages.run_forms import EvalForm
-from flywheel.training.rollouts.rollout_collection import teacher
+from flywheel.training.rollouts.teachers import teacher
 
 
 class CollectForm(EvalForm):

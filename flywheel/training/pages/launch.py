@@ -61,11 +61,11 @@ def launch_page(request: PageRequest) -> HttpResponse:
 
 def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun | None:
     """The run, or None with everything that is wrong noted in the form."""
-    chosen = form.check()
-    if form.errors:
+    wanted = form.request()
+    if wanted is None:
         return None
     try:
-        run, _ = run_control.launch(actor=request.actor, **chosen)
+        run, _ = run_control.launch(wanted, request.actor)
     except (run_control.CannotLaunch, dataset_builder.CannotBuild) as error:
         form.refuse(error.field, error.problem)
         return None

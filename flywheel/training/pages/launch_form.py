@@ -27,7 +27,14 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.flywheel import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
-from flywheel.training.launch.run_control import LORA, CannotLaunch, check_settings, check_tuning, default_settings
+from flywheel.training.launch.run_control import (
+    LORA,
+    CannotLaunch,
+    LaunchRequest,
+    check_settings,
+    check_tuning,
+    default_settings,
+)
 from flywheel.training.models import Dataset, TrainingRun
 
 PREFIX = "set."
@@ -151,8 +158,8 @@ class LaunchForm(ObjectForm):
                 found[name] = SETTINGS[name].check(self.value.get(PREFIX + name, ""))
         return found
 
-    def check(self) -> dict[str, Any]:
-        """What `launch` takes beside who launches, every problem noted at its field."""
+    def request(self) -> LaunchRequest | None:
+        """What is to be launched; None with every problem noted at its field."""
         chosen, settings, tuning = self.cleaned_data, self._settings(), self._tuning()
         seed = number(chosen.get("seed", ""), most=BIGINT)
         if seed is None:
@@ -165,15 +172,18 @@ class LaunchForm(ObjectForm):
         for name in ("base", "task_set"):
             if not chosen.get(name) and name not in self.errors:
                 self.refuse(name, "is missing")
-        return {name: chosen.get(name) for name in _ROWS} | {
-            "algorithm": self.known.name,
-            "recommendation": self.recommendation,
-            "settings": settings,
-            "tuning": tuning,
-            "seed": seed,
-            "override_reason": chosen.get("reason", ""),
-            "leave_out": self.left_out,
-        }
+        if self.errors:
+            return None
+        return LaunchRequest(
+            **{name: chosen[name] for name in _ROWS},
+            algorithm=self.known.name,
+            recommendation=self.recommendation,
+            settings=settings,
+            tuning=tuning or {},
+            seed=seed or 0,
+            override_reason=chosen["reason"],
+            leave_out=self.left_out,
+        )
 
     def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""

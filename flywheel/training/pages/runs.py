@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.db.models import OuterRef, Subquery
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.edge.jobs import StaleState, State
+from flywheel.edge import job_pages
+from flywheel.edge.jobs import State
 from flywheel.edge.polling import progress, unchanged
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
@@ -106,28 +106,6 @@ def _live(found: TrainingRun) -> dict[str, Any]:
     }
 
 
-@require_POST
-@requires(Permission.TRAIN)
-def cancel(request: PageRequest, pk: int) -> HttpResponse:
-    found = run_of(request, pk)
-    try:
-        run_control.cancel(run=found, actor=request.actor)
-    except StaleState as error:
-        messages.info(request, f"Nothing was cancelled: {error}.")
-    return redirect("training:run", request.project.slug, found.pk)
-
-
-@require_POST
-@requires(Permission.TRAIN)
-def resume(request: PageRequest, pk: int) -> HttpResponse:
-    found = run_of(request, pk)
-    try:
-        run_control.resume(run=found, actor=request.actor)
-    except StaleState as error:
-        messages.info(request, f"Nothing was resumed: {error}.")
-    return redirect("training:run", request.project.slug, found.pk)
-
-
 def run_of(request: PageRequest, pk: int) -> TrainingRun:
     rows = TrainingRun.objects.select_related(
         "project",
@@ -150,3 +128,7 @@ def _holder(run: TrainingRun) -> TrainingRun | None:
     if run.state != State.QUEUED:
         return None
     return TrainingRun.objects.filter(project=run.project, slot=run.slot, state=State.RUNNING).first()
+
+
+cancel = job_pages.cancel(run_of, "training:run", requires(Permission.TRAIN), refusal="Nothing was cancelled")
+resume = job_pages.resume(run_of, "training:run", requires(Permission.TRAIN), refusal="Nothing was resumed")

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -70,14 +71,7 @@ def hidden(project: Project, user: User, trajectories: Collection[int]) -> set[i
 
 
 @transaction.atomic
-def say(
-    *,
-    trajectory: Trajectory,
-    actor: Actor,
-    text: str,
-    step: str = "",
-    key: uuid.UUID | None = None,
-) -> Comment:
+def say(*, trajectory: Trajectory, actor: Actor, text: str, step: str = "", key: uuid.UUID | None = None) -> Comment:
     """Comment on the trajectory, or on one step of it. Raises BadComment. The same key again is the same comment."""
     text = _checked(text)
     if step and not trajectory.steps.filter(span_id=step).exists():
@@ -206,11 +200,6 @@ def _locked(comment: Comment) -> Comment:
 
 def _record(verb: str, comment: Comment, actor: Actor) -> None:
     """The audit log says that it was done, never what was said: the log outlives a trajectory that is deleted."""
-    trace_id = comment.trajectory.trace_id
-    actor.record(
-        project=comment.project,
-        action=f"trajectories.{verb}",
-        subject=f"trajectory {trace_id}",
-        comment=comment.pk,
-        step=comment.step,
-    )
+    subject = f"trajectory {comment.trajectory.trace_id}"
+    about: dict[str, Any] = {"comment": comment.pk, "step": comment.step}
+    actor.record(project=comment.project, action=f"trajectories.{verb}", subject=subject, **about)

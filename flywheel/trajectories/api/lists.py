@@ -1,7 +1,6 @@
 """For programs: saved views of the list, and one thing done with many trajectories at once."""
 
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -245,22 +244,20 @@ def get_bulk_file(request: HttpRequest, pk: int) -> Any:
 @router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW))
 def cancel_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """Ask for an end; what is done stays done. It needs what asking for it needed."""
-    return _changed(request, pk, bulk_actions.cancel)
+    return _to_change(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/bulk/{pk}/resume", response=BulkOut, auth=Key(Scope.REVIEW))
 def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """Go on from where a failed or cancelled one stood. It needs what asking for it needed."""
-    return _changed(request, pk, bulk_actions.resume)
+    return _to_change(request, pk).resume(keyed(request).actor)
 
 
-def _changed(request: HttpRequest, pk: int, change: Callable[..., None]) -> Bulk:
+def _to_change(request: HttpRequest, pk: int) -> Bulk:
     asked, job = keyed(request), _find(request, pk)
     action = bulk_actions.ACTIONS.get(job.action)
     if action is None or action.permission not in asked.permissions or action.scope not in asked.key.scopes:
         raise PermissionDenied(f"this key may not {job.action} many, and not stop or resume that either")
-    change(job=job, actor=asked.actor)
-    job.refresh_from_db()
     return job
 
 

@@ -15,7 +15,7 @@ from flywheel.edge.answers import ListQuery, page_of, paginate
 from flywheel.edge.refusals import Unreadable, one
 from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.detail import transcript
-from flywheel.trajectories.formats.files.file_values import TooMuch
+from flywheel.trajectories.formats.files.file_limits import TooMuch
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.import_export import trajectory_export, trajectory_import
 from flywheel.trajectories.import_export.trajectory_import import bounds_of_waiting, import_file, kept_aside

@@ -45,7 +45,7 @@ def submit(
     job, is_new = Import.submit(
         key=key,
         project=project,
-        created_by=actor.user,
+        actor=actor,
         name=upload.name[:300],
         upload=upload.token,
         format=format,
@@ -58,20 +58,6 @@ def submit(
     elif job.upload != upload.token:
         upload.discard()
     return job
-
-
-def cancel(*, job: Import, actor: Actor) -> None:
-    """Ask for an end; what is in stays. Raises StaleState when it is over already."""
-    with transaction.atomic():
-        job.cancel()
-        actor.record(project=job.project, action="trajectories.cancel_import", subject=f"file {job.name}")
-
-
-def resume(*, job: Import, actor: Actor) -> None:
-    """Go on from where a failed or cancelled import stood. Raises StaleState."""
-    with transaction.atomic():
-        job.requeue()
-        actor.record(project=job.project, action="trajectories.resume_import", subject=f"file {job.name}")
 
 
 # What the page shows

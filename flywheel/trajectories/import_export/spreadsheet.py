@@ -67,14 +67,6 @@ def _written(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _version(row: Trajectory, _: Sequence[Message]) -> str:
-    return str(row.version) if row.version else row.version_label
-
-
-def _moment(name: str) -> Cell:
-    return lambda row, _: at.isoformat() if (at := getattr(row, name)) else ""
-
-
 def _column(name: str) -> Cell:
     return lambda row, _: getattr(row, name)
 
@@ -85,10 +77,10 @@ def _listed(name: str) -> Cell:
 
 COLUMNS: dict[str, Cell] = {
     "trace_id": _column("trace_id"),
-    "started_at": _moment("started_at"),
+    "started_at": lambda row, _: row.started_at.isoformat(),
     "source": _column("source"),
     "agent": lambda row, _: row.agent.name if row.agent else row.agent_name,
-    "version": _version,
+    "version": lambda row, _: str(row.version or row.version_label),
     "environment": _column("environment"),
     "session": _column("session_id"),
     "user": _column("user_id"),

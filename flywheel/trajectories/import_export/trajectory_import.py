@@ -12,7 +12,7 @@ from flywheel.accounts.models import ApiKey, Project
 from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations.feedback import Told, tell
 from flywheel.trajectories.formats.files.file_formats import FORMATS, Parsed, parse_file
-from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
+from flywheel.trajectories.formats.files.file_limits import Bounds, TooMuch
 from flywheel.trajectories.formats.observability import tensorzero
 from flywheel.trajectories.formats.semantics.trace_notes import Note
 from flywheel.trajectories.ingest.admission import Door

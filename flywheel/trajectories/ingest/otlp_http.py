@@ -33,8 +33,7 @@ from flywheel.accounts.access import Declared, KeyRequest, key_required
 from flywheel.accounts.models import ApiKey, Project, Scope
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.system.sql import give_back
-from flywheel.trajectories.formats.otlp import otlp_logs as otlp_logs
-from flywheel.trajectories.formats.otlp import otlp_metrics as otlp_metrics
+from flywheel.trajectories.formats.otlp import otlp_logs, otlp_metrics, otlp_protobuf
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.ingest.admission import Busy, Room, door, let_go, retry_after, watch
@@ -73,8 +72,7 @@ def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
         refused_requests.note(status, message, request.headers)
     code = GRPC_CODES[status]
     if _media_type(request) in MEDIA_TYPES[:2]:
-        text = message.encode()
-        body = b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text
+        body = bytes([0x08, code]) + otlp_protobuf.message(2, message.encode())
         response = HttpResponse(body, status=status, content_type=otlp_traces.PROTOBUF)
     else:
         response = HttpResponse(
@@ -206,8 +204,7 @@ def read_body(request: HttpRequest, room: Room) -> tuple[Sent, bytes]:
 
 def _as_it_came(request: HttpRequest, room: Room) -> bytes:
     limit = settings.INGEST_MAX_BYTES
-    declared = request.headers.get("Content-Length", "")
-    length = number(declared, most=BIGINT) or 0
+    length = number(request.headers.get("Content-Length", ""), most=BIGINT) or 0
     if length > limit:
         raise _too_large()
     body = bytearray()
@@ -286,11 +283,3 @@ def _answer(request: HttpRequest, message: Message) -> HttpResponse:
 
 def _media_type(request: HttpRequest) -> str:
     return (request.content_type or "").strip().lower()
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])

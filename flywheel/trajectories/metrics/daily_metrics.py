@@ -172,19 +172,21 @@ def fresh(project: Project, days: Collection[date], kinds: Collection[str]) -> I
         yield kind, day, key, sums_of(sums, known)
 
 
-_PART = f"""
-SELECT '{{kind}}', start::date, {{key}}, {COUNTS}, {{latencies}} FROM chosen {{spread}} GROUP BY start{{more}}"""  # noqa: S608
 _LATENCIES = "array_agg(latency_ms) FILTER (WHERE latency_ms IS NOT NULL)"
+
+
+def _part(kind: str, key: str = "", spread: str = "", latencies: str = _LATENCIES) -> str:
+    keyed, more = (key, f", {key}") if key else ("''", "")
+    return f"""
+SELECT '{kind}', start::date, {keyed}, {COUNTS}, {latencies} FROM chosen {spread} GROUP BY start{more}"""  # noqa: S608
+
+
 _PARTS = {
-    "all": _PART.format(kind="all", key="''", latencies=_LATENCIES, spread="", more=""),
-    "bucket": _PART.format(
-        kind="bucket", key="filed", latencies="NULL::float8[]", spread="WHERE filed <> ''", more=", filed"
-    ),
-    "version": _PART.format(kind="version", key="by_version", latencies=_LATENCIES, spread="", more=", by_version"),
-    "env": _PART.format(kind="env", key="by_env", latencies=_LATENCIES, spread="", more=", by_env"),
-    "tool": _PART.format(
-        kind="tool", key="one", latencies=_LATENCIES, spread="CROSS JOIN unnest(by_tool) AS one", more=", one"
-    ),
+    "all": _part("all"),
+    "bucket": _part("bucket", "filed", "WHERE filed <> ''", "NULL::float8[]"),
+    "version": _part("version", "by_version"),
+    "env": _part("env", "by_env"),
+    "tool": _part("tool", "one", "CROSS JOIN unnest(by_tool) AS one"),
 }
 
 

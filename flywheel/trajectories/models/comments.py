@@ -1,7 +1,6 @@
 """What people say to each other about a trajectory, and whom they call."""
 
 import uuid
-from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
@@ -29,11 +28,9 @@ class Comment(models.Model):
     """Of whoever sent it: the same key again is the same comment."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["author", "key"], name="comment_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["author", "key"], name="comment_once")]
+        indexes = [
             models.Index(fields=["trajectory", "id"], name="comment_in_order"),
             # `has:comment`, from either side: of one trajectory, or which trajectories of a project have any.
             models.Index(fields=["project", "trajectory"], name="comment_stands", condition=Q(deleted_at=None)),
@@ -52,10 +49,8 @@ class Mention(models.Model):
     read_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["comment", "user"], name="mention_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        constraints = [models.UniqueConstraint(fields=["comment", "user"], name="mention_once")]
+        indexes = [
             models.Index(fields=["user", "project", "-id"], name="mention_newest"),
             models.Index(fields=["user", "project"], name="mention_unread", condition=Q(read_at=None)),
         ]

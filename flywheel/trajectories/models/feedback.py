@@ -1,7 +1,5 @@
 """What people, models and code think of trajectories and their steps."""
 
-from typing import ClassVar
-
 from django.db import models
 from django.db.models.functions import Upper
 from django.utils import timezone
@@ -45,10 +43,8 @@ class Feedback(models.Model):
 
     class Meta:
         verbose_name_plural = "feedback"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "identity"], name="feedback_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        constraints = [models.UniqueConstraint(fields=["project", "identity"], name="feedback_once")]
+        indexes = [
             models.Index(fields=["project", "trace_id", "key"], name="feedback_of"),
             # Of all of it: what a partial index knows of the keys, the planner does not use. It does not begin with
             # the project, or it would be taken for what is looked up by trace while the table is empty.

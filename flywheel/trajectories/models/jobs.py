@@ -1,7 +1,5 @@
 """What workers do to many trajectories or with a whole file: bulk actions, imports, rereads."""
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
@@ -25,18 +23,16 @@ class Import(Job):
     report = models.JSONField(default=dict, blank=True)
     """What became of the file as a whole, once it is over: `{"trajectories", "formats", "notes"}`."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
+    cancel_entry = "trajectories.cancel_import"
+    resume_entry = "trajectories.resume_import"
 
-    def __str__(self) -> str:
-        return f"import {self.pk}"
+    @property
+    def audit_subject(self) -> str:
+        return f"file {self.name}"
 
 
 class ImportEvent(JobEvent):
     job = models.ForeignKey(Import, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Reread(Job):
@@ -47,18 +43,9 @@ class Reread(Job):
     changed = models.PositiveIntegerField(default=0)
     """Trajectories of which something reads differently now."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
-
-    def __str__(self) -> str:
-        return f"reread {self.pk}"
-
 
 class RereadEvent(JobEvent):
     job = models.ForeignKey(Reread, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]
 
 
 class Bulk(Job):
@@ -81,8 +68,8 @@ class Bulk(Job):
     through = models.CharField(max_length=120, blank=True)
     """The API key that asked."""
 
-    class Meta(Job.Meta):
-        ordering: ClassVar[list[str]] = ["-id"]
+    cancel_entry = "trajectories.cancel_bulk"
+    resume_entry = "trajectories.resume_bulk"
 
     def __str__(self) -> str:
         return f"bulk action {self.pk}"
@@ -100,6 +87,3 @@ class BulkKeys(models.Model):
 
 class BulkEvent(JobEvent):
     job = models.ForeignKey(Bulk, on_delete=models.CASCADE, related_name="events")
-
-    def __str__(self) -> str:
-        return self.text[:80]

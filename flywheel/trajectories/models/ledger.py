@@ -1,7 +1,5 @@
 """What arrived, and what of it is kept for how long: the ledger, requests as they came, rejected parts, refusals."""
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import MD5
@@ -38,7 +36,7 @@ class Batch(models.Model):
 
     class Meta:
         verbose_name_plural = "batches"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.CheckConstraint(
                 condition=models.Q(
                     received=models.F("inserted") + models.F("updated") + models.F("duplicate") + models.F("rejected")
@@ -46,7 +44,7 @@ class Batch(models.Model):
                 name="batch_adds_up",
             )
         ]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "-id"], name="batch_newest")]
+        indexes = [models.Index(fields=["project", "-id"], name="batch_newest")]
 
     def __str__(self) -> str:
         return f"batch {self.pk} of {self.received}"
@@ -71,10 +69,8 @@ class Body(models.Model):
 
     class Meta:
         verbose_name_plural = "bodies"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "sha256"], name="body_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "received_at"], name="body_oldest")]
+        constraints = [models.UniqueConstraint(fields=["project", "sha256"], name="body_once")]
+        indexes = [models.Index(fields=["project", "received_at"], name="body_oldest")]
 
     def __str__(self) -> str:
         return f"body {self.sha256[:12]}"
@@ -123,14 +119,12 @@ class Quarantined(models.Model):
 
     class Meta:
         verbose_name_plural = "quarantined"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(
                 "project", MD5("content"), condition=models.Q(state="open"), name="quarantined_once"
             )
         ]
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["project", "state", "-id"], name="quarantined_newest")
-        ]
+        indexes = [models.Index(fields=["project", "state", "-id"], name="quarantined_newest")]
 
     def __str__(self) -> str:
         return f"{self.at} of batch {self.batch_id}"
@@ -153,12 +147,12 @@ class Attempt(models.Model):
     """At least so often."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
+        constraints = [
             models.UniqueConstraint(
                 fields=["project", "key", "status", "reason"], name="attempt_once", nulls_distinct=False
             )
         ]
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["project", "-at"], name="attempt_newest")]
+        indexes = [models.Index(fields=["project", "-at"], name="attempt_newest")]
 
     def __str__(self) -> str:
         return f"{self.status} at {self.at:%H:%M:%S}"

@@ -1,7 +1,5 @@
 """What people keep of the list of trajectories, and the names that its filters know."""
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
@@ -24,10 +22,8 @@ class View(models.Model):
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["name", "id"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "owner", "name"], name="view_once")
-        ]
+        ordering = ["name", "id"]
+        constraints = [models.UniqueConstraint(fields=["project", "owner", "name"], name="view_once")]
 
     def __str__(self) -> str:
         return self.name
@@ -44,9 +40,7 @@ class Taste(models.Model):
     """What the list opens with."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "user"], name="taste_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "user"], name="taste_once")]
 
     def __str__(self) -> str:
         return f"list of {self.user} in {self.project}"
@@ -70,9 +64,7 @@ class Item(models.Model):
     """Appended by a trajectory that had it and was deleted; never the only row of a name that there is."""
 
     class Meta:
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["project", "field", "name", "is_doubted"], name="item_known")
-        ]
+        indexes = [models.Index(fields=["project", "field", "name", "is_doubted"], name="item_known")]
 
     def __str__(self) -> str:
         return self.name

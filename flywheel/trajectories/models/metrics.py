@@ -1,7 +1,5 @@
 """What finished days of production came to, added up beforehand. `daily_metrics.py` writes and reads it."""
 
-from typing import ClassVar
-
 from django.db import models
 
 from flywheel.accounts.models import Project
@@ -31,9 +29,7 @@ class MetricsDay(models.Model):
     """Every latency that is known, as doubles: percentiles of a period cannot be made of percentiles of its days."""
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "kind", "day", "key"], name="metrics_day_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "kind", "day", "key"], name="metrics_day_once")]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key} on {self.day}"

@@ -1,7 +1,7 @@
 """The steps of trajectories, one row a step, and what lies beside their bodies: log records and large values."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
@@ -71,11 +71,9 @@ class Step(models.Model):
     """What came for it as logs (`otlp_logs.LogEvent`), once `stored_traces.complete` has looked."""
 
     class Meta:
-        ordering: ClassVar[list[str]] = ["trajectory", "position"]
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["trajectory", "span_id"], name="step_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        ordering = ["trajectory", "position"]
+        constraints = [models.UniqueConstraint(fields=["trajectory", "span_id"], name="step_once")]
+        indexes = [
             models.Index(fields=["trajectory", "position"], name="step_in_order"),
             GinIndex(fields=["blobs"], name="step_blobs", condition=models.Q(blobs__isnull=False)),
         ]
@@ -111,9 +109,7 @@ class Event(models.Model):
     received_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "trace_id", "span_id", "digest"], name="event_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "trace_id", "span_id", "digest"], name="event_once")]
 
     def __str__(self) -> str:
         return f"{self.name} of {self.trace_id[:12]}"
@@ -127,9 +123,7 @@ class Blob(models.Model):
     content = models.TextField()
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "sha256"], name="blob_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["project", "sha256"], name="blob_once")]
 
     def __str__(self) -> str:
         return f"blob {self.sha256[:12]}"

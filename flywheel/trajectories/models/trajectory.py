@@ -5,8 +5,6 @@ clients resend) and out of order. Columns on `Trajectory` that other rooms fill 
 here so that the list never joins.
 """
 
-from typing import ClassVar
-
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.db import models
@@ -33,6 +31,14 @@ class Label(models.TextChoices):
 
     FAILURE = "failure"
     PASS = "pass"  # noqa: S105
+
+
+_LISTED = [
+    "source", "outcome", "version", "agent", "agent_name", "version_label", "environment", "proposed_bucket",
+    "proposed_score", "label", "label_bucket", "latency_ms", "cost_usd", "tokens_in", "tokens_out", "step_count",
+    "error_count", "feedback_count",
+]  # fmt: skip
+"""What lists show and filter by."""
 
 
 class Trajectory(models.Model):
@@ -92,35 +98,14 @@ class Trajectory(models.Model):
 
     class Meta:
         verbose_name_plural = "trajectories"
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["project", "trace_id"], name="trajectory_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [
+        constraints = [models.UniqueConstraint(fields=["project", "trace_id"], name="trajectory_once")]
+        indexes = [
             # What lists filter by lies in the index of their order: a filter that few rows pass walks it, never the
             # rows, which are twenty times as wide. The words in it are bounded so that it holds them in any script.
             models.Index(
                 fields=["project", "-started_at", "-id"],
                 name="trajectory_listed",
-                include=[
-                    "source",
-                    "outcome",
-                    "version",
-                    "agent",
-                    "agent_name",
-                    "version_label",
-                    "environment",
-                    "proposed_bucket",
-                    "proposed_score",
-                    "label",
-                    "label_bucket",
-                    "latency_ms",
-                    "cost_usd",
-                    "tokens_in",
-                    "tokens_out",
-                    "step_count",
-                    "error_count",
-                    "feedback_count",
-                ],
+                include=_LISTED,
             ),
             # What next to nothing passes is found by an index of its own, else that whole index would be walked for it.
             # None of them serves who knows the project alone: while there are few rows, ingest's look-up by trace id

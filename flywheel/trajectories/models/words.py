@@ -1,7 +1,5 @@
 """The words of trajectories, as full-text search finds them."""
 
-from typing import ClassVar
-
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
@@ -17,10 +15,8 @@ class Words(models.Model):
     words = SearchVectorField()
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["trajectory", "part"], name="words_once")
-        ]
-        indexes: ClassVar[list[models.Index]] = [GinIndex(fields=["words"], name="words_found", fastupdate=True)]
+        constraints = [models.UniqueConstraint(fields=["trajectory", "part"], name="words_once")]
+        indexes = [GinIndex(fields=["words"], name="words_found", fastupdate=True)]
 
     def __str__(self) -> str:
         return f"words {self.part} of trajectory {self.trajectory_id}"

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_POST
 
-from flywheel.accounts.access import PageRequest, audit, requires
+from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, keyset
@@ -151,9 +151,8 @@ def start_reread(request: PageRequest) -> HttpResponse:
     except ValueError:
         key = uuid.uuid4()
     if (running := _reread(request)) is None or running.is_finished:
-        _, is_new = Reread.submit(key=key, project=request.project, created_by=request.actor.user)
-        if is_new:
-            audit(request, "trajectories.reread", "every stored span")
+        about = {"subject": "every stored span"}
+        Reread.submit(key=key, actor=request.actor, entry="trajectories.reread", about=about, project=request.project)
     return redirect(reverse("trajectories:quarantine", args=[request.project.slug]) + "#reread")
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.core.envs import Task, tictactoe, workplace
+from flywheel.core.envs import Task, tictactoe
+from flywheel.core.envs.workplace import request_templates
 from flywheel.core.evidence.contamination import (
     BLOCKING,
     LEVELS,
@@ -27,7 +28,7 @@ from flywheel.core.evidence.contamination import (
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 
 WORDS = [
     f"{a}{b}{c}" for a in ("mo", "ta", "ri", "lu") for b in ("ne", "ko", "sa", "vi") for c in string.ascii_lowercase
@@ -291,7 +292,7 @@ def test_tasks_of_other_environments_with_the_same_number_are_others() -> None:
 
 def test_generated_tasks_of_other_seeds_block_by_what_they_share_alone() -> None:
     """Games have one wording and no written answer, and office tasks come of templates: neither blocks by wording."""
-    for generate in (tictactoe.generate, workplace.generate):
+    for generate in (tictactoe.generate, request_templates.generate):
         train = [item_of_task(replace(task, cluster=f"a {task.cluster}"), place="a") for task in generate(60, seed=1)]
         held_out = [
             item_of_task(replace(task, cluster=f"b {task.cluster}"), place="b") for task in generate(60, seed=2)

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope, User
-from flywheel.core.traces import Message, ToolCall, tools
+from flywheel.core.traces import Message, ToolCall, tooling
 from flywheel.environments.models import Environment, Split, Task
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all, without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
@@ -23,7 +23,7 @@ from flywheel.trajectories.models import Source, Step, Trajectory
 from tests.conftest import Build, Cast
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-WRONG = tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
+WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
 PEOPLE = {"state": {"people": ["Bako", "Ines"]}, "slice": "plain"}
 
 pytestmark = pytest.mark.django_db
@@ -295,7 +295,7 @@ def test_a_pass_that_stands_becomes_a_task_that_guards_it(
 ) -> None:
     """As the desk sends it after *Nothing wrong*: the decision form, in which no bucket is chosen."""
     row = build.trajectory(
-        answer=tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}), metadata=PEOPLE
+        answer=tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}), metadata=PEOPLE
     )
     passed = decide(trajectory=row, actor=Actor(cast.reviewer))
     client, sent = sign_in(cast.builder), {"environment": "mail", "seen": str(passed.pk), "bucket": ""}

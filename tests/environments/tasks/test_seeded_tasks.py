@@ -28,7 +28,7 @@ from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import CannotMake, environment
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs.submission import submit
+from flywheel.evals.runs.submission import RunSettings, submit
 from flywheel.failures.labels.decisions import decide, tools_of
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from flywheel.training.datasets.dataset_builder import draft, open_rows
@@ -119,7 +119,7 @@ def test_who_takes_over_goes_on_where_the_last_one_stood(cast: Cast) -> None:
             lease.update(done=10, made=seeded_tasks.keep(job, next(parts)))
         lease.finish(State.FAILED)
     job.refresh_from_db()
-    seeded_tasks.resume(job=job, actor=Actor(cast.builder))
+    job.resume(Actor(cast.builder))
     job = work(Generation.objects.get(pk=job.pk))
     assert (job.done, job.made, row.tasks.count()) == (15, 15, 15)
     assert all(0.2 <= task.state["random_share"] <= 0.4 for task in row.tasks.all())
@@ -187,7 +187,7 @@ def evaluated(cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch) -> Eval
         version=build.version(),
         task_set=task_set,
         split=Split.TRAIN,
-        samples=1,
+        settings=RunSettings(samples=1),
     )
     monkeypatch.setattr(eval_runs, "open_version", lambda _: Solves(task_set))
     lease = EvalRun.claim(run.pk)

@@ -9,7 +9,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.bundle import identity
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.environments.models import Split, Task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_attempts import Attempt, attempt_of
@@ -22,7 +22,7 @@ from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-WRONG = tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
+WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
 SAID = {"role": "assistant", "content": WRONG}
 
 

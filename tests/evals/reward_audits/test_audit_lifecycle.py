@@ -13,7 +13,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result, RewardAudit, RewardAuditItem
@@ -47,7 +47,7 @@ def evaluated(
         total=samples * TASKS,
     )
     cells = [
-        (task, sample, tools.call_text("email.send", {"to": to, "subject": "friday" if sample else "right"}))
+        (task, sample, tooling.call_text("email.send", {"to": to, "subject": "friday" if sample else "right"}))
         for task in task_set.tasks.filter(split=split)
         for sample in range(samples)
     ]

@@ -263,15 +263,10 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
     make_first(agent=first.agent, version=first, actor=Actor(cast.approver), reason="test")
 
     def move(to: Version) -> None:
-        _move(
-            agent=Agent.objects.get(),
-            generation=Agent.objects.get().generation,
-            kind=Promotion.Kind.FIRST,
-            after=Version.objects.get(pk=to.pk),
-            handed=loaded_adapters.hand_over(to, within_s=9),
-            actor=Actor(cast.approver),
-            reason="test",
-        )
+        agent, server = Agent.objects.get(), loaded_adapters.hand_over(to, within_s=9)
+        after = Version.objects.get(pk=to.pk)
+        promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=after, reason="test")
+        _move(promotion, server, Actor(cast.approver), agent.generation)
 
     vllm.is_away = True
     with pytest.raises(CannotPromote, match=r"the gateway answers with assistant-v1-.*it does not answer"):

@@ -29,6 +29,7 @@ from flywheel.failures.models import ProjectBucket
 from flywheel.training.launch.fix_recommendation import buckets_of, evidence_of
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -148,16 +149,16 @@ def test_it_is_chosen_by_its_key_in_the_queue_and_named_everywhere(
 ) -> None:
     row = build.trajectory()
     client = sign_in(cast.reviewer)
-    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    page = page_of(client.get(f"/p/acme/failures/review/{row.trace_id}/"))
     assert 'value="refund_promised" data-key="o" data-key-label="Refund promised"' in page
     sent = {"bucket": "refund_promised", "then": "stay"}
     assert client.post(f"/p/acme/failures/review/{row.trace_id}/label/", sent).status_code == 302
     assert Trajectory.objects.get(pk=row.pk).label_bucket == "refund_promised"
     for path in ("?days=90", "trajectories/", "trajectories/?q=bucket:refund_promised", "failures/"):
-        assert "efund promised" in client.get(f"/p/acme/{path}").content.decode(), path
-    assert "failure refund promised" in client.get(f"/p/acme/trajectories/{row.trace_id}/").content.decode()
+        assert "efund promised" in page_of(client.get(f"/p/acme/{path}")), path
+    assert "failure refund promised" in page_of(client.get(f"/p/acme/trajectories/{row.trace_id}/"))
     archive(bucket=refund, actor=Actor(cast.builder))
-    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    page = page_of(client.get(f"/p/acme/failures/review/{row.trace_id}/"))
     assert 'value="refund_promised" checked> Refund promised' in page
-    fresh = client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/").content.decode()
+    fresh = page_of(client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/"))
     assert 'value="refund_promised"' not in fresh

@@ -226,7 +226,7 @@ def test_a_cancelled_one_writes_nothing_and_can_be_resumed(
         patch.setattr(Lease, "cancelled", property(lambda _: True))
         assert work(job).state == State.CANCELLED
     assert not job.clusters.exists()
-    clusterings.resume(job=job, actor=Actor(cast.reviewer))
+    job.resume(Actor(cast.reviewer))
     assert work(job).state == State.SUCCEEDED
     assert sorted(shape(job)) == [("format", 7), ("tool", 7)]
 

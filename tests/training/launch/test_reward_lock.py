@@ -17,6 +17,7 @@ from flywheel.training.datasets.dataset_builder import build as build_dataset
 from flywheel.training.launch import reward_lock
 from flywheel.training.launch.run_control import CannotLaunch
 from flywheel.training.models import Dataset, TrainingRun
+from tests.pages import page_of
 from tests.training.conftest import Room, right
 from workers.jobs.training_runs import TrainingFailed, train
 
@@ -119,19 +120,19 @@ def test_the_form_says_where_the_reward_stands_and_keeps_the_button(
 ) -> None:
     client = sign_in(locked.cast.trainer)
     address = f"/p/acme/training/launch/?base={locked.base}&task_set={locked.task_set}&algorithm="
-    page = client.get(f"{address}grpo").content.decode()
+    page = page_of(client.get(f"{address}grpo"))
     assert "Locked." in page
     assert 'id="launch-button" disabled' in page
-    assert "it learns from what people wrote" in client.get(f"{address}sft").content.decode()
+    assert "it learns from what people wrote" in page_of(client.get(f"{address}sft"))
     sent = {"base": locked.base, "task_set": locked.task_set, "algorithm": "grpo", "reason": "to see"}
     assert client.post("/p/acme/training/launch/", sent).status_code == 422
     assert not TrainingRun.objects.exists()
     locked.build.overridden(locked.base, locked.task_set)
-    page = client.get(f"{address}grpo").content.decode()
+    page = page_of(client.get(f"{address}grpo"))
     assert "The audit is overridden." in page
     assert 'id="launch-button" disabled' not in page
     answer = client.post("/p/acme/training/launch/", sent)
-    shown = client.get(answer.headers["Location"]).content.decode()
+    shown = page_of(client.get(answer.headers["Location"]))
     assert "audit overridden" in shown
     assert "by approver: a test" in shown
 
@@ -142,7 +143,7 @@ def test_tasks_that_teach_nothing_are_left_out_with_a_click(room: Room, sign_in:
     run.results.filter(task=solved[0]).update(success=True)
     client = sign_in(room.cast.trainer)
     sent: dict[str, Any] = {"base": room.base, "task_set": room.task_set, "algorithm": "grpo", "reason": "to see"}
-    page = client.get("/p/acme/training/launch/", {**sent, "leave_out": run.pk}).content.decode()
+    page = page_of(client.get("/p/acme/training/launch/", {**sent, "leave_out": run.pk}))
     assert "Leave out the 1 task" in page
     client.post("/p/acme/training/launch/", {**sent, "leave_out": run.pk})
     made = TrainingRun.objects.get().dataset

@@ -16,7 +16,7 @@ from flywheel.environments.versions import environment_versions
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
-from flywheel.training.launch.run_control import CannotLaunch, cancel, launch, resume
+from flywheel.training.launch.run_control import CannotLaunch, LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from tests.training.conftest import Room
 
@@ -149,8 +149,8 @@ def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(ro
 def test_a_double_click_makes_one_run(room: Room) -> None:
     key = uuid.uuid4()
     fields: dict[str, Any] = {"key": key, "base": room.base, "algorithm": "sft", "task_set": room.task_set}
-    first, made = launch(**fields, actor=Actor(room.cast.trainer), override_reason="a test")
-    again, made_again = launch(**fields, actor=Actor(room.cast.trainer))
+    first, made = launch(LaunchRequest(**fields, override_reason="a test"), Actor(room.cast.trainer))
+    again, made_again = launch(LaunchRequest(**fields), Actor(room.cast.trainer))
     assert (again, made, made_again) == (first, True, False)
     assert AuditEntry.objects.filter(action="training.launch").count() == 1
 
@@ -182,16 +182,16 @@ def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
 
 def test_cancel_and_resume_are_written_down_and_refused_when_too_late(room: Room) -> None:
     run = room.launch()
-    cancel(run=run, actor=Actor(room.cast.trainer))
+    run.cancel(Actor(room.cast.trainer))
     run.refresh_from_db()
     assert run.state == State.CANCELLED
     with pytest.raises(StaleState):
-        cancel(run=run, actor=Actor(room.cast.trainer))
-    resume(run=run, actor=Actor(room.cast.trainer))
+        run.cancel(Actor(room.cast.trainer))
+    run.resume(Actor(room.cast.trainer))
     run.refresh_from_db()
     assert run.state == State.QUEUED
     with pytest.raises(StaleState):
-        resume(run=run, actor=Actor(room.cast.trainer))
+        run.resume(Actor(room.cast.trainer))
     assert [entry.action for entry in AuditEntry.objects.filter(subject=str(run))] == [
         "training.resume",
         "training.cancel",

@@ -17,13 +17,11 @@ from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_builder import CannotBuild, open_rows
 from flywheel.training.models import Dataset, Dropped
 from flywheel.training.rollouts import rollout_datasets, rollout_selection
 from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
-from flywheel.training.rollouts.rollout_collection import collect
 from flywheel.training.rollouts.rollout_datasets import draft, write
 from flywheel.training.rollouts.rollout_selection import (
     Rollout,
@@ -63,22 +61,6 @@ def written(room: Room, run: EvalRun, **chosen: Any) -> Dataset:
 def steps(run: EvalRun, **chosen: Any) -> dict[str, int]:
     choice = read(chosen)
     return {step.name: step.out for step in prefer(select(rollouts_of(run), choice), choice).steps if step.out}
-
-
-def test_collecting_asks_train_tasks_and_nothing_else(room: Room) -> None:
-    run, made = collect(
-        key=uuid.uuid4(), version=room.base, task_set=room.task_set, actor=Actor(room.cast.trainer), samples=3
-    )
-    assert made
-    assert (run.split, run.total) == (Split.TRAIN, 18)
-    with pytest.raises(CannotEvaluate, match="usd"):
-        collect(
-            key=uuid.uuid4(),
-            version=room.base,
-            task_set=room.task_set,
-            actor=Actor(room.cast.trainer),
-            budget={"usd": 2},
-        )
 
 
 def test_held_out_rollouts_are_refused(room: Room) -> None:

@@ -22,9 +22,21 @@ def read(row: Any, expected: str) -> Trace:
     return found.trace
 
 
+def of_bytes(content: bytes, **more: Any) -> list[Parsed]:
+    return list(parse_file(io.BytesIO(content), **more))
+
+
 def of_file(name: str) -> list[Parsed]:
     with (FILES / name).open("rb") as file:
         return list(parse_file(file))
+
+
+def chat(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}]}
+
+
+def first_messages(read: list[Parsed]) -> list[str]:
+    return [item.trace.conversation()[0].content for item in read if item.trace]
 
 
 def said(trace: Trace) -> list[tuple[str, str]]:
@@ -133,10 +145,6 @@ TRACE = {
         score(id="sd", observationId="ob-1", name="tone", value=0.5, dataType="NUMERIC", source="ANNOTATION"),
     ],
 }
-
-
-def of_bytes(content: bytes, **more: Any) -> list[Parsed]:
-    return list(parse_file(io.BytesIO(content), **more))
 
 
 SPAN: dict[str, Any] = {

@@ -15,7 +15,7 @@ from django.test import Client
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import Lease, State
-from flywheel.trajectories.formats.files import file_values
+from flywheel.trajectories.formats.files import file_limits
 from flywheel.trajectories.import_export import import_jobs, trajectory_import, uploads
 from flywheel.trajectories.models import Batch, Import, Step, Trajectory
 from flywheel.trajectories.operations import retention
@@ -104,8 +104,8 @@ def test_a_small_file_that_holds_more_than_anybody_waits_for_is_left_to_a_worker
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_says_what_it_kept_of_a_file_that_is_too_large(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_values, "UNPACKED_MAX", 100_000)
-    monkeypatch.setattr(file_values, "CHUNK", 1_000)
+    monkeypatch.setattr(file_limits, "UNPACKED_MAX", 100_000)
+    monkeypatch.setattr(file_limits, "CHUNK", 1_000)
     monkeypatch.setattr(trajectory_import, "STEPS_AT_ONCE", 100)
     job = submitted(cast, gzip.compress(b"\n".join(chat(f"{number:01000}") for number in range(150))))
     lease = Import.claim(job.pk)

@@ -110,11 +110,11 @@ def test_what_comes_to_match_before_it_is_done_is_not_deleted(
 ) -> None:
     job = submitted(cast, "delete", q="outcome:failed", reason="-")
     if is_resumed:
-        bulk_actions.cancel(job=job, actor=Actor(cast.admin))
+        job.cancel(Actor(cast.admin))
     Trajectory.objects.filter(pk__in=[rows[0].pk, rows[6].pk]).update(outcome="failed")
     Trajectory.objects.filter(pk=rows[1].pk).update(outcome="success")
     if is_resumed:
-        bulk_actions.resume(job=job, actor=Actor(cast.admin))
+        job.resume(Actor(cast.admin))
     assert work(job).report["changed"] == 3
     left = Trajectory.objects.filter(pk__in=[row.pk for row in rows]).order_by("pk")
     assert list(left) == rows[::2], "those that were counted went, and no other"
@@ -130,9 +130,9 @@ def test_what_an_older_version_asked_for_is_done(cast: Cast, rows: list[Trajecto
 @pytest.mark.django_db(transaction=True)
 def test_the_keys_are_kept_until_all_is_done_and_no_longer(cast: Cast, rows: list[Trajectory]) -> None:
     job = submitted(cast, q="outcome:failed")
-    bulk_actions.cancel(job=job, actor=Actor(cast.admin))
+    job.cancel(Actor(cast.admin))
     assert BulkKeys.objects.get(job=job).keys == [row.pk for row in rows[1::2]], "to go on with"
-    bulk_actions.resume(job=job, actor=Actor(cast.admin))
+    job.resume(Actor(cast.admin))
     with CaptureQueriesContext(connection) as queries:
         assert work(job).state == State.SUCCEEDED
     assert not BulkKeys.objects.exists()
@@ -239,7 +239,7 @@ def test_it_can_be_stopped_and_resumed(cast: Cast, rows: list[Trajectory], monke
     monkeypatch.setattr(worker_side, "_few", real)
     job.refresh_from_db()
     assert (job.state, job.done, len(tagged())) == (State.CANCELLED, 2, 2)
-    bulk_actions.resume(job=job, actor=Actor(cast.admin))
+    job.resume(Actor(cast.admin))
     job = work(job)
     assert (job.state, job.done, len(tagged())) == (State.SUCCEEDED, 7, 7)
 

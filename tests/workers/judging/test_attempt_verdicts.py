@@ -16,7 +16,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.core.envs import Task as CoreTask
 from flywheel.core.envs import build as build_env
 from flywheel.core.traces import Message
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.edge.jobs import Job, State
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task, Trial

@@ -21,19 +21,17 @@ Parts of a verdict, each in [0, 1]:
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
-from flywheel.core.envs.workplace import request_templates
 from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, NOW, TIME, Change, World, changes
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS, TOOLS, call
-from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 
 PARTS = ("outcome", "changes", "valid")
@@ -46,8 +44,6 @@ SYSTEM_PROMPT = (
     "You are an assistant with tools for a calendar, email, tasks and contacts. It is {now}. Do exactly what is asked, "
     "nothing else, and answer when it is done."
 )
-
-generate = request_templates.generate
 
 
 @dataclass(slots=True)
@@ -85,14 +81,11 @@ class Workplace:
         return [Message("system", self.system_prompt), Message("user", task.prompt)]
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
+        answers = self.play(task, messages).answers
+        texts = [said if isinstance(said, str) else json.dumps(said, ensure_ascii=False) for *_, said in answers]
         return [
-            Message(
-                "tool",
-                said if isinstance(said, str) else json.dumps(said, ensure_ascii=False),
-                tool_call_id=key,
-                name=name,
-            )
-            for key, name, said in self.play(task, messages).answers
+            Message("tool", text, tool_call_id=key, name=name)
+            for (key, name, _), text in zip(answers, texts, strict=True)
         ]
 
     def verifier(self, task: Task) -> Verify:
@@ -110,15 +103,11 @@ class Workplace:
         return Message("assistant", "", (ToolCall(f"call-{made}", step["tool"], step["arguments"]),))
 
     def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
-        tables = self.play(task, messages).world.tables
-        return [
-            Table(
-                name,
-                FIELDS[name],
-                {key: tuple(row.get(column, "") for column in FIELDS[name]) for key, row in rows.items()},
-            )
-            for name, rows in tables.items()
-        ]
+        found = []
+        for name, rows in self.play(task, messages).world.tables.items():
+            cells = {key: tuple(row.get(column, "") for column in FIELDS[name]) for key, row in rows.items()}
+            found.append(Table(name, FIELDS[name], cells))
+        return found
 
     def probes(self, task: Task) -> dict[str, Say]:
         every = tuple(ToolCall(f"call-{number}", name, {}) for number, name in enumerate(TOOLS))
@@ -136,14 +125,14 @@ class Workplace:
         played = Played(self.world(task))
         for message in [message for message in messages if message.role == "assistant"][: self.max_turns]:
             played.answers = []
-            for number, (name, arguments, key) in enumerate(_calls(message)):
+            for number, made in enumerate(tooling.calls_of(message)):
                 if number >= CALLS_AT_ONCE:
                     observation, is_taken = "Too many calls at once.", False
                 else:
-                    observation, is_taken = call(played.world, name, arguments)
+                    observation, is_taken = call(played.world, made.name, made.arguments)
                 played.calls += 1
                 played.taken += is_taken
-                played.answers.append((key, name, observation))
+                played.answers.append((made.id, made.name, observation))
         return played
 
     def world(self, task: Task) -> World:
@@ -203,16 +192,6 @@ class Workplace:
         numbers = range(CALLS_AT_ONCE)
         calls = (ToolCall(f"c{n}", "calendar.delete_event", {"event_id": str(n).zfill(8)}) for n in numbers)
         return Message("assistant", "", tuple(calls))
-
-
-def _calls(message: Message) -> Iterator[tuple[str, Any, str]]:
-    """(tool, arguments, id) of each call that a message makes; a text is a call when it has the form of one."""
-    for each in message.tool_calls:
-        yield each.name, each.arguments, each.id
-    if not message.tool_calls and message.content.lstrip().startswith("{"):
-        written = tooling.parse_call(message).call
-        if written is not None:
-            yield written.name, written.arguments, ""
 
 
 def _said(change: Sequence[str]) -> str:

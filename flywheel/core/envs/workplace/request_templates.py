@@ -6,6 +6,7 @@ measuring: an environment that reserves them never trains on their kind of reque
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,89 +28,14 @@ class Request:
     calls: Calls
 
 
-Template = Callable[[random.Random, World], Request | None]
-TEMPLATES: dict[str, Template] = {}
-WORDINGS = {
-    "cancel_first_meeting": (
-        "Cancel my first meeting on {}",
-        "Delete the first event on {}",
-        "Drop my first meeting on {}",
-    ),
-    "rename_last_event": (
-        "Rename the last event on {} to '{}'",
-        "Change the name of my last meeting on {} to '{}'",
-    ),
-    "cancel_next_with": (
-        "Cancel my next meeting with {}",
-        "Please delete my next event with {}",
-    ),
-    "push_back_next_with": (
-        "Push back my next meeting with {} by {} minutes",
-        "Start my next meeting with {} {} minutes later",
-    ),
-    "create_event": (
-        "Create a {1} minute event called '{0}' on {2} at {3}:00 with {4}",
-        "Put '{0}' into my calendar for {1} minutes on {2} at {3}:00 with {4}",
-    ),
-    "first_free_slot": (
-        "Book a 30 minute 'catch-up' with {} in my first free slot from 9:00 on {}",
-        "Find the first half hour free from 9:00 and meet {} for a 'catch-up' on {}",
-    ),
-    "delete_last_from": (
-        "Delete my last email from {}",
-        "Throw away the newest mail that {} sent me",
-    ),
-    "reply_to_last_from": (
-        "Reply to the latest email from {} with '{}'",
-        "Answer the last mail of {} with '{}'",
-    ),
-    "forward_last_from": (
-        "Forward my most recent email from {} to {}",
-        "Send the last mail of {} on to {}",
-    ),
-    "send_email": (
-        "Send an email to {} saying '{}' and title it '{}'",
-        "Write to {}: '{}', with subject '{}'",
-    ),
-    "write_to_a_team": (
-        "Send everyone in {} an email '{}' with subject '{}'",
-        "Write to all of {}: '{}', subject '{}'",
-    ),
-    "to_in_review": (
-        "Move all of {}'s tasks that are in progress to in review",
-        "{}'s tasks in progress are ready for review, move them",
-    ),
-    "reassign_in_progress": (
-        "{} is sick, so give their tasks in progress to {}",
-        "Reassign what {} has in progress to {}",
-    ),
-    "start_overdue": (
-        "Move all of {}'s overdue tasks in the backlog to in progress",
-        "Start the overdue tasks that {} has in the backlog",
-    ),
-    "create_task": (
-        "Add a task '{}' to the {} backlog for {}, due on {}",
-        "Put '{}' into the backlog of {}, assigned to {} and due on {}",
-    ),
-    "email_into_task": (
-        "Make the last email from {} a task for {}, named like its subject, in the {} backlog, due on {}",
-        "Turn {}'s newest mail into a task of {} with its subject as the name, {} backlog, due on {}",
-    ),
-    "move_and_tell": (
-        "Push back my next meeting with {0} by an hour and email them '{1}' with subject 'Our meeting'",
-        "Move my next event with {0} an hour later, then write them '{1}', subject 'Our meeting'",
-    ),
-    "new_contact": (
-        "Add {} to my contacts: {}, {}, team {}",
-        "Save the contact {}, {}, {}, of {}",
-    ),
-    "change_phone": (
-        "{} has a new phone number, {}",
-        "Change the phone number of {} to {}",
-    ),
-}
-"""How each request is worded; the numbers in braces are places in what a template gives."""
+class NothingToAsk(LookupError):
+    """This world has nothing that the template could ask about."""
 
+
+Template = Callable[[random.Random, World], Request]
+"""Raises NothingToAsk."""
+TEMPLATES: dict[str, tuple[Template, tuple[str, ...]]] = {}
+"""Each with its wordings; the numbers in their braces are places in what the template gives."""
 HELD_OUT = ("first_free_slot", "write_to_a_team", "email_into_task", "move_and_tell")
 
 
@@ -122,17 +48,23 @@ def generate(count: int, *, seed: int) -> Iterator[Task]:
         name = names[at % len(names)]
         rng = random.Random(f"workplace {seed} {at}")
         at += 1
-        asked = TEMPLATES[name](rng, world_of(world_seed))
-        if asked is not None:  # nothing in this world to ask that about
+        template, wordings = TEMPLATES[name]
+        with suppress(NothingToAsk):
+            asked = template(rng, world_of(world_seed))
+            prompt = rng.choice(wordings).format(*asked.parts)
             state, cluster = {"world": world_seed}, f"world-{world_seed}"
-            prompt = rng.choice(WORDINGS[name]).format(*asked.parts)
             yield Task(f"work-{seed}-{number}", prompt, {"calls": asked.calls}, state, cluster, name)
             number += 1
 
 
-def _template(run: Template) -> Template:
-    TEMPLATES[run.__name__.removeprefix("_")] = run
-    return run
+def _template(*wordings: str) -> Callable[[Template], Template]:
+    """Register the function below it, by its name, with these wordings of what it asks."""
+
+    def register(run: Template) -> Template:
+        TEMPLATES[run.__name__.removeprefix("_")] = run, wordings
+        return run
+
+    return register
 
 
 def _call(tool: str, **arguments: str) -> dict[str, Any]:
@@ -163,50 +95,46 @@ def _a_day(rng: random.Random) -> tuple[str, str]:
     return at.strftime(DAY), f"{at:%B} {at.day}"
 
 
-def _of_day(day: str) -> dict[str, Any]:
-    return _call("calendar.search_events", time_min=f"{day} 00:00:00", time_max=f"{day} 23:59:59")
-
-
-def _whole(world: World, day: str) -> bool:
-    """Whether a search shows all events of the day, each starting at a time of its own."""
+def _whole_day(rng: random.Random, world: World) -> tuple[str, list[Row], Calls]:
+    """A day whose events a search shows all, each starting at a time of its own."""
+    day, said = _a_day(rng)
     every = [row for row in world.tables["calendar"].values() if row["event_start"].startswith(day)]
-    return 0 < len(every) == len(_events(world, day)) <= 5
+    events = _events(world, day)
+    if not 0 < len(every) == len(events) <= 5:
+        raise NothingToAsk
+    search = _call("calendar.search_events", time_min=f"{day} 00:00:00", time_max=f"{day} 23:59:59")
+    return said, events, [search]
 
 
-@_template
-def _cancel_first_meeting(rng: random.Random, world: World) -> Request | None:
-    day, said = _a_day(rng)
-    if not _whole(world, day):
-        return None
-    first = _events(world, day)[0]
-    return Request((said,), [_of_day(day), _call("calendar.delete_event", event_id=first["event_id"])])
+@_template("Cancel my first meeting on {}", "Delete the first event on {}", "Drop my first meeting on {}")
+def _cancel_first_meeting(rng: random.Random, world: World) -> Request:
+    said, events, calls = _whole_day(rng, world)
+    return Request((said,), [*calls, _call("calendar.delete_event", event_id=events[0]["event_id"])])
 
 
-@_template
-def _rename_last_event(rng: random.Random, world: World) -> Request | None:
-    day, said = _a_day(rng)
-    if not _whole(world, day):
-        return None
-    last, name = _events(world, day)[-1], rng.choice(TOPICS)
+@_template("Rename the last event on {} to '{}'", "Change the name of my last meeting on {} to '{}'")
+def _rename_last_event(rng: random.Random, world: World) -> Request:
+    said, events, calls = _whole_day(rng, world)
+    last, name = events[-1], rng.choice(TOPICS)
+    if name == last["event_name"]:
+        raise NothingToAsk
     change = _call("calendar.update_event", event_id=last["event_id"], field="event_name", new_value=name)
-    return None if name == last["event_name"] else Request((said, name), [_of_day(day), change])
+    return Request((said, name), [*calls, change])
 
 
-def _next_with(rng: random.Random, world: World) -> tuple[str, Row, Calls] | None:
+def _next_with(rng: random.Random, world: World) -> tuple[str, Row, Calls]:
     who, row, find = _person(rng, world)
     coming = _events(world, email=row["email"], after=world.now)
     ambiguous = [each for each in world.tables["calendar"].values() if each["participant_email"] == row["email"]]
     if not coming or len([each for each in ambiguous if each["event_start"] > world.now]) > 5:
-        return None
+        raise NothingToAsk
     search = _call("calendar.search_events", query=row["email"], time_min=world.now)
     return who, coming[0], [find, search]
 
 
-@_template
-def _cancel_next_with(rng: random.Random, world: World) -> Request | None:
-    if (found := _next_with(rng, world)) is None:
-        return None
-    who, event, calls = found
+@_template("Cancel my next meeting with {}", "Please delete my next event with {}")
+def _cancel_next_with(rng: random.Random, world: World) -> Request:
+    who, event, calls = _next_with(rng, world)
     return Request((who,), [*calls, _call("calendar.delete_event", event_id=event["event_id"])])
 
 
@@ -214,11 +142,9 @@ def _later(event: Row, minutes: int) -> str:
     return (datetime.strptime(event["event_start"], TIME) + timedelta(minutes=minutes)).strftime(TIME)
 
 
-@_template
-def _push_back_next_with(rng: random.Random, world: World) -> Request | None:
-    if (found := _next_with(rng, world)) is None:
-        return None
-    who, event, calls = found
+@_template("Push back my next meeting with {} by {} minutes", "Start my next meeting with {} {} minutes later")
+def _push_back_next_with(rng: random.Random, world: World) -> Request:
+    who, event, calls = _next_with(rng, world)
     minutes = rng.choice((30, 60, 90))
     change = _call(
         "calendar.update_event", event_id=event["event_id"], field="event_start", new_value=_later(event, minutes)
@@ -226,8 +152,11 @@ def _push_back_next_with(rng: random.Random, world: World) -> Request | None:
     return Request((who, minutes), [*calls, change])
 
 
-@_template
-def _create_event(rng: random.Random, world: World) -> Request | None:
+@_template(
+    "Create a {1} minute event called '{0}' on {2} at {3}:00 with {4}",
+    "Put '{0}' into my calendar for {1} minutes on {2} at {3}:00 with {4}",
+)
+def _create_event(rng: random.Random, world: World) -> Request:
     who, row, find = _person(rng, world)
     (day, said), topic = _a_day(rng), rng.choice(TOPICS)
     hour, minutes = rng.randrange(9, 17), rng.choice((30, 60, 90))
@@ -238,110 +167,111 @@ def _create_event(rng: random.Random, world: World) -> Request | None:
     return Request((topic, minutes, said, hour, who), [find, made])
 
 
-@_template
-def _first_free_slot(rng: random.Random, world: World) -> Request | None:
+@_template(
+    "Book a 30 minute 'catch-up' with {} in my first free slot from 9:00 on {}",
+    "Find the first half hour free from 9:00 and meet {} for a 'catch-up' on {}",
+)
+def _first_free_slot(rng: random.Random, world: World) -> Request:
     who, row, find = _person(rng, world)
     day, said = _a_day(rng)
     slot = _call("calendar.find_free_slot", day=day, duration="30")
     at, _ = call(world.copy(), slot["tool"], slot["arguments"])
     if not str(at).startswith(day):
-        return None
+        raise NothingToAsk
     made = _call(
         "calendar.create_event", event_name="catch-up", participant_email=row["email"], event_start=at, duration="30"
     )
     return Request((who, said), [find, slot, made])
 
 
-def _last_from(rng: random.Random, world: World) -> tuple[str, Row, Calls] | None:
+def _last_from(rng: random.Random, world: World) -> tuple[str, Row, Calls]:
     who, row, find = _person(rng, world)
     mine = [each for each in world.tables["emails"].values() if each["sender/recipient"] == row["email"]]
     found = sorted(mine, key=lambda each: each["sent_datetime"])
     if not found or found[-1]["inbox/outbox"] != "inbox":
-        return None
+        raise NothingToAsk
     return who, found[-1], [find, _call("email.search_emails", query=row["email"])]
 
 
-@_template
-def _delete_last_from(rng: random.Random, world: World) -> Request | None:
-    if (found := _last_from(rng, world)) is None:
-        return None
-    who, email, calls = found
+@_template("Delete my last email from {}", "Throw away the newest mail that {} sent me")
+def _delete_last_from(rng: random.Random, world: World) -> Request:
+    who, email, calls = _last_from(rng, world)
     return Request((who,), [*calls, _call("email.delete_email", email_id=email["email_id"])])
 
 
-@_template
-def _reply_to_last_from(rng: random.Random, world: World) -> Request | None:
-    if (found := _last_from(rng, world)) is None:
-        return None
-    who, email, calls = found
+@_template("Reply to the latest email from {} with '{}'", "Answer the last mail of {} with '{}'")
+def _reply_to_last_from(rng: random.Random, world: World) -> Request:
+    who, email, calls = _last_from(rng, world)
     body = rng.choice(("Got it, thank you!", "Thanks, I will get back to you tomorrow.", "Sounds good to me."))
     return Request((who, body), [*calls, _call("email.reply_email", email_id=email["email_id"], body=body)])
 
 
-@_template
-def _forward_last_from(rng: random.Random, world: World) -> Request | None:
-    found = _last_from(rng, world)
+@_template("Forward my most recent email from {} to {}", "Send the last mail of {} on to {}")
+def _forward_last_from(rng: random.Random, world: World) -> Request:
+    who, email, calls = _last_from(rng, world)
     other, row, find = _person(rng, world)
-    if found is None or found[1]["sender/recipient"] == row["email"]:
-        return None
-    who, email, calls = found
+    if email["sender/recipient"] == row["email"]:
+        raise NothingToAsk
     passed = _call("email.forward_email", email_id=email["email_id"], recipient=row["email"])
     return Request((who, other), [*calls, find, passed])
 
 
-@_template
-def _send_email(rng: random.Random, world: World) -> Request | None:
+@_template("Send an email to {} saying '{}' and title it '{}'", "Write to {}: '{}', with subject '{}'")
+def _send_email(rng: random.Random, world: World) -> Request:
     who, row, find = _person(rng, world)
     subject, body = rng.choice(TOPICS).capitalize(), rng.choice(("Please read the notes.", "Can we talk tomorrow?"))
     sent = _call("email.send_email", recipient=row["email"], subject=subject, body=body)
     return Request((who, body, subject), [find, sent])
 
 
-@_template
-def _write_to_a_team(rng: random.Random, world: World) -> Request | None:
+@_template("Send everyone in {} an email '{}' with subject '{}'", "Write to all of {}: '{}', subject '{}'")
+def _write_to_a_team(rng: random.Random, world: World) -> Request:
     team = rng.choice(TEAMS)
     members = [row for row in world.tables["contacts"].values() if row["team"] == team]
     if not 2 <= len(members) <= 4:
-        return None
+        raise NothingToAsk
     subject, body = rng.choice(TOPICS).capitalize(), "Please send me your numbers."
     sent = [_call("email.send_email", recipient=row["email"], subject=subject, body=body) for row in members]
     return Request((team, body, subject), [_call("contacts.list_team", team=team), *sent])
 
 
-def _in_list(rng: random.Random, world: World, name: str) -> tuple[str, list[Row], Calls] | None:
+def _in_list(rng: random.Random, world: World, name: str) -> tuple[str, list[Row], Calls]:
     who, row, find = _person(rng, world)
     found = [
         t for t in world.tables["tasks"].values() if (t["assigned_to_email"], t["list_name"]) == (row["email"], name)
     ]
+    if not 0 < len(found) <= 4:
+        raise NothingToAsk
     search = _call("project_management.search_tasks", assigned_to_email=row["email"], list_name=name)
-    return (who, found, [find, search]) if 0 < len(found) <= 4 else None
+    return who, found, [find, search]
 
 
 def _set_task(task: Row, field: str, value: str) -> dict[str, Any]:
     return _call("project_management.update_task", task_id=task["task_id"], field=field, new_value=value)
 
 
-@_template
-def _to_in_review(rng: random.Random, world: World) -> Request | None:
-    if (found := _in_list(rng, world, "In Progress")) is None:
-        return None
-    who, tasks, calls = found
+@_template(
+    "Move all of {}'s tasks that are in progress to in review", "{}'s tasks in progress are ready for review, move them"
+)
+def _to_in_review(rng: random.Random, world: World) -> Request:
+    who, tasks, calls = _in_list(rng, world, "In Progress")
     return Request((who,), [*calls, *(_set_task(task, "list_name", "In Review") for task in tasks)])
 
 
-@_template
-def _reassign_in_progress(rng: random.Random, world: World) -> Request | None:
-    found = _in_list(rng, world, "In Progress")
+@_template("{} is sick, so give their tasks in progress to {}", "Reassign what {} has in progress to {}")
+def _reassign_in_progress(rng: random.Random, world: World) -> Request:
+    who, tasks, calls = _in_list(rng, world, "In Progress")
     other, row, find = _person(rng, world)
-    if found is None or found[1][0]["assigned_to_email"] == row["email"]:
-        return None
-    who, tasks, calls = found
+    if tasks[0]["assigned_to_email"] == row["email"]:
+        raise NothingToAsk
     changes = [_set_task(task, "assigned_to_email", row["email"]) for task in tasks]
     return Request((who, other), [*calls, find, *changes])
 
 
-@_template
-def _start_overdue(rng: random.Random, world: World) -> Request | None:
+@_template(
+    "Move all of {}'s overdue tasks in the backlog to in progress", "Start the overdue tasks that {} has in the backlog"
+)
+def _start_overdue(rng: random.Random, world: World) -> Request:
     who, row, find = _person(rng, world)
     late = [
         task
@@ -350,13 +280,16 @@ def _start_overdue(rng: random.Random, world: World) -> Request | None:
         and task["due_date"] < world.now[:10]
     ]
     if not late:
-        return None
+        raise NothingToAsk
     changes = [_set_task(task, "list_name", "In Progress") for task in late]
     return Request((who,), [find, _call("project_management.list_overdue_tasks", email=row["email"]), *changes])
 
 
-@_template
-def _create_task(rng: random.Random, world: World) -> Request | None:
+@_template(
+    "Add a task '{}' to the {} backlog for {}, due on {}",
+    "Put '{}' into the backlog of {}, assigned to {} and due on {}",
+)
+def _create_task(rng: random.Random, world: World) -> Request:
     who, row, find = _person(rng, world)
     (day, said), name, board = _a_day(rng), rng.choice(WORK), rng.choice(BOARDS)
     made = _call(
@@ -366,13 +299,13 @@ def _create_task(rng: random.Random, world: World) -> Request | None:
     return Request((name, board, who, said), [find, made])
 
 
-@_template
-def _email_into_task(rng: random.Random, world: World) -> Request | None:
-    found = _last_from(rng, world)
+@_template(
+    "Make the last email from {} a task for {}, named like its subject, in the {} backlog, due on {}",
+    "Turn {}'s newest mail into a task of {} with its subject as the name, {} backlog, due on {}",
+)
+def _email_into_task(rng: random.Random, world: World) -> Request:
+    who, email, calls = _last_from(rng, world)
     other, row, find = _person(rng, world)
-    if found is None:
-        return None
-    who, email, calls = found
     (day, said), board = _a_day(rng), rng.choice(BOARDS)
     made = _call(
         "project_management.create_task", task_name=email["subject"], assigned_to_email=row["email"],
@@ -381,35 +314,28 @@ def _email_into_task(rng: random.Random, world: World) -> Request | None:
     return Request((who, other, board, said), [*calls, find, made])
 
 
-@_template
-def _move_and_tell(rng: random.Random, world: World) -> Request | None:
-    if (found := _next_with(rng, world)) is None:
-        return None
-    who, event, calls = found
+@_template(
+    "Push back my next meeting with {0} by an hour and email them '{1}' with subject 'Our meeting'",
+    "Move my next event with {0} an hour later, then write them '{1}', subject 'Our meeting'",
+)
+def _move_and_tell(rng: random.Random, world: World) -> Request:
+    who, event, calls = _next_with(rng, world)
     body = "I have to start an hour later."
     moved = _call("calendar.update_event", event_id=event["event_id"], field="event_start", new_value=_later(event, 60))
     told = _call("email.send_email", recipient=event["participant_email"], subject="Our meeting", body=body)
     return Request((who, body), [*calls, moved, told])
 
 
-@_template
-def _new_contact(rng: random.Random, world: World) -> Request | None:
+@_template("Add {} to my contacts: {}, {}, team {}", "Save the contact {}, {}, {}, of {}")
+def _new_contact(rng: random.Random, world: World) -> Request:
     first, last, team = rng.choice(FIRST), rng.choice(LAST), rng.choice(TEAMS)
     email, phone = f"{first}.{last}@northwind.com".lower(), f"+44 20 7946 {rng.randrange(10_000):04}"
     made = _call("contacts.create_contact", name=f"{first} {last}", email=email, phone=phone, team=team)
-    return Request(
-        (
-            f"{first} {last}",
-            email,
-            phone,
-            team,
-        ),
-        [made],
-    )
+    return Request((f"{first} {last}", email, phone, team), [made])
 
 
-@_template
-def _change_phone(rng: random.Random, world: World) -> Request | None:
+@_template("{} has a new phone number, {}", "Change the phone number of {} to {}")
+def _change_phone(rng: random.Random, world: World) -> Request:
     who, row, _ = _person(rng, world)
     phone = f"+44 20 7946 {rng.randrange(10_000):04}"
     change = _call("contacts.update_contact", contact_id=row["contact_id"], field="phone", new_value=phone)

@@ -19,13 +19,16 @@ LONGEST_NUMBER = 18
 """Digits of one."""
 NOT_OF_THE_TEAM = "Assignee email not valid. Please choose from the list of team members."
 
+Run = Callable[[World, dict[str, str]], Any]
+"""What a tool does in a world with the arguments that it was given, and what it answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     name: str
     description: str
     parameters: dict[str, Any]
-    run: Callable[[World, dict[str, str]], Any]
+    run: Run
     is_change: bool
 
     @property
@@ -65,8 +68,8 @@ def call(world: World, name: str, arguments: Any) -> tuple[Any, bool]:
 
 def _tool(
     name: str, description: str, required: str = "", optional: str = "", *, changes: bool = False
-) -> Callable[[Callable[[World, dict[str, str]], Any]], Callable[[World, dict[str, str]], Any]]:
-    def register(run: Callable[[World, dict[str, str]], Any]) -> Callable[[World, dict[str, str]], Any]:
+) -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
         value = {"type": ["string", "integer"], "maxLength": LONGEST}
         names = [*required.split(), *optional.split()]
         parameters = {
@@ -95,55 +98,54 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _information(table: str, noun: str) -> Callable[[World, dict[str, str]], Any]:
+def _information(name: str, table: str, noun: str) -> None:
+    """The tool of this name, which answers one field of a row."""
+
+    @_tool(name, f"One field of {noun}. Fields: {', '.join(FIELDS[table])}", f"{KEYS[table]} field")
     def run(world: World, given: dict[str, str]) -> Any:
         row = world.tables[table].get(given[KEYS[table]])
         if row is None:
-            return f"{noun} not found."
+            return f"{_subject(noun)} not found."
         return {given["field"]: row[given["field"]]} if given["field"] in row else "Field not found."
 
-    return run
 
-
-def _delete(table: str, noun: str) -> Callable[[World, dict[str, str]], Any]:
+def _delete(name: str, table: str, noun: str) -> None:
+    @_tool(name, f"Deletes {noun}.", KEYS[table], changes=True)
     def run(world: World, given: dict[str, str]) -> Any:
         key = given[KEYS[table]]
         if world.tables[table].pop(key, None) is None:
-            return f"{noun} not found."
+            return f"{_subject(noun)} not found."
         world.made[table].discard(key)
-        return f"{noun} deleted successfully."
-
-    return run
+        return f"{_subject(noun)} deleted successfully."
 
 
-def _update(table: str, noun: str, problem: Callable[[World, str, str], str]) -> Callable[[World, dict[str, str]], Any]:
+def _update(name: str, table: str, noun: str, problem: Callable[[World, str, str], str] = lambda *_: "") -> None:
+    """The tool of this name; `problem` says of a column and a value why the row may not have it."""
+
+    @_tool(name, f"Sets one field of {noun} to a new value.", f"{KEYS[table]} field new_value", changes=True)
     def run(world: World, given: dict[str, str]) -> Any:
         key, column, value = given[KEYS[table]], given["field"], given["new_value"]
         if not value:
-            return f"{noun} ID, field, or new value not provided."
+            return f"{_subject(noun)} ID, field, or new value not provided."
         if key not in world.tables[table]:
-            return f"{noun} not found."
+            return f"{_subject(noun)} not found."
         if column not in FIELDS[table] or column == KEYS[table]:
             return "Field not valid."
         if wrong := problem(world, column, value):
             return wrong
         world.set(table, key, column, value.lower() if "email" in column else value)
-        return f"{noun} updated successfully."
-
-    return run
+        return f"{_subject(noun)} updated successfully."
 
 
-def _anything(_: World, column: str, value: str) -> str:
-    return ""
+def _subject(noun: str) -> str:
+    """`an event` as the subject of an answer: `Event`."""
+    return noun.partition(" ")[2].capitalize()
 
 
 # Calendar
 
-_tool(
-    "calendar.get_event_information_by_id", "One field of an event. Fields: " + ", ".join(FIELDS["calendar"]),
-    "event_id field",
-)(_information("calendar", "Event"))  # fmt: skip
-_tool("calendar.delete_event", "Deletes an event.", "event_id", changes=True)(_delete("calendar", "Event"))
+_information("calendar.get_event_information_by_id", "calendar", "an event")
+_delete("calendar.delete_event", "calendar", "an event")
 
 
 @_tool(
@@ -157,12 +159,10 @@ def _search_events(world: World, given: dict[str, str]) -> Any:
     found = [
         row
         for row in world.tables["calendar"].values()
-        if query in row["event_name"].lower() or query in row["participant_email"].lower()
+        if (query in row["event_name"].lower() or query in row["participant_email"].lower())
+        and row["event_start"] >= low
+        and (not high or row["event_start"] <= high)
     ]
-    if low:
-        found = [row for row in found if row["event_start"] >= low]
-    if high:
-        found = [row for row in found if row["event_start"] <= high]
     return found[:FOUND] or "No events found."
 
 
@@ -176,9 +176,7 @@ def _create_event(world: World, given: dict[str, str]) -> Any:
     return world.put("calendar", given | {"participant_email": given["participant_email"].lower()})
 
 
-_tool(
-    "calendar.update_event", "Sets one field of an event to a new value.", "event_id field new_value", changes=True
-)(_update("calendar", "Event", _anything))  # fmt: skip
+_update("calendar.update_event", "calendar", "an event")
 
 
 @_tool(
@@ -213,11 +211,8 @@ def _taken(world: World, day: str) -> Iterable[tuple[datetime, datetime]]:
 
 # Email
 
-_tool(
-    "email.get_email_information_by_id", "One field of an email. Fields: " + ", ".join(FIELDS["emails"]),
-    "email_id field",
-)(_information("emails", "Email"))  # fmt: skip
-_tool("email.delete_email", "Deletes an email.", "email_id", changes=True)(_delete("emails", "Email"))
+_information("email.get_email_information_by_id", "emails", "an email")
+_delete("email.delete_email", "emails", "an email")
 
 
 @_tool(
@@ -232,7 +227,7 @@ def _search_emails(world: World, given: dict[str, str]) -> Any:
         row
         for row in world.tables["emails"].values()
         if all(word in f"{row['subject']} {row['body']} {row['sender/recipient']}".lower() for word in words)
-        and (not low or row["sent_datetime"][:10] >= low)
+        and row["sent_datetime"][:10] >= low
         and (not high or row["sent_datetime"][:10] <= high)
     ]
     return sorted(found, key=lambda row: row["sent_datetime"], reverse=True)[:FOUND] or "No emails found."
@@ -277,11 +272,8 @@ def _send(world: World, recipient: str, subject: str, body: str, done: str) -> s
 
 # Tasks
 
-_tool(
-    "project_management.get_task_information_by_id", "One field of a task. Fields: " + ", ".join(FIELDS["tasks"]),
-    "task_id field",
-)(_information("tasks", "Task"))  # fmt: skip
-_tool("project_management.delete_task", "Deletes a task.", "task_id", changes=True)(_delete("tasks", "Task"))
+_information("project_management.get_task_information_by_id", "tasks", "a task")
+_delete("project_management.delete_task", "tasks", "a task")
 
 
 @_tool(
@@ -334,19 +326,13 @@ def _task_problem(world: World, column: str, value: str) -> str:
     return f"{options[0]} not valid. Please choose from: {', '.join(repr(each) for each in options[1])}."
 
 
-_tool(
-    "project_management.update_task", "Sets one field of a task to a new value.", "task_id field new_value",
-    changes=True,
-)(_update("tasks", "Task", _task_problem))  # fmt: skip
+_update("project_management.update_task", "tasks", "a task", _task_problem)
 
 
 # Contacts
 
-_tool(
-    "contacts.get_contact_information_by_id", "One field of a contact. Fields: " + ", ".join(FIELDS["contacts"]),
-    "contact_id field",
-)(_information("contacts", "Contact"))  # fmt: skip
-_tool("contacts.delete_contact", "Deletes a contact.", "contact_id", changes=True)(_delete("contacts", "Contact"))
+_information("contacts.get_contact_information_by_id", "contacts", "a contact")
+_delete("contacts.delete_contact", "contacts", "a contact")
 
 
 @_tool("company_directory.find_email_address", "Email addresses of people whose name contains this.", "name")
@@ -378,10 +364,7 @@ def _create_contact(world: World, given: dict[str, str]) -> Any:
     return world.put("contacts", given | {"email": given["email"].lower()})
 
 
-_tool(
-    "contacts.update_contact", "Sets one field of a contact to a new value.", "contact_id field new_value",
-    changes=True,
-)(_update("contacts", "Contact", _anything))  # fmt: skip
+_update("contacts.update_contact", "contacts", "a contact")
 
 
 @_tool("contacts.list_team", "The contacts of a team.", "team")

@@ -110,7 +110,7 @@ def compare(
         ratios={
             "cost_usd": cost_ratio(before, after, seed=seed),
             "cost_per_success": _cost_per_success_ratio(before, after, seed),
-            "latency": latency_change(before, after, seed=seed),
+            "latency": latency_ratio(*pair(before, after, METRICS["latency_p50_ms"].value), seed=seed),
             "latency_p95": _latency_bootstrap(before, after, 0.95, lambda a, b: b / a, seed),
         },
         tasks=tasks,
@@ -162,12 +162,6 @@ def cost_ratio(before: Sequence[Row], after: Sequence[Row], *, level: float = 0.
         level=level,
         unscored=len(clusters) - len(priced),
     )
-
-
-def latency_change(before: Sequence[Row], after: Sequence[Row], *, level: float = 0.95, seed: int = 0) -> Estimate:
-    """Estimate how many times as long an attempt takes with the candidate, from mean latencies per task."""
-    a, b, clusters = pair(before, after, METRICS["latency_p50_ms"].value)
-    return latency_ratio(a, b, clusters, level=level, seed=seed)
 
 
 def slice_changes(

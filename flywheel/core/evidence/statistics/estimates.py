@@ -104,7 +104,7 @@ def proportion(successes: int, n: int, *, level: float = 0.95, unscored: int = 0
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n} is not a proportion.")
     if n == 0:
-        return _no_interval(None, 0, unscored, None, level, "nothing was scored")
+        return no_interval(None, 0, unscored, None, level, "nothing was scored")
     if successes in (0, n):
         open_end = proportion_upper(0, n, level=level)
         low, high = (0.0, open_end) if successes == 0 else (1.0 - open_end, 1.0)
@@ -424,7 +424,7 @@ def cohen_kappa(
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     unscored, n = len(first) - len(pairs), len(pairs)
     if n == 0:
-        return _no_interval(None, 0, unscored, None, level, "nothing was scored")
+        return no_interval(None, 0, unscored, None, level, "nothing was scored")
     labels = {label: i for i, label in enumerate(dict.fromkeys(x for pair in pairs for x in pair))}
     table = np.zeros((len(labels), len(labels)))
     for a, b in pairs:
@@ -432,7 +432,7 @@ def cohen_kappa(
     rows, columns = table.sum(axis=1), table.sum(axis=0)
     agreed, by_chance = float(np.trace(table)), float(rows @ columns)
     if len(labels) == 1:
-        return _no_interval(None, n, unscored, None, level, "both raters used one label only")
+        return no_interval(None, n, unscored, None, level, "both raters used one label only")
     kappa = (agreed - by_chance) / (1 - by_chance)
     diagonal = np.diag(table) @ (1 - (rows + columns) * (1 - kappa)) ** 2
     crossed = table * (columns[:, None] + rows[None, :]) ** 2
@@ -440,7 +440,7 @@ def cohen_kappa(
     variance = diagonal + off_diagonal - (kappa - by_chance * (1 - kappa)) ** 2
     se = math.sqrt(max(0.0, variance) / n) / (1 - by_chance)
     if se < 1e-9:
-        return _no_interval(kappa, n, unscored, None, level, NO_VARIANCE)
+        return no_interval(kappa, n, unscored, None, level, NO_VARIANCE)
     half = _z(level) * se
     low, high = max(-1.0, kappa - half), min(1.0, kappa + half)
     return Estimate(kappa, low, high, n, unscored, None, "Fleiss-Cohen-Everitt", level)
@@ -478,13 +478,13 @@ def _cr1(values: Array, codes: NDArray[np.intp]) -> tuple[float, float]:
 def _t_interval(values: Array, codes: NDArray[np.intp], unscored: int, level: float, min_clusters: int) -> Estimate:
     n, count = values.size, _count(codes)
     if n == 0:
-        return _no_interval(None, 0, unscored, 0, level, "nothing was scored")
+        return no_interval(None, 0, unscored, 0, level, "nothing was scored")
     if count < min_clusters:
         few = _too_few(count, min_clusters)
-        return _no_interval(float(values.mean()), n, unscored, count, level, few)
+        return no_interval(float(values.mean()), n, unscored, count, level, few)
     mean, se = _cr1(values, codes)
     if se == 0:
-        return _no_interval(mean, n, unscored, count, level, NO_VARIANCE)
+        return no_interval(mean, n, unscored, count, level, NO_VARIANCE)
     half = _t(level, count - 1) * se
     return Estimate(mean, mean - half, mean + half, n, unscored, count, "t, cluster-robust (CR1)", level)
 
@@ -513,25 +513,23 @@ def _bootstrap(
 ) -> Estimate:
     """``resampled`` gives the statistic for each row of drawn clusters; ``point`` is that of all as they are."""
     if point is None:
-        return _no_interval(None, 0, unscored, 0, level, "nothing was scored")
+        return no_interval(None, 0, unscored, 0, level, "nothing was scored")
     if not math.isfinite(point):
-        return _no_interval(None, n, unscored, clusters, level, "undefined on these rows")
+        return no_interval(None, n, unscored, clusters, level, "undefined on these rows")
     if clusters < MIN_CLUSTERS:
-        return _no_interval(point, n, unscored, clusters, level, _too_few(clusters, MIN_CLUSTERS))
+        return no_interval(point, n, unscored, clusters, level, _too_few(clusters, MIN_CLUSTERS))
     drawn = resampled(np.random.default_rng(seed).integers(0, clusters, size=(resamples, clusters)))
     defined = drawn[np.isfinite(drawn)]
     if defined.size < 0.99 * resamples:
         share = 1 - defined.size / resamples
-        return _no_interval(point, n, unscored, clusters, level, f"undefined in {percent(share)} of resamples")
+        return no_interval(point, n, unscored, clusters, level, f"undefined in {percent(share)} of resamples")
     if np.ptp(defined) <= 1e-12 * abs(point):
-        return _no_interval(point, n, unscored, clusters, level, NO_VARIANCE)
+        return no_interval(point, n, unscored, clusters, level, NO_VARIANCE)
     low, high = (sample_quantile(defined, q) for q in ((1 - level) / 2, (1 + level) / 2))
     return Estimate(point, low, high, n, unscored, clusters, f"cluster bootstrap, {resamples} resamples", level)
 
 
-def _no_interval(
-    mean: float | None, n: int, unscored: int, clusters: int | None, level: float, reason: str
-) -> Estimate:
+def no_interval(mean: float | None, n: int, unscored: int, clusters: int | None, level: float, reason: str) -> Estimate:
     return Estimate(mean, None, None, n, unscored, clusters, "no interval", level, None, reason)
 
 

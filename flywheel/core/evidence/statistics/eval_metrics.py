@@ -79,18 +79,10 @@ METRICS: dict[str, Metric] = {
         "Right arguments", "rate", True, "Attempts whose arguments matched the target.", _part("arguments")
     ),
     "executed": Metric(
-        "Executed",
-        "rate",
-        True,
-        "Attempts whose call ran in the environment without an error.",
-        _part("executes"),
+        "Executed", "rate", True, "Attempts whose call ran in the environment without an error.", _part("executes")
     ),
     "unsafe": Metric(
-        "Unsafe actions",
-        "rate",
-        False,
-        "Attempts in which the verifier saw a forbidden action.",
-        _part("unsafe"),
+        "Unsafe actions", "rate", False, "Attempts in which the verifier saw a forbidden action.", _part("unsafe")
     ),
     "tokens": Metric("Tokens", "tokens", False, "Prompt and completion tokens per attempt.", _tokens),
     "cost_usd": Metric("Cost", "usd", False, "Dollars per attempt.", lambda row: row.cost_usd),

@@ -17,6 +17,7 @@ from flywheel.core.evidence.statistics.estimates import (
     Array,
     Estimate,
     cohen_kappa,
+    no_interval,
     sample_quantile,
 )
 from flywheel.core.text.number_words import percent
@@ -43,10 +44,10 @@ def krippendorff_alpha(
     pairable = [Counter(item) for item in items if len(item) > 1]
     n, unscored = len(pairable), len(items) - len(pairable)
     if n == 0:
-        return _nothing(None, n, unscored, level, "nothing was said twice")
+        return no_interval(None, n, unscored, None, level, "nothing was said twice")
     values = {value: place for place, value in enumerate(dict.fromkeys(value for item in pairable for value in item))}
     if len(values) == 1:
-        return _nothing(None, n, unscored, level, "everybody always said the same")
+        return no_interval(None, n, unscored, None, level, "everybody always said the same")
     # Items of which the same was said, equally often, are alike: drawing among the kinds is drawing among the items.
     kinds = Counter(frozenset(item.items()) for item in pairable)
     counts = np.zeros((len(kinds), len(values)))
@@ -56,15 +57,15 @@ def krippendorff_alpha(
     weights = np.array(list(kinds.values()), dtype=np.float64)
     alpha = float(_alpha(counts, weights[None, :])[0])
     if n < MIN_CLUSTERS:
-        return _nothing(alpha, n, unscored, level, f"{n} items; at least {MIN_CLUSTERS} are needed")
+        return no_interval(alpha, n, unscored, None, level, f"{n} items; at least {MIN_CLUSTERS} are needed")
     drawn = np.random.default_rng(seed).multinomial(n, weights / n, size=resamples).astype(np.float64)
     found = _alpha(counts, drawn)
     defined = found[np.isfinite(found)]
     if defined.size < 0.99 * resamples:
         share = 1 - defined.size / resamples
-        return _nothing(alpha, n, unscored, level, f"undefined in {percent(share)} of resamples")
+        return no_interval(alpha, n, unscored, None, level, f"undefined in {percent(share)} of resamples")
     if np.ptp(defined) < 1e-12:
-        return _nothing(alpha, n, unscored, level, NO_VARIANCE)
+        return no_interval(alpha, n, unscored, None, level, NO_VARIANCE)
     low, high = (sample_quantile(defined, q) for q in ((1 - level) / 2, (1 + level) / 2))
     return Estimate(alpha, low, high, n, unscored, None, f"bootstrap over items, {resamples} resamples", level)
 
@@ -102,7 +103,3 @@ def _alpha(counts: Array, weights: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         observed: Array = np.where(expected > 0, (n - 1) * (weights @ unlike) / expected, np.nan)
     return 1 - observed
-
-
-def _nothing(mean: float | None, n: int, unscored: int, level: float, reason: str) -> Estimate:
-    return Estimate(mean, None, None, n, unscored, None, "no interval", level, None, reason)

@@ -2,16 +2,14 @@
 
 import uuid
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.kinds import KINDS
-from flywheel.edge.jobs import StaleState
-from flywheel.edge.polling import loaded_anew
+from flywheel.edge import job_pages
 from flywheel.environments.models import Environment, Generation
 from flywheel.environments.pages.environments.environment_forms import GenerateForm
 from flywheel.environments.pages.environments.environment_views import environment_page
@@ -45,38 +43,20 @@ def start(request: PageRequest, name: str) -> HttpResponse:
     return environment_page(request, row, generate=form, status=422)
 
 
-@require_GET
-@requires(Permission.VIEW)
-def live(request: PageRequest, pk: int) -> HttpResponse:
-    """What the page asks for every two seconds while tasks are made; at the end it is loaded anew."""
-    job = _find(request, pk)
-    if job.is_finished:
-        return loaded_anew()
-    return render(request, "environments/_generation.html", {"generation": job, "environment": job.environment})
-
-
-@require_POST
-@requires(Permission.BUILD)
-def cancel(request: PageRequest, pk: int) -> HttpResponse:
-    job = _find(request, pk)
-    try:
-        seeded_tasks.cancel(job=job, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("environments:environment", request.project.slug, job.environment.name)
-
-
-@require_POST
-@requires(Permission.BUILD)
-def resume(request: PageRequest, pk: int) -> HttpResponse:
-    job = _find(request, pk)
-    try:
-        seeded_tasks.resume(job=job, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not resumed: {error}.")
-    return redirect("environments:environment", request.project.slug, job.environment.name)
-
-
 def _find(request: PageRequest, pk: int) -> Generation:
     rows = Generation.objects.select_related("environment", "created_by")
     return get_object_or_404(rows, project=request.project, pk=pk)
+
+
+def _page(job: Generation) -> list[str]:
+    return [job.environment.name]
+
+
+live = job_pages.live(
+    _find,
+    "environments/_generation.html",
+    requires(Permission.VIEW),
+    lambda _, job: {"generation": job, "environment": job.environment},
+)
+cancel = job_pages.cancel(_find, "environments:environment", requires(Permission.BUILD), of=_page)
+resume = job_pages.resume(_find, "environments:environment", requires(Permission.BUILD), of=_page)

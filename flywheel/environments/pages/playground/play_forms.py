@@ -7,7 +7,7 @@ from django import forms
 from django.core.validators import MaxLengthValidator
 
 from flywheel.agents.models import Version
-from flywheel.core.traces import Message, ToolCall, tools
+from flywheel.core.traces import Message, ToolCall, tooling
 from flywheel.edge.schema_form import ObjectForm, field_of, fields_of
 from flywheel.environments.playground.episode_moves import LONGEST_MOVE
 
@@ -28,7 +28,7 @@ class MoveForm(ObjectForm):
     def __init__(self, *args: Any, tool: Mapping[str, Any] | None, **kwargs: Any) -> None:
         self.tool = tool
         fields = fields_of((tool or {}).get("parameters"))
-        for name, described in tools.properties(tool or {}).items():
+        for name, described in tooling.properties(tool or {}).items():
             kinds = described.get("type")
             if isinstance(kinds, list) and "string" in kinds:
                 fields[name] = field_of(name, {**described, "type": "string"}, is_required=fields[name].required)

@@ -14,13 +14,13 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.core.traces import tools
-from flywheel.edge.jobs import StaleState
+from flywheel.core.traces import tooling
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm
-from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import state
 from flywheel.environments.versions.environment_versions import CannotMake
 
@@ -49,7 +49,7 @@ def start_any(request: PageRequest, name: str) -> HttpResponse:
 @requires(Permission.VIEW)
 def play(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = tools.find(verbs.environment_of(row).tools, request.GET.get("tool", ""))
+    tool = tooling.find(episode_moves.environment_of(row).tools, request.GET.get("tool", ""))
     return _page(request, row, MoveForm(tool=tool))
 
 
@@ -58,7 +58,7 @@ def play(request: PageRequest, play: int) -> HttpResponse:
 def live(request: PageRequest, play: int) -> HttpResponse:
     """What the page asks for each second while a version makes its moves; at the end it is loaded anew."""
     row = _find(request, play)
-    if verbs.waiting(row) is None:
+    if episode_moves.waiting(row) is None:
         return loaded_anew()
     return render(request, "environments/_talk.html", _talk(row))
 
@@ -67,12 +67,12 @@ def live(request: PageRequest, play: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def say(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = tools.find(verbs.environment_of(row).tools, request.POST.get("tool", ""))
+    tool = tooling.find(episode_moves.environment_of(row).tools, request.POST.get("tool", ""))
     form = MoveForm(request.POST, tool=tool)
     if not form.is_valid():
         return _page(request, row, form, status=422)
     message = form.message(f"call-{len(row.moves)}")
-    return _move(request, row, lambda: verbs.say(play=row, message=message, at=_at(request)))
+    return _move(request, row, lambda: episode_moves.say(play=row, message=message, at=_at(request)))
 
 
 @require_POST
@@ -84,7 +84,7 @@ def ask(request: PageRequest, play: int) -> HttpResponse:
         return _page(request, row, MoveForm(tool=None), asking=form, status=422)
 
     def move() -> None:
-        verbs.ask(
+        episode_moves.ask(
             play=row,
             version=form.cleaned_data["version"],
             actor=request.actor,
@@ -101,7 +101,7 @@ def ask(request: PageRequest, play: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def take_back(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    return _move(request, row, lambda: verbs.take_back(play=row, at=_at(request)))
+    return _move(request, row, lambda: episode_moves.take_back(play=row, at=_at(request)))
 
 
 @require_POST
@@ -109,7 +109,7 @@ def take_back(request: PageRequest, play: int) -> HttpResponse:
 def judge(request: PageRequest, play: int) -> HttpResponse:
     """Have an episode judged whose verdict was stopped, or failed."""
     row = _find(request, play)
-    return _move(request, row, lambda: verbs.have_judged(play=row, actor=request.actor, at=_at(request)))
+    return _move(request, row, lambda: episode_moves.have_judged(play=row, actor=request.actor, at=_at(request)))
 
 
 @require_POST
@@ -117,17 +117,15 @@ def judge(request: PageRequest, play: int) -> HttpResponse:
 def stop(request: PageRequest, play: int) -> HttpResponse:
     """Do not wait for the version any longer."""
     row = _find(request, play)
-    if (turn := verbs.waiting(row)) is not None:
-        try:
-            turn.cancel()
-        except StaleState as error:
-            messages.warning(request, f"Not stopped: {error}.")
+    if (turn := episode_moves.waiting(row)) is not None:
+        with job_pages.refusal_told(request, "Not stopped"):
+            turn.cancel(request.actor)
     return _to(request, row)
 
 
 def _open(request: PageRequest, task: Task) -> HttpResponse:
     try:
-        return _to(request, verbs.start(task=task, actor=request.actor))
+        return _to(request, episode_moves.start(task=task, actor=request.actor))
     except CannotMake as error:
         messages.warning(request, str(error))
         return redirect("environments:task", request.project.slug, task.environment.name, task.number)
@@ -149,9 +147,9 @@ def _move(request: PageRequest, row: Play, move: Callable[[], object]) -> HttpRe
 def _page(
     request: PageRequest, row: Play, form: MoveForm, asking: AskForm | None = None, status: int = 200
 ) -> HttpResponse:
-    env, slug, name = verbs.environment_of(row), request.project.slug, row.task.environment.name
+    env, slug, name = episode_moves.environment_of(row), request.project.slug, row.task.environment.name
     versions = _versions(request)
-    hinted = verbs.hint(row) if "hint" in request.GET and not row.is_over else None
+    hinted = episode_moves.hint(row) if "hint" in request.GET and not row.is_over else None
     context: dict[str, Any] = _talk(row) | {
         "form": form,
         "tools": env.tools,
@@ -181,12 +179,12 @@ def _talk(row: Play) -> dict[str, Any]:
         {**message, "move": next(moves, None)} if message["role"] == "assistant" else message
         for message in row.messages
     ]
-    return {"play": row, "task": row.task, "said": said, "waiting": verbs.waiting(row)}
+    return {"play": row, "task": row.task, "said": said, "waiting": episode_moves.waiting(row)}
 
 
 def _versions(request: PageRequest) -> list[Version]:
     rows = Version.objects.filter(agent__project=request.project).select_related("agent").order_by("-pk")
-    return verbs.usable(list(rows[:VERSIONS_SHOWN]))
+    return episode_moves.usable(list(rows[:VERSIONS_SHOWN]))
 
 
 def _at(request: PageRequest) -> int:

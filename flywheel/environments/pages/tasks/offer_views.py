@@ -15,7 +15,7 @@ from flywheel.environments.proofs.red_green_proof import failed_checks
 from flywheel.environments.tasks import recorded_tasks
 from flywheel.environments.tasks.bulk_tasks import taking_failures
 from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.failures.pages.desk import decision_form as decisions
+from flywheel.failures.pages.desk import decision_form
 from flywheel.failures.pages.desk.open_queue_views import refused
 from flywheel.failures.queues import open_queue
 
@@ -32,8 +32,8 @@ def offer(request: PageRequest, trace_id: str) -> HttpResponse:
 def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     """Make a task of the trajectory's decision. Sent with the decision form, what that decides is saved first."""
     trajectory = _trajectory(request, trace_id)
-    if "seen" in request.POST and not decisions.is_settled(trajectory, request.POST.dict()):
-        failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
+    if "seen" in request.POST and not decision_form.is_settled(trajectory, request.POST.dict()):
+        failure, written = decision_form.save(trajectory, request.actor, request.POST.dict())
         if failure is None:
             return refused(request, open_queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
     failure = trajectory.failures.filter(current=True).select_related("trajectory").first()

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.traces import Message
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.pages.tasks import variant_views

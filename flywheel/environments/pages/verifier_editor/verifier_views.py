@@ -13,14 +13,13 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric_parts import PARTS
+from flywheel.edge import job_pages
 from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.numbers import key
-from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.environments.proofs import proof_jobs
-from flywheel.environments.proofs.job_cancellation import stop
 from flywheel.environments.versions import trials
 from flywheel.environments.versions.environment_versions import CannotMake, environment_version, latest
 
@@ -104,8 +103,7 @@ def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
     """Let the worker stop; what it said by then is shown on."""
     found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
     with suppress(StaleState):  # it was quicker
-        stop(job=found, actor=request.actor)
-    found.refresh_from_db()
+        found.cancel(request.actor)
     return render(request, "environments/_trial.html", {"trial": found})
 
 
@@ -123,26 +121,6 @@ def prove(request: PageRequest, name: str) -> HttpResponse:
     return redirect("environments:environment", request.project.slug, row.name)
 
 
-@require_GET
-@requires(Permission.VIEW)
-def proving_live(request: PageRequest, proving: int) -> HttpResponse:
-    """What the environment's page asks for every two seconds while tasks are proved."""
-    job = get_object_or_404(Proving, project=request.project, pk=proving)
-    return loaded_anew() if job.is_finished else render(request, "environments/_proving.html", {"proving": job})
-
-
-@require_POST
-@requires(Permission.BUILD)
-def stop_proving(request: PageRequest, proving: int) -> HttpResponse:
-    """Let the worker stop; what is proved stays proved."""
-    job = get_object_or_404(Proving.objects.select_related("environment"), project=request.project, pk=proving)
-    try:
-        stop(job=job, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("environments:environment", request.project.slug, job.environment.name)
-
-
 def _environment(request: PageRequest, name: str) -> Environment:
     return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
 
@@ -156,3 +134,15 @@ def _key(request: PageRequest) -> uuid.UUID:
         return uuid.UUID(request.POST.get("key", ""))
     except ValueError:
         raise CannotMake("the form is incomplete: load the page again") from None
+
+
+def _proving(request: PageRequest, pk: int) -> Proving:
+    return get_object_or_404(Proving.objects.select_related("environment"), project=request.project, pk=pk)
+
+
+proving_live = job_pages.live(
+    _proving, "environments/_proving.html", requires(Permission.VIEW), lambda _, job: {"proving": job}
+)
+stop_proving = job_pages.cancel(
+    _proving, "environments:environment", requires(Permission.BUILD), of=lambda job: [job.environment.name]
+)

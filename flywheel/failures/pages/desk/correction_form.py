@@ -11,7 +11,7 @@ from typing import Any
 from django import forms
 
 from flywheel.core.errors import FieldError
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 from flywheel.edge.schema_form import Json, ObjectForm, fields_of, texts_of
 from flywheel.failures.labels.decisions import correction_problems
 

@@ -11,10 +11,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.jobs import StaleState
+from flywheel.edge import job_pages
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, keyset
-from flywheel.edge.polling import loaded_anew
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
 from flywheel.failures.pages.similar_failures import cluster_summaries
@@ -96,38 +95,6 @@ def clustering(request: PageRequest, number: int) -> HttpResponse:
         "rest": job.clusters.filter(is_rest=True).first(),
     }
     return render(request, "failures/similar_clustering.html", context)
-
-
-@require_GET
-@requires(Permission.VIEW)
-def live(request: PageRequest, number: int) -> HttpResponse:
-    """What the page of one that is not over asks for every two seconds; at the end it is loaded anew."""
-    job = _clustering(request, number)
-    if job.is_finished:
-        return loaded_anew()
-    return render(request, "failures/_similar_live.html", _about(request, job))
-
-
-@require_POST
-@requires(Permission.REVIEW)
-def cancel(request: PageRequest, number: int) -> HttpResponse:
-    job = _clustering(request, number)
-    try:
-        clusterings.cancel(job=job, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("failures:clustering", request.project.slug, number)
-
-
-@require_POST
-@requires(Permission.REVIEW)
-def resume(request: PageRequest, number: int) -> HttpResponse:
-    job = _clustering(request, number)
-    try:
-        clusterings.resume(job=job, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not resumed: {error}.")
-    return redirect("failures:clustering", request.project.slug, number)
 
 
 @require_POST
@@ -292,3 +259,8 @@ def _about(request: PageRequest, job: Clustering) -> dict[str, Any]:
         "is_sampled": report.get("linked", compared) < compared,
         "known": bucket_definitions.every(request.project),
     }
+
+
+live = job_pages.live(_clustering, "failures/_similar_live.html", requires(Permission.VIEW), _about)
+cancel = job_pages.cancel(_clustering, "failures:clustering", requires(Permission.REVIEW))
+resume = job_pages.resume(_clustering, "failures:clustering", requires(Permission.REVIEW))

@@ -48,20 +48,13 @@ def keys(fact: str) -> tuple[str, ...]:
 
 def of(names: Container[str]) -> Dialect | None:
     """Whose instrumentation wrote a span with attributes of these names, where it left its marks."""
-    for mark, dialect in _BY_MARK.items():
-        if mark in names:
-            return dialect
-    return None
+    return next((dialect for mark, dialect in _BY_MARK.items() if mark in names), None)
 
 
 def of_scope(scope: Mapping[str, Any]) -> Dialect | None:
     """Whose instrumentation wrote a span without marks, where its scope says so."""
     name = scope.get("name")
     return _BY_SCOPE.get(name) if isinstance(name, str) else None
-
-
-def is_placeholder(span: Span) -> bool:
-    return logfire.is_placeholder(span)
 
 
 def metadata(key: str) -> str:

@@ -10,7 +10,7 @@ from flywheel.core.traces import Kind, Message
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.sampling import SETTINGS, sampling
 from flywheel.trajectories.formats.otlp.spans import Content, Event, Span, first, unflatten, word
-from flywheel.trajectories.formats.values.hostile_json import FormatError, load, plain, structured
+from flywheel.trajectories.formats.values.hostile_json import FormatError, as_dict, as_list, load, plain, structured
 
 OPERATIONS: dict[str, Kind] = {
     "chat": "assistant",
@@ -73,9 +73,8 @@ def finish_reason(span: Span) -> str:
     for event in span.events:
         if event.name == "gen_ai.choice" and (reason := word(event.attributes, "finish_reason")):
             return reason
-    outputs = structured(span.attributes.get("gen_ai.output.messages"))
-    last = outputs[-1] if isinstance(outputs, list) and outputs else None
-    return word(last, "finish_reason") if isinstance(last, dict) else ""
+    outputs = as_list(structured(span.attributes.get("gen_ai.output.messages")))
+    return word(as_dict(outputs[-1]), "finish_reason") if outputs else ""
 
 
 def content(span: Span, kind: Kind | None) -> Content:
@@ -90,9 +89,8 @@ def content(span: Span, kind: Kind | None) -> Content:
         read.arguments, read.result = _arguments(attributes) or None, _result(attributes)
         if read.result in ("", [], {}):
             read.result = None
-        if read.result is None and kind == "tool":
-            said = _told(span.events)[1]
-            read.result = said[0].content if said else None
+        if read.result is None and kind == "tool" and (said := _told(span.events)[1]):
+            read.result = said[0].content
     read.tools = _tools(attributes)
     return read
 
@@ -102,7 +100,7 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = message_shapes.same_definitions(given) if isinstance(given, str) else message_shapes.tool_definitions(given)
     if found or _FIRST_FUNCTION not in attributes:
         return found
-    return message_shapes.tool_definitions(_listed(unflatten(attributes, _FUNCTIONS)))
+    return message_shapes.tool_definitions(unflatten(attributes, _FUNCTIONS))
 
 
 def _given(attributes: Mapping[str, Any]) -> list[Message]:
@@ -122,10 +120,8 @@ def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | str | None:
 
 def answers(span: Span) -> list[Message]:
     """What the model wrote, by any of the names: as `content` reads it, which also reads what was asked."""
-    said = output(span.attributes) or [_said(message) for message in _numbered(span.attributes, "gen_ai.completion")]
-    if said or not span.events:
-        return said
-    return _told(span.events)[1]
+    said = output(span.attributes) or _completion(span.attributes)
+    return said or _told(span.events)[1]
 
 
 def _result(attributes: Mapping[str, Any]) -> Any:
@@ -141,16 +137,19 @@ def _result(attributes: Mapping[str, Any]) -> Any:
 
 def output(attributes: Mapping[str, Any]) -> list[Message]:
     """What the model wrote, by the current names."""
-    return [_said(message) for message in message_shapes.messages(attributes.get("gen_ai.output.messages"))]
+    return message_shapes.as_answers(message_shapes.messages(attributes.get("gen_ai.output.messages")))
 
 
 def _old(read: Content, attributes: Mapping[str, Any], events: Iterable[Event]) -> None:
     """Add what is not known yet: from numbered attributes (`gen_ai.prompt.0.content`), then from events."""
     read.input = read.input or _numbered(attributes, "gen_ai.prompt")
-    read.output = read.output or [_said(message) for message in _numbered(attributes, "gen_ai.completion")]
-    if events:
-        given, said = _told(events)
-        read.input, read.output = read.input or given, read.output or said
+    read.output = read.output or _completion(attributes)
+    given, said = _told(events)
+    read.input, read.output = read.input or given, read.output or said
+
+
+def _completion(attributes: Mapping[str, Any]) -> list[Message]:
+    return message_shapes.as_answers(_numbered(attributes, "gen_ai.completion"))
 
 
 def _told(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
@@ -165,9 +164,7 @@ def _told(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
         elif event.name == "gen_ai.content.prompt":
             given += message_shapes.messages(event.attributes.get("gen_ai.prompt"))
         elif event.name == "gen_ai.content.completion":
-            answers += [
-                _said(message) for message in message_shapes.messages(event.attributes.get("gen_ai.completion"))
-            ]
+            answers += message_shapes.as_answers(message_shapes.messages(event.attributes.get("gen_ai.completion")))
     return given, answers
 
 
@@ -186,20 +183,9 @@ _FUNCTIONS = "llm.request.functions"
 _FIRST_FUNCTION = f"{_FUNCTIONS}.0.name"
 
 
-def _said(message: Message) -> Message:
-    """What a model wrote is the assistant's, also where the emitter left the role out."""
-    if message.role == "user":
-        return Message("assistant", message.content, message.tool_calls, "", message.name, message.reasoning)
-    return message
-
-
 def _numbered(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
-    rows = _listed(unflatten(attributes, prefix))
+    rows = as_list(unflatten(attributes, prefix))
     return [message_shapes.openai_message(row) for row in rows if isinstance(row, Mapping)]
-
-
-def _listed(tree: Any) -> list[Any]:
-    return tree if isinstance(tree, list) else []
 
 
 def _event_message(attributes: Mapping[str, Any], role: str) -> Message:

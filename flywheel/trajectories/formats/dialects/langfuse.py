@@ -75,10 +75,7 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
         read.arguments = payloads.arguments(asked) if read.arguments is None else read.arguments
         read.result = payloads.decoded(came) if read.result is None else read.result
     elif kind in ("assistant", "agent"):
-        request = payloads.decoded(asked)
-        read.input = read.input or (payloads.called if kind == "agent" else payloads.given)(request)
-        read.output = read.output or payloads.answered(came)
-        read.tools = read.tools or payloads.definitions(request if isinstance(request, dict) else None)
+        payloads.take(read, kind, asked, came)
         params = structured(attributes.get("langfuse.observation.model.parameters"))
         read.sampling = read.sampling or sampling(params=settings(params))
 

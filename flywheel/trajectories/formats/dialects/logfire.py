@@ -7,7 +7,6 @@ https://ai.pydantic.dev/logfire/
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flywheel.core.traces import Kind, Message
@@ -15,7 +14,7 @@ from flywheel.trajectories.formats.dialects import genai, payloads
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
 from flywheel.trajectories.formats.otlp.spans import Content, Event, Facts, Span, word
-from flywheel.trajectories.formats.values.hostile_json import count, structured
+from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list, count, structured
 
 MARKS: tuple[str, ...] = (
     "logfire.msg",
@@ -78,15 +77,12 @@ def facts(span: Span, facts: Facts) -> None:
 
 
 def _usage(answer: Any, facts: Facts) -> None:
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(usage, dict):
-        return
+    usage = as_dict(as_dict(answer).get("usage"))
     if facts.tokens_in is None and facts.tokens_out is None:
         facts.tokens_in = count(usage.get("prompt_tokens", usage.get("input_tokens")))
         facts.tokens_out = count(usage.get("completion_tokens", usage.get("output_tokens")))
-    details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
-    if isinstance(details, dict):
-        facts.tokens_cached = count(details.get("cached_tokens"))
+    details = as_dict(usage.get("prompt_tokens_details", usage.get("input_tokens_details")))
+    facts.tokens_cached = count(details.get("cached_tokens"))
 
 
 def tools(span: Span) -> list[dict[str, Any]]:
@@ -112,13 +108,10 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
     elif kind == "assistant":
         said = _said(attributes.get("events"))
         request, answer = structured(attributes.get("request_data")), structured(attributes.get("response_data"))
-        read.input = read.input or said.input or (payloads.given(request) if _asks(request) else [])
+        asks = as_dict(request).keys() & {"messages", "input"}
+        read.input = read.input or said.input or (payloads.given(request) if asks else [])
         read.output = read.output or said.output or (payloads.answered(answer) if isinstance(answer, dict) else [])
         read.sampling = read.sampling or sampling(params=settings(request))
-
-
-def _asks(request: Any) -> bool:
-    return isinstance(request, dict) and ("messages" in request or "input" in request)
 
 
 def _agent(attributes: Mapping[str, Any], read: Content) -> None:
@@ -136,26 +129,17 @@ def _agent(attributes: Mapping[str, Any], read: Content) -> None:
 
 def _said(listed: Any) -> Content:
     """Messages as the events of the older conventions, in one attribute."""
-    rows = structured(listed)
     events = [
         Event(name, 0, {key: value for key, value in row.items() if key != "event.name"})
-        for row in (rows if isinstance(rows, list) else [])
+        for row in as_list(structured(listed))
         if isinstance(row, dict) and isinstance(name := row.get("event.name"), str)
     ]
-    return genai.content(replace(_EMPTY, events=events), "assistant") if events else Content()
-
-
-_EMPTY = Span("", "")
+    return genai.content(Span("", "", events=events), "assistant") if events else Content()
 
 
 @functools.lru_cache(maxsize=256)
 def _tools(given: str) -> list[dict[str, Any]]:
-    parameters = structured(given)
-    listed = parameters.get("function_tools") if isinstance(parameters, dict) else None
+    listed = as_list(as_dict(structured(given)).get("function_tools"))
     return message_shapes.tool_definitions(
-        [
-            {**tool, "parameters": tool.get("parameters_json_schema")}
-            for tool in (listed if isinstance(listed, list) else [])
-            if isinstance(tool, dict)
-        ]
+        [{**tool, "parameters": tool.get("parameters_json_schema")} for tool in listed if isinstance(tool, dict)]
     )

@@ -3,7 +3,6 @@
 https://mlflow.org/docs/latest/genai/tracing/
 """
 
-import functools
 from typing import Any
 
 from flywheel.core.traces import Kind, Message
@@ -11,7 +10,7 @@ from flywheel.trajectories.formats.dialects import payloads
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
 from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span
-from flywheel.trajectories.formats.values.hostile_json import count, structured
+from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list, count, structured
 
 MARKS: tuple[str, ...] = ("mlflow.spanType",)
 SCOPE = "mlflow.tracing.provider"
@@ -59,12 +58,8 @@ def facts(span: Span, facts: Facts) -> None:
 
 
 def tools(span: Span) -> list[dict[str, Any]]:
-    return _tools(given) if isinstance(given := span.attributes.get("mlflow.chat.tools"), str) else []
-
-
-@functools.lru_cache(maxsize=256)
-def _tools(given: str) -> list[dict[str, Any]]:
-    return message_shapes.tool_definitions(given)
+    given = span.attributes.get("mlflow.chat.tools")
+    return message_shapes.same_definitions(given) if isinstance(given, str) else []
 
 
 def content(span: Span, kind: Kind | None, read: Content) -> None:
@@ -73,20 +68,15 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
         read.arguments = payloads.arguments(asked) if read.arguments is None else read.arguments
         read.result = payloads.decoded(came) if read.result is None else read.result
     elif kind in ("assistant", "agent"):
-        request = payloads.decoded(asked)
-        read.tools = read.tools or tools(span) or payloads.definitions(request if isinstance(request, dict) else None)
-        read.input = read.input or (payloads.called if kind == "agent" else payloads.given)(request)
-        read.output = _streamed(span) or read.output or payloads.answered(came)
+        read.tools, read.output = read.tools or tools(span), _streamed(span) or read.output
+        request = payloads.take(read, kind, asked, came)
         read.sampling = read.sampling or sampling(params=settings(request))
 
 
 def _streamed_reason(span: Span) -> str:
     """The last chunk that says why. `mlflow.spanOutputs` of a streamed answer says "stop" whatever happened."""
-    for event in reversed(span.events):
-        reason = payloads.finish_reason(event.attributes.get("mlflow.chunk.value"))
-        if reason and event.name.startswith(_CHUNK):
-            return reason
-    return ""
+    chunks = [event.attributes.get("mlflow.chunk.value") for event in span.events if event.name.startswith(_CHUNK)]
+    return next(filter(None, map(payloads.finish_reason, reversed(chunks))), "")
 
 
 def _streamed(span: Span) -> list[Message]:
@@ -99,7 +89,7 @@ def _streamed(span: Span) -> list[Message]:
         delta = _delta(event.attributes.get("mlflow.chunk.value"))
         said.append(message_shapes.as_text(delta.get("content")))
         thought.append(message_shapes.as_text(delta.get("reasoning_content")))
-        for part in delta["tool_calls"] if isinstance(delta.get("tool_calls"), list) else ():
+        for part in as_list(delta.get("tool_calls")):
             _add(calls, part)
     if not calls:
         return []  # then the outputs are whole
@@ -109,11 +99,8 @@ def _streamed(span: Span) -> list[Message]:
 
 def _delta(value: Any) -> dict[str, Any]:
     """What a chunk of a chat completion adds to its first choice."""
-    chunk = structured(value)
-    choices = chunk.get("choices") if isinstance(chunk, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    delta = first.get("delta") if isinstance(first, dict) else None
-    return delta if isinstance(delta, dict) else {}
+    choices = as_list(as_dict(structured(value)).get("choices"))
+    return as_dict(as_dict(choices[0]).get("delta")) if choices else {}
 
 
 def _add(calls: dict[int, dict[str, Any]], part: Any) -> None:
@@ -121,8 +108,7 @@ def _add(calls: dict[int, dict[str, Any]], part: Any) -> None:
         return
     index = part.get("index")
     call = calls.setdefault(index if isinstance(index, int) else len(calls), {"id": "", "name": "", "arguments": ""})
-    function = part.get("function")
-    function = function if isinstance(function, dict) else {}
+    function = as_dict(part.get("function"))
     call["id"] = call["id"] or message_shapes.as_text(part.get("id"))
     call["name"] += message_shapes.as_text(function.get("name"))
     call["arguments"] += message_shapes.as_text(function.get("arguments"))

@@ -10,21 +10,15 @@ from flywheel.core.traces import Kind, Message
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
 from flywheel.trajectories.formats.otlp.spans import Content, Span, first, unflatten
-from flywheel.trajectories.formats.values.hostile_json import structured
+from flywheel.trajectories.formats.values.hostile_json import as_list, structured
 
 KINDS: dict[str, Kind] = {
     "LLM": "assistant",
     "TOOL": "tool",
     "AGENT": "agent",
     "RETRIEVER": "retrieval",
-    "CHAIN": "other",
-    "EMBEDDING": "other",
-    "RERANKER": "other",
-    "GUARDRAIL": "other",
-    "EVALUATOR": "other",
-    "PROMPT": "other",
-    "DECISION": "other",
-    "UNKNOWN": "other",
+    **dict.fromkeys(("CHAIN", "EMBEDDING", "RERANKER", "GUARDRAIL"), "other"),
+    **dict.fromkeys(("EVALUATOR", "PROMPT", "DECISION", "UNKNOWN"), "other"),
 }
 
 
@@ -38,7 +32,7 @@ def content(span: Span, kind: Kind | None) -> Content:
         read.result = came
     elif kind == "retrieval":
         read.arguments = None if given is None else {"query": message_shapes.as_text(given)}
-        documents = _listed(unflatten(attributes, "retrieval.documents"))
+        documents = as_list(unflatten(attributes, "retrieval.documents"))
         read.result = [row.get("document", row) if isinstance(row, Mapping) else row for row in documents] or came
     elif kind in ("assistant", "agent"):
         read.input = _messages(attributes, "llm.input_messages")
@@ -59,12 +53,12 @@ def output(attributes: Mapping[str, Any], kind: Kind | None) -> list[Message]:
 
 def _messages(attributes: Mapping[str, Any], prefix: str) -> list[Message]:
     messages = []
-    for row in _listed(unflatten(attributes, prefix)):
+    for row in as_list(unflatten(attributes, prefix)):
         body = row.get("message") if isinstance(row, Mapping) else None
         if not isinstance(body, Mapping):
             continue
-        parts = [part.get("message_content", part) for part in _listed(body.get("contents")) if isinstance(part, dict)]
-        calls = [call.get("tool_call", call) for call in _listed(body.get("tool_calls")) if isinstance(call, dict)]
+        parts = [part.get("message_content", part) for part in as_list(body.get("contents")) if isinstance(part, dict)]
+        calls = [call.get("tool_call", call) for call in as_list(body.get("tool_calls")) if isinstance(call, dict)]
         fallback = "assistant" if prefix == "llm.output_messages" else "user"
         messages.append(
             message_shapes.openai_message(
@@ -95,12 +89,8 @@ _FIRST_TOOL = "llm.tools.0.tool.json_schema"
 def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     if _FIRST_TOOL not in attributes:
         return []
-    rows = _listed(unflatten(attributes, "llm.tools"))
+    rows = as_list(unflatten(attributes, "llm.tools"))
     schemas = [
         row["tool"].get("json_schema") for row in rows if isinstance(row, dict) and isinstance(row.get("tool"), dict)
     ]
     return message_shapes.tool_definitions(schemas)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from flywheel.core.traces import Message, Role
+from flywheel.core.traces import Kind, Message, Role
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.openai import openai_responses
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, load, plain, structured
+from flywheel.trajectories.formats.otlp.spans import Content
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, load, plain, structured
 
 _ITEMS = re.compile(r"message|reasoning|\w+_call|\w+_call_output")
 _LANGCHAIN = re.compile(r"(Human|AI|System|Tool|Function|Chat)Message(?:Chunk)?")
@@ -72,20 +73,22 @@ def given(value: Any) -> list[Message]:
 
 def answered(value: Any) -> list[Message]:
     """What a model or an agent answered."""
-    return [_answer(message) for message in _messages(decoded(value), "assistant")]
+    return message_shapes.as_answers(_messages(decoded(value), "assistant"))
 
 
-def definitions(value: Any) -> list[dict[str, Any]]:
-    """The tool definitions in a request."""
-    value = decoded(value)
-    return message_shapes.tool_definitions(value.get("tools") if isinstance(value, dict) else value)
+def take(read: Content, kind: Kind | None, asked: Any, came: Any) -> Any:
+    """Take from the request of a model call or an agent, and from its answer, what is not known yet. Returns it."""
+    request = decoded(asked)
+    read.input = read.input or (called if kind == "agent" else given)(request)
+    read.output = read.output or answered(came)
+    read.tools = read.tools or message_shapes.tool_definitions(as_dict(request).get("tools"))
+    return request
 
 
 class Definitions:
     """Reads the `tools` of requests in JSON texts, without the rest of them; what was seen lately only once."""
 
-    def __init__(self, limit: int = 32) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self._seen: tuple[tuple[str, list[dict[str, Any]]], ...] = ()
         """JSON arrays and what they define. An array ends by itself, so a text that goes on with it holds just it."""
 
@@ -102,7 +105,7 @@ class Definitions:
         except (ValueError, RecursionError):
             return []
         definitions = message_shapes.tool_definitions(plain(listed))
-        self._seen = ((text[start:end], definitions), *self._seen)[: self.limit]
+        self._seen = ((text[start:end], definitions), *self._seen)[:32]
         return definitions
 
 
@@ -194,10 +197,3 @@ def _langchain(value: Mapping[str, Any]) -> Message | None:
 def _instructions(value: Mapping[str, Any]) -> list[Message]:
     said = value.get("instructions") or value.get("system")
     return [Message("system", message_shapes.content(said))] if said else []
-
-
-def _answer(message: Message) -> Message:
-    """What a model wrote is the assistant's, also where the role was left out."""
-    if message.role == "user":
-        return Message("assistant", message.content, message.tool_calls, "", message.name, message.reasoning)
-    return message

@@ -2,7 +2,7 @@
 
 `FORMATS` lists what a file may be made of. `parse_file` reads one of any kind (JSON Lines, JSON, archives, tables; see
 `file_values.py`) and says for each bad part what is wrong with it while its good siblings are kept; `parse_jsonl` does
-so for lines. OTLP over HTTP has its own entry, `otlp_traces.parse`.
+so for lines. OTLP over HTTP has its own entry, `otlp_traces.decode`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 
 from flywheel.core.traces import Trace
 from flywheel.trajectories.formats.files import file_values, table_rows
-from flywheel.trajectories.formats.files.file_values import Bounds
+from flywheel.trajectories.formats.files.file_limits import Bounds, Item
+from flywheel.trajectories.formats.files.json_values import json_lines
 from flywheel.trajectories.formats.files.table_rows import Mapped
 from flywheel.trajectories.formats.harnesses import atif, inspect_log, nemo_gym_rollouts, verifiers_rollouts
 from flywheel.trajectories.formats.observability import langfuse_export, otlp_documents, phoenix, tensorzero
@@ -210,7 +211,8 @@ def parse_file(
     rows = [item.value for item in first if not item.error]
     if mapping is not None or format == TABLE or not _is_known(rows, format):
         return _mapped(items, chosen(mapping, content.columns, rows))
-    return _parsed((file_values.Item(item.at, _cells(item), item.error) for item in items), format)
+    decoded = (Item(item.at, None if item.error else table_rows.decoded(item.value), item.error) for item in items)
+    return _parsed(decoded, format)
 
 
 def chosen(mapping: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Mapped:
@@ -235,16 +237,11 @@ def _is_known(rows: list[dict[str, Any]], format: str) -> bool:
     return bool(rows) and any(entry.detect(table_rows.decoded(rows[0])) for entry in FORMATS.values())
 
 
-def _cells(item: file_values.Item) -> Any:
-    return None if item.error else table_rows.decoded(item.value)
-
-
-def _mapped(items: Iterable[file_values.Item], mapping: Mapped) -> Iterator[Parsed]:
+def _mapped(items: Iterable[Item], mapping: Mapped) -> Iterator[Parsed]:
     for item in items:
-        if item.error:
-            yield Parsed(item.at, error=item.error, format=TABLE)
-            continue
         try:
+            if item.error:
+                raise FormatError(item.error)
             yield Parsed(item.at, table_rows.trace_of(item.value, mapping), format=TABLE)
         except FormatError as error:
             yield Parsed(item.at, error=str(error), format=TABLE)
@@ -253,10 +250,10 @@ def _mapped(items: Iterable[file_values.Item], mapping: Mapped) -> Iterator[Pars
 def parse_jsonl(lines: Iterable[bytes], format: str = "auto") -> Iterator[Parsed]:
     """Read a JSONL file. `auto` looks at each line. Raises FormatError at once for a format that does not exist."""
     check(format)
-    return _parsed(file_values.lines(lines), format)
+    return _parsed(json_lines(lines), format)
 
 
-def _parsed(items: Iterable[file_values.Item], format: str) -> Iterator[Parsed]:
+def _parsed(items: Iterable[Item], format: str) -> Iterator[Parsed]:
     for item in items:
         name = ""
         try:
@@ -264,9 +261,8 @@ def _parsed(items: Iterable[file_values.Item], format: str) -> Iterator[Parsed]:
                 raise FormatError(item.error)
             row = item.value
             if not isinstance(row, dict):
-                raise FormatError(
-                    f"the {item.at.partition(' ')[0] if ' ' in item.at else 'value'} is not a JSON object"
-                )
+                what = item.at.partition(" ")[0] if " " in item.at else "value"
+                raise FormatError(f"the {what} is not a JSON object")
             entry = _format(row, format)
             name = entry.name
             read = entry.parse(row)

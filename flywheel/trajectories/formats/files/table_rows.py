@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.core.traces import Message, Trace
+from flywheel.core.traces import Message, Trace, count
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, of_score, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import sampling
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, count, load, plain, quote, structured
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_list, load, plain, quote, structured
 from flywheel.trajectories.formats.values.times import moment
 
 
@@ -148,15 +148,13 @@ def _fits(name: str, values: list[Any]) -> bool:
     given = [value for value in values if value not in (None, "")]
     if not given:
         return True
-    if name == "messages":
-        return all(isinstance(structured(value), list) for value in given)
     if name == "outcome":
         return any(of_score(value) is not None for value in given)
     if name == "time":
         return sum(moment(value) is not None for value in given) * 2 >= len(given)
     if name in ("tokens_in", "tokens_out"):
         return all(count(value) is not None for value in given)
-    if name in ("prompt_token_ids", "token_ids", "logprobs", "mask", "tools"):
+    if name in ("messages", "prompt_token_ids", "token_ids", "logprobs", "mask", "tools"):
         return all(isinstance(structured(value), list) for value in given)
     return True
 
@@ -263,7 +261,7 @@ def _tags(value: Any) -> list[str]:
     decoded = structured(value)
     if isinstance(decoded, str):
         decoded = [word.strip() for word in decoded.split(",")]
-    return [tag for tag in decoded if isinstance(tag, str) and tag] if isinstance(decoded, list) else []
+    return [tag for tag in as_list(decoded) if isinstance(tag, str) and tag]
 
 
 def _column(mapping: Mapped, *names: str) -> str:

@@ -14,7 +14,7 @@ from flywheel.core.traces import Conversation, Intervention, Kind, Message, Step
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import of_reward
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, quote
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_list, plain, quote
 from flywheel.trajectories.formats.values.residual import residual, restore
 
 VERSION = "ATIF-v1.7"
@@ -88,7 +88,7 @@ def _parse(root: Row, value: dict[str, Any]) -> Trace:
         tools=message_shapes.tool_definitions(agent.list("tool_definitions")),
         outcome=_outcome(extra.value),
         interventions=interventions,
-        tags=[tag for tag in _list(extra.value.get("tags")) if isinstance(tag, str)],
+        tags=[tag for tag in as_list(extra.value.get("tags")) if isinstance(tag, str)],
         metadata={key: item for key, item in extra.value.items() if key not in _OWN} | kept,
     )
 
@@ -162,21 +162,14 @@ def _outcome(extra: dict[str, Any]) -> Any:
 
 def _interventions(row: Row) -> list[Intervention]:
     """`extra.interventions` of a step; `extra` is anybody's, so what has another shape is only kept."""
-    given = row.row("extra").value.get("interventions")
-    return [
-        _intervention(Row(item, row.at("extra.interventions")), f"step-{row.value['step_id']}")
-        for item in _list(given)
-        if isinstance(item, dict)
-    ]
+    place, span_id = row.at("extra.interventions"), f"step-{row.value['step_id']}"
+    given = as_list(row.row("extra").value.get("interventions"))
+    return [_intervention(Row(item, place), span_id) for item in given if isinstance(item, dict)]
 
 
 def _intervention(row: Row, span_id: str) -> Intervention:
     texts = {key: row.value[key] for key in ("step", "kind", "by", "note", "at") if isinstance(row.value.get(key), str)}
     return Intervention(**{"step": span_id, "kind": "", **texts})
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _call(row: Row) -> ToolCall:
@@ -211,16 +204,18 @@ def _observations(row: Row, span_id: str, by_id: dict[str, ToolCall], calls: tup
 def dump(trace: Trace) -> dict[str, Any]:
     """A document that `parse` reads back into the same trajectory."""
     metadata = dict(trace.metadata)
-    root: dict[str, Any] = {"schema_version": metadata.pop("schema_version", VERSION)}
-    if not isinstance(root["schema_version"], str) or not _VERSION.fullmatch(root["schema_version"]):
-        root["schema_version"] = VERSION
-    root |= {"session_id": trace.session_id or trace.trace_id, "trajectory_id": trace.trace_id}
+    version = metadata.pop("schema_version", None)
+    root: dict[str, Any] = {
+        "schema_version": version if isinstance(version, str) and _VERSION.fullmatch(version) else VERSION,
+        "session_id": trace.session_id or trace.trace_id,
+        "trajectory_id": trace.trace_id,
+    }
     models = Counter(step.model for step in trace.steps if step.kind == "assistant" and step.model)
     agent = {
         "name": trace.agent,
         "version": trace.version,
         "model_name": models.most_common(1)[0][0] if models else "",
-        "tool_definitions": [_definition(tool) for tool in trace.tools],
+        "tool_definitions": [message_shapes.as_function(tool) for tool in trace.tools],
         "extra": metadata.pop("agent_extra", None),
     }
     root["agent"] = {key: item for key, item in agent.items() if item or key in ("name", "version")}
@@ -236,10 +231,6 @@ def dump(trace: Trace) -> dict[str, Any]:
     if not extra:
         del root["extra"]
     return root
-
-
-def _definition(tool: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {key: item for key, item in tool.items() if item not in ("", {})}}
 
 
 def _written(trace: Trace, model: str) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Any]]]:
@@ -274,9 +265,8 @@ def _write(rows: list[dict[str, Any]], message: Message, step: Step | None, mode
         if not rows or rows[-1]["source"] != "agent":
             rows.append({"step_id": len(rows) + 1, "source": "agent", "message": ""})
         results = rows[-1].setdefault("observation", {"results": []})["results"]
-        results.append(
-            {**({"source_call_id": message.tool_call_id} if message.tool_call_id else {}), "content": message.content}
-        )
+        source = {"source_call_id": message.tool_call_id} if message.tool_call_id else {}
+        results.append({**source, "content": message.content})
         return f"step-{len(rows)}-obs-{len(results)}"
     row: dict[str, Any] = {"step_id": len(rows) + 1, "source": _NAMES[message.role], "message": message.content}
     if step and step.started_at:

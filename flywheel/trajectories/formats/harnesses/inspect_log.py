@@ -12,21 +12,13 @@ from flywheel.core.traces import Outcome, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, agreed, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import logprobs, sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, as_list, plain
 from flywheel.trajectories.formats.values.times import moment
 
 _ATTACHMENT = "attachment://"
 _ABOUT = (
-    "target",
-    "metadata",
-    "choices",
-    "epoch",
-    "model_usage",
-    "total_time",
-    "working_time",
-    "limit",
-    "error_retries",
-)
+    "target", "metadata", "choices", "epoch", "model_usage", "total_time", "working_time", "limit", "error_retries",
+)  # fmt: skip
 
 
 def detect(row: dict[str, Any]) -> bool:
@@ -96,14 +88,8 @@ def _trace_id(root: Row, run: dict[str, Any], value: Any) -> str:
     if own := root.text("uuid"):
         return message_shapes.trace_id(own, content=["inspect", own])
     if run:
-        parts = [
-            run.get("eval_id"),
-            run.get("run_id"),
-            run.get("task_id"),
-            root.value.get("id"),
-            root.value.get("epoch"),
-        ]
-        return message_shapes.trace_id(content=["inspect", *parts])
+        names = [run.get(key) for key in ("eval_id", "run_id", "task_id")]
+        return message_shapes.trace_id(content=["inspect", *names, root.value.get("id"), root.value.get("epoch")])
     return message_shapes.trace_id(content=value)
 
 
@@ -138,7 +124,7 @@ def _word(value: Any) -> str:
 def _told(turns: list[Turn], root: Row) -> str:
     """Say of each message what its event says; returns the model."""
     events = {}
-    for event in _events(root):
+    for event in (row.value for row in root.rows("events")):
         if event.get("event") == "model":
             for choice in _choices(event.get("output")):
                 message = choice.get("message")
@@ -166,8 +152,7 @@ def _tell(turn: Turn, event: dict[str, Any], choice: dict[str, Any]) -> None:
         turn.error = message_shapes.as_text(error.get("message") if isinstance(error, dict) else error)
     if turn.message.role != "assistant":
         return
-    output = event.get("output")
-    row = Row(output if isinstance(output, dict) else {}, "output")
+    row = Row(as_dict(event.get("output")), "output")
     usage = row.row("usage")
     turn.model = message_shapes.as_text(row.value.get("model") or event.get("model"))
     turn.finish_reason = message_shapes.as_text(choice.get("stop_reason"))
@@ -178,21 +163,15 @@ def _tell(turn: Turn, event: dict[str, Any], choice: dict[str, Any]) -> None:
         turn.raw = {**turn.raw, "logprobs": choice["logprobs"]}
 
 
-def _events(root: Row) -> Iterator[dict[str, Any]]:
-    for row in root.rows("events"):
-        yield row.value
-
-
 def _choices(output: Any) -> Iterator[dict[str, Any]]:
-    choices = output.get("choices") if isinstance(output, dict) else None
-    for choice in choices if isinstance(choices, list) else []:
+    for choice in as_list(as_dict(output).get("choices")):
         if isinstance(choice, dict):
             yield choice
 
 
 def _tools(root: Row) -> list[dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
-    for event in _events(root):
+    for event in (row.value for row in root.rows("events")):
         if event.get("event") == "model":
             named |= {tool["name"]: tool for tool in message_shapes.tool_definitions(event.get("tools"))}
     return list(named.values())

@@ -13,16 +13,14 @@ from flywheel.core.traces import Step, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, of_reward, read_message, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, count, plain
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, as_list, count, plain
 from flywheel.trajectories.formats.values.times import moment
 
 _CLASSIC = ("prompt", "completion", "trajectory", "task", "prompt_ids", "completion_ids", "completion_logprobs")
 
 
 def detect(row: dict[str, Any]) -> bool:
-    if isinstance(row.get("nodes"), list) and "task" in row:
-        return True
-    if isinstance(row.get("traces"), list) and "task" in row:
+    if "task" in row and any(isinstance(row.get(key), list) for key in ("nodes", "traces")):
         return True
     return "prompt" in row and "completion" in row and bool({"reward", "example_id", "rollout_id"} & set(row))
 
@@ -51,8 +49,7 @@ def _episode(root: Row, value: dict[str, Any]) -> Iterator[Trace]:
         "work": run.value.get("work"),
         "group": root.row("group").value.get("id"),
     }
-    given = value.get("traces")
-    for row, own in zip(root.rows("traces"), given if isinstance(given, list) else [], strict=True):
+    for row, own in zip(root.rows("traces"), as_list(value.get("traces")), strict=True):
         trace = _v1(row, own, {key: item for key, item in shared.items() if item})
         trace.session_id = trace.session_id or episode
         yield trace
@@ -61,7 +58,11 @@ def _episode(root: Row, value: dict[str, Any]) -> Iterator[Trace]:
 def _v1(root: Row, value: Any, metadata: dict[str, Any]) -> Trace:
     nodes = list(root.rows("nodes"))
     calls = {node: row for row in root.rows("calls") if isinstance(node := row.value.get("node"), int)}
-    steps = _nodes(nodes, calls)
+    steps = steps_of([_node(row, calls.get(index)) for index, row in enumerate(nodes)], "n")
+    for step, row in zip(steps, nodes, strict=True):
+        parent = row.value.get("parent")
+        if isinstance(parent, int) and 0 <= parent < len(nodes):
+            step.parent_id = f"n{parent}"
     agent, task = root.row("agent"), root.row("task")
     rewards = {name: _score(item) for name, item in root.row("rewards").value.items()}
     scored = [item for item in rewards.values() if item is not None]
@@ -102,16 +103,6 @@ def _score(item: Any) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _nodes(nodes: list[Row], calls: dict[int, Row]) -> list[Step]:
-    turns = [_node(row, calls.get(index)) for index, row in enumerate(nodes)]
-    steps = steps_of(turns, "n")
-    for step, row in zip(steps, nodes, strict=True):
-        parent = row.value.get("parent")
-        if isinstance(parent, int) and 0 <= parent < len(nodes):
-            step.parent_id = f"n{parent}"
-    return steps
 
 
 def _node(row: Row, call: Row | None) -> Turn:
@@ -155,15 +146,13 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
     steps = steps_of([*prompt, *said])
     own = [step for step in steps[len(prompt) :] if step.kind == "assistant"]
     _tokens(root, own)
-    _usage(root, own)
+    usage = root.value.get("token_usage")
+    if own and isinstance(usage, dict):
+        own[-1].tokens_in, own[-1].tokens_out = count(usage.get("input_tokens")), count(usage.get("output_tokens"))
     if (error := root.value.get("error")) and steps:
         steps[-1].status, steps[-1].error = "error", _error(error)
-    info = root.value.get("info")
-    tools = (
-        root.value.get("tool_defs")
-        or root.value.get("oai_tools")
-        or (info or {} if isinstance(info, dict) else {}).get("oai_tools")
-    )
+    tools = root.value.get("tool_defs") or root.value.get("oai_tools")
+    tools = tools or as_dict(root.value.get("info")).get("oai_tools")
     task = root.value.get("task")
     metadata = {key: item for key, item in root.value.items() if key not in _CLASSIC and item not in (None, "", {}, [])}
     if task not in (None, "", {}):
@@ -181,19 +170,15 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
 
 
 def _error(value: Any) -> str:
-    if isinstance(value, dict):
-        return message_shapes.as_text(
-            value.get("error_chain_str") or value.get("message") or value.get("error") or value
-        )
-    return message_shapes.as_text(value)
+    told = as_dict(value)
+    return message_shapes.as_text(told.get("error_chain_str") or told.get("message") or told.get("error") or value)
 
 
 def _tokens(root: Row, own: list[Step]) -> None:
     """Token ids of each turn (`trajectory`, also inside `state`), or of a single turn beside the row's own fields."""
     turns = root.value.get("trajectory")
-    state = root.value.get("state")
-    if not isinstance(turns, list) and isinstance(state, dict):
-        turns = state.get("trajectory")
+    if not isinstance(turns, list):
+        turns = as_dict(root.value.get("state")).get("trajectory")
     if isinstance(turns, list):
         for step, turn in zip(own, turns, strict=False):
             if isinstance(turn, dict):
@@ -214,10 +199,3 @@ def _turn_tokens(turn: dict[str, Any]) -> dict[str, Any]:
         mask=row.get("completion_mask"),
         params=settings(turn.get("sampling_args")),
     )
-
-
-def _usage(root: Row, own: list[Step]) -> None:
-    usage = root.value.get("token_usage")
-    if own and isinstance(usage, dict):
-        for name, key in (("tokens_in", "input_tokens"), ("tokens_out", "output_tokens")):
-            setattr(own[-1], name, count(usage.get(key)))

@@ -5,7 +5,8 @@ Whatever is not understood is shown as text; nothing is dropped silently, since 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -100,6 +101,12 @@ def tool_definitions(value: Any) -> list[dict[str, Any]]:
     return [definition for item in decoded if (definition := tool_definition(item))]
 
 
+def as_function(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """One of our `tool_definitions` in OpenAI's shape, with what it says."""
+    said = {key: item for key, item in definition.items() if item not in ("", {})}
+    return {"type": "function", "function": said}
+
+
 @lru_cache(maxsize=256)
 def same_definitions(value: str) -> list[dict[str, Any]]:
     """`tool_definitions` of a text, not to be changed: every model call repeats them, and equal ones are read once."""
@@ -163,6 +170,11 @@ def parts_messages(value: Any) -> list[Message]:
     name = as_text(value.get("name")) or ("" if named in ROLES else named)
     message = Message(ROLES.get(named, "user"), "\n".join(said), tuple(calls), "", name, "\n".join(thought))
     return responses if responses and not (said or calls or thought) else [message, *responses]
+
+
+def as_answers(messages: Iterable[Message]) -> list[Message]:
+    """What a model wrote is the assistant's, also where the role was left out."""
+    return [replace(each, role="assistant", tool_call_id="") if each.role == "user" else each for each in messages]
 
 
 def messages(value: Any) -> list[Message]:

@@ -30,11 +30,11 @@ class Turn:
     sampling: dict[str, Any] = field(default_factory=dict)
 
 
-def steps_of(turns: Iterable[Turn], prefix: str = "m", start: int = 0) -> list[Step]:
+def steps_of(turns: Iterable[Turn], prefix: str = "m") -> list[Step]:
     """A step for each turn; a tool's result is told by the call that it answers."""
     calls: dict[str, ToolCall] = {}
     steps = []
-    for index, turn in enumerate(turns, start):
+    for index, turn in enumerate(turns):
         message = turn.message
         calls |= {call.id: call for call in message.tool_calls if call.id}
         step = Step(

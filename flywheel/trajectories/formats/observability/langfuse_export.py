@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flywheel.core.traces import Kind, Message, Step, Trace
+from flywheel.core.traces import Kind, Message, Step, Trace, count
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import agreed
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
 from flywheel.trajectories.formats.semantics.trace_notes import ENDS, Note
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, cost, count, plain, quote, structured
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, cost, plain, quote, structured
 from flywheel.trajectories.formats.values.times import moment
 
 KINDS: dict[str, Kind] = {
@@ -23,12 +23,7 @@ KINDS: dict[str, Kind] = {
     "TOOL": "tool",
     "AGENT": "agent",
     "RETRIEVER": "retrieval",
-    "SPAN": "other",
-    "EVENT": "other",
-    "CHAIN": "other",
-    "EVALUATOR": "other",
-    "EMBEDDING": "other",
-    "GUARDRAIL": "other",
+    **dict.fromkeys(("SPAN", "EVENT", "CHAIN", "EVALUATOR", "EMBEDDING", "GUARDRAIL"), "other"),
 }
 _SOURCES = {"ANNOTATION": "human", "EVAL": "model", "API": "code"}
 _TRACE_ONLY = {
@@ -131,21 +126,16 @@ def _shared(trace: Trace, root: Row) -> None:
     trace.tags = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     trace.agent = trace.agent or _text(root, "traceName")
     if "traceId" not in root.value:
-        metadata = structured(root.value.get("metadata"))
-        trace.metadata = metadata if isinstance(metadata, dict) else {}
-        trace.metadata |= {
-            key: item for key, item in root.value.items() if key not in _KNOWN and item not in (None, "")
-        }
+        rest = {key: item for key, item in root.value.items() if key not in _KNOWN and item not in (None, "")}
+        trace.metadata = {**as_dict(structured(root.value.get("metadata"))), **rest}
 
 
 def _scored(trace: Trace, scores: dict[str, Any]) -> None:
     if not scores:
         return
     trace.metadata["scores"] = scores
-    values = [
-        item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in scores.items() if key in ENDS
-    ]
-    trace.outcome = agreed(values)
+    ends = [item for key, item in scores.items() if key in ENDS]
+    trace.outcome = agreed(item[0] if isinstance(item, list) and len(item) == 1 else item for item in ends)
 
 
 def _value(row: Row) -> Any:
@@ -199,25 +189,21 @@ def _step(row: Row) -> Step:
     )
     if kind in ("assistant", "agent"):
         step.input, step.output = _messages(given, "user"), _messages(answered, "assistant")
-        step.finish_reason = _finish(answered)
+        step.finish_reason = message_shapes.as_text(as_dict(answered).get("finish_reason"))
     if kind == "assistant":
         step.sampling = sampling(params=settings(structured(row.value.get("modelParameters"))))
         _usage(step, row)
     if kind == "tool":
         step.tool_name = step.name
-        step.tool_call_id = (
-            message_shapes.as_text(given.get("id")) if isinstance(given, dict) and "name" in given else ""
-        )
+        step.tool_call_id = message_shapes.as_text(given.get("id")) if "name" in as_dict(given) else ""
     if kind in ("tool", "retrieval"):
         step.arguments, step.result = message_shapes.arguments(given), answered
     return step
 
 
 def _usage(step: Step, row: Row) -> None:
-    usage = structured(row.value.get("usageDetails")) or structured(row.value.get("usage"))
-    usage = usage if isinstance(usage, dict) else {}
     old = structured(row.value.get("usage"))
-    old = old if isinstance(old, dict) else {}
+    usage, old = as_dict(structured(row.value.get("usageDetails")) or old), as_dict(old)
 
     def first(*values: Any) -> int | None:
         return next((found for value in values if (found := count(value)) is not None), None)
@@ -228,16 +214,9 @@ def _usage(step: Step, row: Row) -> None:
         usage.get("output"), old.get("output"), given.get("completionTokens"), given.get("outputUsage")
     )
     step.tokens_cached = first(usage.get("input_cached_tokens"), usage.get("cache_read_input_tokens"))
-    costs = structured(given.get("costDetails"))
-    total = costs.get("total") if isinstance(costs, dict) else None
-    step.cost_usd = next(
-        (
-            found
-            for value in (total, given.get("totalCost"), given.get("calculatedTotalCost"))
-            if (found := cost(_number(value))) is not None
-        ),
-        None,
-    )
+    total = as_dict(structured(given.get("costDetails"))).get("total")
+    costs = [cost(_number(value)) for value in (total, given.get("totalCost"), given.get("calculatedTotalCost"))]
+    step.cost_usd = next((each for each in costs if each is not None), None)
 
 
 def _number(value: Any) -> int | float | None:
@@ -250,10 +229,6 @@ def _number(value: Any) -> int | float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _finish(answer: Any) -> str:
-    return message_shapes.as_text(answer.get("finish_reason")) if isinstance(answer, dict) else ""
-
-
 def _messages(value: Any, role: str) -> list[Message]:
     """What was said, out of whatever the application logged: messages, an object with messages, or any value."""
     if value in (None, "", [], {}):
@@ -261,9 +236,8 @@ def _messages(value: Any, role: str) -> list[Message]:
     if isinstance(value, Mapping):
         for key in ("messages", "choices"):
             if isinstance(value.get(key), list) and value[key]:
-                return _messages(
-                    [item.get("message", item) if isinstance(item, Mapping) else item for item in value[key]], role
-                )
+                inner = [item.get("message", item) if isinstance(item, Mapping) else item for item in value[key]]
+                return _messages(inner, role)
         if isinstance(value.get("message"), Mapping):
             return _messages(value["message"], role)
         if "role" in value or (role == "assistant" and ("content" in value or "tool_calls" in value)):
@@ -273,9 +247,8 @@ def _messages(value: Any, role: str) -> list[Message]:
     if isinstance(value, list) and all(
         isinstance(item, Mapping) and ("role" in item or "content" in item) for item in value
     ):
-        return _as(
-            [message for item in value for message in message_shapes.parts_messages({"role": role, **item})], role
-        )
+        read = [message for item in value for message in message_shapes.parts_messages({"role": role, **item})]
+        return _as(read, role)
     return [Message(message_shapes.ROLES[role], message_shapes.as_text(value))]
 
 

@@ -7,7 +7,7 @@ makes the same trajectory again.
 
 import hashlib
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from flywheel.core.traces import Message, Step, Trace
@@ -17,10 +17,10 @@ from flywheel.trajectories.formats.otlp.spans import STATUSES, Span
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, load
 from flywheel.trajectories.formats.values.residual import residual, restore, trace_row
+from flywheel.trajectories.formats.values.times import EPOCH, microseconds
 
 STEP = "flywheel.step"
 TRACE = "flywheel.trace"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATIONS = {"assistant": "chat", "tool": "execute_tool", "agent": "invoke_agent", "retrieval": "retrieval"}
 _LATE = ("outcome", "interventions", "tags", "metadata")
 _SCOPE = {"name": "flywheel.export"}
@@ -91,13 +91,11 @@ def _group(groups: dict[str, dict[str, Any]], resource: dict[str, Any], scope: d
     named = {key: item for key, item in scope.items() if key in ("name", "version")}
     if scope.get("attributes"):
         named["attributes"] = attributes(scope["attributes"])
-    for inner in group["scopeSpans"]:
-        if inner["scope"] == named:
-            found: list[Any] = inner["spans"]
-            return found
-    group["scopeSpans"].append({"scope": named, "spans": []})
-    new: list[Any] = group["scopeSpans"][-1]["spans"]
-    return new
+    inner = next((inner for inner in group["scopeSpans"] if inner["scope"] == named), None)
+    if inner is None:
+        group["scopeSpans"].append(inner := {"scope": named, "spans": []})
+    spans: list[Any] = inner["spans"]
+    return spans
 
 
 def _as_it_came(trace: Trace, step: Step) -> dict[str, Any]:
@@ -165,7 +163,7 @@ def _made(trace: Trace, step: Step, extra: dict[str, str], index: int) -> dict[s
         "gen_ai.tool.call.result": _text(step.result) if step.kind in ("tool", "retrieval") else None,
         "flywheel.outcome": trace.outcome if index == 0 else None,
     }
-    start = step.started_at or step.ended_at or _EPOCH + timedelta(microseconds=index)
+    start = step.started_at or step.ended_at or EPOCH + timedelta(microseconds=index)
     end = step.ended_at or start
     row = {key: value for key, value in said.items() if value not in (None, "", [])}
     return {
@@ -174,15 +172,11 @@ def _made(trace: Trace, step: Step, extra: dict[str, str], index: int) -> dict[s
         **({"parentSpanId": _hex(step.parent_id, 16)} if step.parent_id else {}),
         "name": step.name or " ".join(filter(None, [str(_OPERATIONS.get(step.kind, step.kind)), step.model])),
         "kind": 1,
-        "startTimeUnixNano": _ns(start),
-        "endTimeUnixNano": _ns(end),
+        "startTimeUnixNano": str(microseconds(start) * 1000),
+        "endTimeUnixNano": str(microseconds(end) * 1000),
         "attributes": attributes({**row, **extra}),
         "status": {"code": STATUSES.index(step.status), "message": step.error},
     }
-
-
-def _ns(at: datetime) -> str:
-    return str((at - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
 def _hex(identity: str, size: int) -> str:

@@ -6,14 +6,12 @@ They are turned into OTLP and read by the same code as telemetry. Exports that a
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.trajectories.formats.otlp.any_value import attributes
 from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, quote, structured
-from flywheel.trajectories.formats.values.times import moment
+from flywheel.trajectories.formats.values.times import microseconds, moment
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODES = {"OK": 1, "ERROR": 2}
 _AS_JSON = {"metadata", "llm.invocation_parameters", "input.value", "output.value", "tool.parameters"}
 """Attributes whose value is JSON text, which data frames decode."""
@@ -30,7 +28,7 @@ def envelope(value: dict[str, Any]) -> dict[str, Any]:
     """The span as an OTLP request. Raises FormatError, naming the field and what would be right."""
     root = Row(plain(_nested(value)))
     context = root.row("context")
-    said = _said(root.row("attributes").value)
+    said = dict(pair for key, item in root.row("attributes").value.items() for pair in _flat(key, item))
     if (kind := root.value.get("span_kind")) and isinstance(kind, str):
         said.setdefault("openinference.span.kind", kind)
     span = {
@@ -70,14 +68,6 @@ def _nested(value: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        for name, item in _flat(key, value):
-            found[name] = item
-    return found
-
-
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """OpenInference's flattened names again, out of the nested lists and objects that the export makes of them."""
     if value is None:
@@ -101,4 +91,4 @@ def _ns(row: Row, key: str) -> str:
     at = moment(value)
     if at is None:
         raise FormatError(f"{row.at(key)}: {quote(value)} is not a time such as 2026-01-31T12:00:00Z")
-    return str((at - _EPOCH) // timedelta(microseconds=1) * 1000)
+    return str(microseconds(at) * 1000)

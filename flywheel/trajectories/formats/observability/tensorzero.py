@@ -11,7 +11,7 @@ from flywheel.core.traces import Message, Step, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
 from flywheel.trajectories.formats.semantics.trace_notes import Note
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, structured
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, plain, structured
 from flywheel.trajectories.formats.values.times import moment
 
 _KNOWN = (
@@ -46,7 +46,7 @@ def _note(root: Row) -> Note:
         raise FormatError("target_id: missing, a string")
     key = root.text("metric_name") or ("demonstration" if "inference_id" in root.value else "comment")
     value = root.value.get("value")
-    tags = structured(root.value.get("tags"))
+    tags = as_dict(structured(root.value.get("tags")))
     is_episode = root.value.get("target_type") == "episode"
     return Note(
         key=key,
@@ -55,7 +55,7 @@ def _note(root: Row) -> Note:
         trace_id=trace_of(target) if is_episode else "",
         target="" if is_episode else target,
         comment="" if root.text("metric_name") else message_shapes.as_text(value),
-        source="human" if isinstance(tags, dict) and tags.get("tensorzero::human_feedback") else "code",
+        source="human" if tags.get("tensorzero::human_feedback") else "code",
         by="tensorzero",
         at=moment(root.value.get("timestamp")) or _of_uuid(root.text("id")),
         identity=root.text("id"),
@@ -72,9 +72,7 @@ def _trace(root: Row) -> Trace:
     episode = root.text("episode_id") or own
     if not own:
         raise FormatError("id: missing, a string")
-    tools = structured(root.value.get("tool_params"))
-    tools = tools if isinstance(tools, dict) else {}
-    tags = structured(root.value.get("tags"))
+    tools = as_dict(structured(root.value.get("tool_params")))
     metadata = {key: item for key, item in root.value.items() if key not in _KNOWN and item not in (None, "", {}, [])}
     return Trace(
         trace_id=trace_of(episode),
@@ -84,7 +82,7 @@ def _trace(root: Row) -> Trace:
         tools=message_shapes.tool_definitions(
             tools.get("tools_available") or tools.get("available_tools") or tools.get("dynamic_tools")
         ),
-        metadata={**metadata, **(tags if isinstance(tags, dict) else {})},
+        metadata={**metadata, **as_dict(structured(root.value.get("tags")))},
     )
 
 
@@ -95,34 +93,26 @@ def _step(root: Row, own: str) -> Step:
     asked = Row(given, "input")
     said: list[Message] = []
     if system := asked.value.get("system"):
-        said.append(
-            Message(
-                "system",
-                message_shapes.content(system) if not isinstance(system, dict) else message_shapes.as_text(system),
-            )
-        )
+        words = message_shapes.as_text if isinstance(system, dict) else message_shapes.content
+        said.append(Message("system", words(system)))
     for row in asked.rows("messages"):
         row.choice("role", tuple(message_shapes.ROLES))
         said += message_shapes.parts_messages(row.value)
-    params = structured(root.value.get("inference_params"))
-    chosen: Any = next(iter(params.values()), {}) if isinstance(params, dict) else {}
+    params = as_dict(structured(root.value.get("inference_params")))
     ended = moment(root.value.get("timestamp")) or _of_uuid(own)
-    ms = root.value.get("processing_time_ms")
-    took = (
-        timedelta(milliseconds=ms)
-        if isinstance(ms, int | float) and not isinstance(ms, bool) and 0 <= ms < 1e10
-        else None
-    )
+    ms: Any = root.value.get("processing_time_ms")
+    is_known = isinstance(ms, int | float) and not isinstance(ms, bool) and 0 <= ms < 1e10
+    took = timedelta(milliseconds=ms if is_known else 0)
     return Step(
         span_id=own,
         kind="assistant",
         name=root.text("function_name"),
-        started_at=ended - took if ended and took is not None else ended,
+        started_at=ended - took if ended else None,
         ended_at=ended,
         model=root.text("model_name") or root.text("variant_name"),
         input=said,
         output=_output(structured(root.value.get("output"))),
-        sampling=sampling(params=settings(chosen)),
+        sampling=sampling(params=settings(next(iter(params.values()), {}))),
         raw=root.value,
     )
 

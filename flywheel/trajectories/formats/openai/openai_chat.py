@@ -65,13 +65,9 @@ def dump(trace: Trace, *, bare: bool = False) -> dict[str, Any]:
         {**message.to_openai(), **({"reasoning_content": message.reasoning} if message.reasoning else {})}
         for message in trace.conversation()
     ]
-    tools = [
-        {"type": "function", "function": {key: item for key, item in tool.items() if item not in ("", {})}}
-        for tool in trace.tools
-    ]
     row: dict[str, Any] = {"messages": messages or [{"role": "assistant", "content": ""}]}
-    if tools:
-        row["tools"] = tools
+    if trace.tools:
+        row["tools"] = [message_shapes.as_function(tool) for tool in trace.tools]
     if bare:
         return row
     said = {key: getattr(trace, key) for key in FIELDS}

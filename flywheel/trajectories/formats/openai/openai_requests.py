@@ -11,7 +11,7 @@ from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, read_message, read_turns, steps_of
 from flywheel.trajectories.formats.messages.sampling import of_choice
 from flywheel.trajectories.formats.openai import openai_responses
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, structured
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, plain, structured
 from flywheel.trajectories.formats.values.times import moment
 
 
@@ -41,10 +41,9 @@ def parse(value: dict[str, Any]) -> Trace:
     trace.session_id = trace.session_id or root.text("session_id")
     known = ("request", "response", "workload_id", "id", "trace_id", "timestamp", "user_id", "session_id")
     trace.metadata |= {key: item for key, item in root.value.items() if key not in known and item is not None}
-    if (at := moment(root.value.get("timestamp"))) and trace.steps:
-        trace.steps[0].started_at = trace.steps[0].started_at or at
-        for step in trace.steps:
-            step.started_at = step.started_at or at
+    at = moment(root.value.get("timestamp"))
+    for step in trace.steps:
+        step.started_at = step.started_at or at
     return trace
 
 
@@ -58,18 +57,16 @@ def _chat(request: Row, response: Row) -> Trace:
             turns.append(_answer(choice, Row({"role": "assistant", **message.value}, message.path), request, response))
     error = response.value.get("error")
     if not choices and turns:
-        turns[-1].error = (
-            message_shapes.as_text(error.get("message") if isinstance(error, dict) else error) or "no answer"
-        )
+        said = error.get("message") if isinstance(error, dict) else error
+        turns[-1].error = message_shapes.as_text(said) or "no answer"
     if not turns:
         raise FormatError(f"{request.at('messages')}: empty, at least one message is wanted")
-    metadata = request.value.get("metadata")
     return Trace(
         "",
         steps=steps_of(turns),
         tools=message_shapes.tool_definitions(request.value.get("tools")),
         user_id=message_shapes.as_text(request.value.get("user")),
-        metadata=dict(metadata) if isinstance(metadata, dict) else {},
+        metadata=dict(as_dict(request.value.get("metadata"))),
     )
 
 

@@ -11,11 +11,10 @@ from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import Turn, steps_of
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, quote
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, as_dict, as_list, plain, quote
 from flywheel.trajectories.formats.values.times import moment
 
 _ADDRESS = ("id", "call_id", "type", "status", "role")
-_ERRORS = ("failed", "incomplete")
 
 
 def detect(row: dict[str, Any]) -> bool:
@@ -32,7 +31,9 @@ def parse(value: dict[str, Any]) -> Trace:
 
 def exchange(request: Row, response: Row, value: Any, *ids: str) -> Trace:
     """A request and what came back as a trajectory; both may be one object."""
-    turns = instructions(request, response) + turns_of(request, "input")
+    said = request.value.get("instructions") or response.value.get("instructions")
+    turns = [Turn(Message("system", message_shapes.content(said)))] if said else []
+    turns += turns_of(request, "input")
     answers = turns_of(response, "output", sampled=True)
     if not turns and not answers:
         raise FormatError(f"{response.at('output')}: empty, at least one item is wanted")
@@ -48,11 +49,6 @@ def exchange(request: Row, response: Row, value: Any, *ids: str) -> Trace:
     )
 
 
-def instructions(request: Row, response: Row) -> list[Turn]:
-    said = request.value.get("instructions") or response.value.get("instructions")
-    return [Turn(Message("system", message_shapes.content(said)))] if said else []
-
-
 def describe(answers: list[Turn], request: Row, response: Row) -> None:
     """Say of the sampled turns what the response says of itself. Its usage is a sum and stands at its last turn."""
     own = [turn for turn in answers if turn.message.role == "assistant"]
@@ -65,10 +61,8 @@ def describe(answers: list[Turn], request: Row, response: Row) -> None:
         if params:
             turn.sampling["params"] = params
     last, usage = own[-1], response.row("usage")
-    last.tokens_in = usage.count("input_tokens") if "input_tokens" in usage.value else usage.count("prompt_tokens")
-    last.tokens_out = (
-        usage.count("output_tokens") if "output_tokens" in usage.value else usage.count("completion_tokens")
-    )
+    last.tokens_in = usage.count("input_tokens" if "input_tokens" in usage.value else "prompt_tokens")
+    last.tokens_out = usage.count("output_tokens" if "output_tokens" in usage.value else "completion_tokens")
     last.tokens_cached = (usage.value.get("input_tokens_details") or {}).get("cached_tokens") if usage.value else None
     last.finish_reason = _finish(response, last)
     own[0].started_at = moment(response.value.get("created_at"))
@@ -87,15 +81,12 @@ def _finish(response: Row, last: Turn) -> str:
 
 
 def _metadata(request: Row, response: Row) -> dict[str, Any]:
-    own = response.value.get("metadata") or request.value.get("metadata")
-    row = dict(own) if isinstance(own, dict) else {}
-    for key, value in (
-        ("response_id", response.value.get("id")),
-        ("previous_response_id", request.value.get("previous_response_id")),
-    ):
-        if value:
-            row[key] = value
-    return row
+    own = as_dict(response.value.get("metadata") or request.value.get("metadata"))
+    ids = {
+        "response_id": response.value.get("id"),
+        "previous_response_id": request.value.get("previous_response_id"),
+    }
+    return {**own, **{key: value for key, value in ids.items() if value}}
 
 
 def turns_of(root: Row, key: str, *, sampled: bool = False) -> list[Turn]:
@@ -123,10 +114,8 @@ def _kind(row: Row) -> str:
     kind = row.value.get("type", "message")
     if not isinstance(kind, str):
         raise FormatError(f"{row.at('type')}: {quote(kind)} is not a string")
-    if kind == "message":
-        return "message"
-    if kind == "reasoning":
-        return "reasoning"
+    if kind in ("message", "reasoning"):
+        return kind
     return "answer" if kind.endswith("_output") else "call"
 
 
@@ -193,7 +182,7 @@ def _tokens(rows: Iterable[Row]) -> dict[str, Any]:
             tokens=given.get("generation_token_ids"),
             logprobs=given.get("generation_log_probs"),
         )
-        for part in given.get("content") or [] if isinstance(given.get("content"), list) else []:
+        for part in as_list(given.get("content")):
             if isinstance(part, dict) and isinstance(part.get("logprobs"), list):
                 plain_logprobs += [item.get("logprob") for item in part["logprobs"] if isinstance(item, dict)]
     if plain_logprobs and "logprobs" not in found:

@@ -19,23 +19,9 @@ _RESOURCE = {"attributes", _DROPPED}
 _SCOPE_SPANS = {"scope", "spans", "schemaUrl"}
 _SCOPE = {"name", "version", "attributes", _DROPPED}
 _SPAN = {
-    "traceId",
-    "spanId",
-    "parentSpanId",
-    "traceState",
-    "flags",
-    "name",
-    "kind",
-    "startTimeUnixNano",
-    "endTimeUnixNano",
-    "attributes",
-    _DROPPED,
-    "events",
-    "droppedEventsCount",
-    "links",
-    "droppedLinksCount",
-    "status",
-}
+    "traceId", "spanId", "parentSpanId", "traceState", "flags", "name", "kind", "startTimeUnixNano", "endTimeUnixNano",
+    "attributes", _DROPPED, "events", "droppedEventsCount", "links", "droppedLinksCount", "status",
+}  # fmt: skip
 _EVENT = {"name", "timeUnixNano", "attributes", _DROPPED}
 _LINK = {"traceId", "spanId", "flags", "attributes", _DROPPED}
 """Without its trace state, which is not kept."""
@@ -48,15 +34,9 @@ _MAX_NESTED = 200
 
 def decode(value: Any) -> Decoded:
     """The spans of a decoded body. Raises FormatError when it is no trace request."""
-    root = Row(value, "" if isinstance(value, dict) else "the body")
-    if "resourceSpans" not in root.value:
-        for key, path in (("resourceLogs", "/v1/logs"), ("resourceMetrics", "/v1/metrics")):
-            if key in root.value:
-                raise FormatError(f"{key}: these are not traces; send them to {path}")
-        if "resource_spans" in root.value:
-            raise FormatError("resource_spans: OTLP JSON names are in lowerCamelCase, resourceSpans is wanted")
-    decoded = Decoded(says_more=not root.value.keys() <= {"resourceSpans"})
-    for item in root.list("resourceSpans"):
+    body = request_of(value, "traces")
+    decoded = Decoded(says_more=not body.value.keys() <= {"resourceSpans"})
+    for item in body.list("resourceSpans"):
         try:
             group = Row(item, "resourceSpans")
             resource = attributes(group.row("resource"), decoded)
@@ -69,6 +49,21 @@ def decode(value: Any) -> Decoded:
         for inner in scopes:
             _scope_spans(inner, resource, item.get("resource"), decoded)
     return decoded
+
+
+def request_of(value: Any, signal: str) -> Row:
+    """The request in a decoded body. Raises FormatError when it is none of this signal, naming what it is."""
+    request, wanted = Row(value, "" if isinstance(value, dict) else "the body"), f"resource{_SIGNALS[signal]}"
+    if wanted not in request.value:
+        for other, key in _SIGNALS.items():
+            if f"resource{key}" in request.value:
+                raise FormatError(f"resource{key}: these are not {signal}; send them to /v1/{other}")
+        if (snake := f"resource_{_SIGNALS[signal].lower()}") in request.value:
+            raise FormatError(f"{snake}: OTLP JSON names are in lowerCamelCase, {wanted} is wanted")
+    return request
+
+
+_SIGNALS = {"traces": "Spans", "logs": "Logs", "metrics": "Metrics"}
 
 
 def _scope_spans(value: Any, resource: dict[str, Any], sent: Any, decoded: Decoded) -> None:

@@ -7,7 +7,7 @@ that cannot be read at all raises FormatError.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,10 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.logs.v1 import logs_pb2
-from opentelemetry.proto.metrics.v1 import metrics_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.trajectories.formats.otlp import otlp_json, otlp_protobuf, request_bounds
 from flywheel.trajectories.formats.otlp.spans import Decoded, Event, Rejected, Span
-from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, load, plain, quote, text
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, load, plain, text
 
 KEPT = frozenset(
     {
@@ -76,15 +74,12 @@ class Logs:
 
 def decode(body: bytes, content_type: str) -> Logs:
     """The events of an OTLP log request. Raises FormatError for a body that cannot be read."""
-    media = content_type.partition(";")[0].strip().lower()
-    if media in ("application/x-protobuf", "application/protobuf"):
-        if request_bounds.is_crowded(body):
-            raise FormatError(f"too many records and attributes in one request; {request_bounds.SPLIT}")
-        return _protobuf(body)
-    if media == "application/json":
+    if not otlp_protobuf.is_protobuf(content_type):
         request_bounds.check_json(body)
         return _json(load(body))
-    raise FormatError(f"Content-Type {quote(content_type)} is neither application/x-protobuf nor application/json")
+    if request_bounds.is_crowded(body):
+        raise FormatError(f"too many records and attributes in one request; {request_bounds.SPLIT}")
+    return _protobuf(body)
 
 
 def joined(span: Span, events: Iterable[LogEvent]) -> Span:
@@ -121,15 +116,8 @@ def _named(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Logs:
-    root = Row(value, "" if isinstance(value, dict) else "the body")
-    if "resourceLogs" not in root.value:
-        for key, path in (("resourceSpans", "/v1/traces"), ("resourceMetrics", "/v1/metrics")):
-            if key in root.value:
-                raise FormatError(f"{key}: these are not logs; send them to {path}")
-        if "resource_logs" in root.value:
-            raise FormatError("resource_logs: OTLP JSON names are in lowerCamelCase, resourceLogs is wanted")
     logs = Logs()
-    for item in root.list("resourceLogs"):
+    for item in otlp_json.request_of(value, "logs").list("resourceLogs"):
         for group in _groups(logs, item, "resourceLogs", "scopeLogs"):
             for record in _groups(logs, group, "scopeLogs", "logRecords"):
                 try:
@@ -175,22 +163,17 @@ def _protobuf(body: bytes) -> Logs:
     try:
         request.ParseFromString(body)
     except DecodeError:
-        if (other := _other_signal(body)) is not None:
+        if (other := otlp_protobuf.other_signal(body, "logs")) is not None:
             raise FormatError(other) from None
         return _salvaged(body)
     logs, is_odd = Logs(), False
-    for record in _records(request):
-        is_odd = is_odd or len(record.trace_id) not in (0, 16) or len(record.span_id) not in (0, 8)
-        _keep_protobuf(logs, record)
-    if is_odd and not logs.events and (other := _other_signal(body)) is not None:
+    for group in request.resource_logs:
+        for record in (record for scoped in group.scope_logs for record in scoped.log_records):
+            is_odd = is_odd or len(record.trace_id) not in (0, 16) or len(record.span_id) not in (0, 8)
+            _keep_protobuf(logs, record)
+    if is_odd and not logs.events and (other := otlp_protobuf.other_signal(body, "logs")) is not None:
         raise FormatError(other)
     return logs
-
-
-def _records(request: logs_pb2.LogsData) -> Iterator[logs_pb2.LogRecord]:
-    for group in request.resource_logs:
-        for scoped in group.scope_logs:
-            yield from scoped.log_records
 
 
 def _keep_protobuf(logs: Logs, record: logs_pb2.LogRecord) -> None:
@@ -218,17 +201,6 @@ def _protobuf_event(record: logs_pb2.LogRecord) -> LogEvent | None:
         attributes=_named(attributes),
         body=plain(otlp_protobuf.any_value(record.body)) if record.HasField("body") else None,
     )
-
-
-def _other_signal(body: bytes) -> str | None:
-    """What the body is when it was sent to the wrong address: it then reads without a rest as another signal."""
-    for kind, hint in (
-        (trace_pb2.TracesData, "these look like OTLP traces; send them to /v1/traces"),
-        (metrics_pb2.MetricsData, "these look like OTLP metrics; send them to /v1/metrics"),
-    ):
-        if otlp_protobuf.reads_without_rest(kind(), body):
-            return hint
-    return None
 
 
 _BROKEN = "logRecord: its protobuf cannot be read (a string that is not UTF-8, or a broken field)"

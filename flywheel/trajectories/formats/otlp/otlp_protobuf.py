@@ -13,16 +13,17 @@ from typing import Any
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.resource.v1 import resource_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from flywheel.trajectories.formats.otlp import request_bounds
 from flywheel.trajectories.formats.otlp.spans import STATUSES, Decoded, Event, Span, scope
-from flywheel.trajectories.formats.values.hostile_json import FormatError, plain, text
+from flywheel.trajectories.formats.values.hostile_json import FormatError, plain, quote, text
 
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SHORT = 96
 """Bytes of an attribute that may come again."""
 MOST = 4096
@@ -49,6 +50,14 @@ def _messages() -> dict[str, Any]:
 _MESSAGES = _messages()
 
 
+def is_protobuf(content_type: str) -> bool:
+    """Whether a body is protobuf, or else JSON. Raises FormatError for what is neither."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media not in (PROTOBUF, "application/protobuf", JSON):
+        raise FormatError(f"Content-Type {quote(content_type)} is neither {PROTOBUF} nor {JSON}")
+    return media != JSON
+
+
 def decode(body: bytes) -> Decoded:
     """The spans of a body. Raises FormatError when it is no trace request."""
     if request_bounds.is_crowded(body):
@@ -56,10 +65,10 @@ def decode(body: bytes) -> Decoded:
     try:
         decoded = _read(_MESSAGES["TracesData"].FromString(body))
     except DecodeError:
-        if (other := _other_signal(body)) is not None:
+        if (other := other_signal(body, "traces")) is not None:
             raise FormatError(other) from None
         return _salvage(body)
-    if decoded.rejected and not decoded.spans and (other := _other_signal(body)) is not None:
+    if decoded.rejected and not decoded.spans and (other := other_signal(body, "traces")) is not None:
         decoded.rejected = [replace(item, reason=f"{item.reason}; {other}") for item in decoded.rejected]
     return decoded
 
@@ -82,12 +91,7 @@ def _read(request: Any) -> Decoded:
 
 
 def _keep(
-    span: Any,
-    resource: dict[str, Any],
-    scoped: dict[str, Any],
-    group: Any,
-    scope_spans: Any,
-    decoded: Decoded,
+    span: Any, resource: dict[str, Any], scoped: dict[str, Any], group: Any, scope_spans: Any, decoded: Decoded
 ) -> None:
     try:
         made = _span(span, resource, scoped, decoded)
@@ -234,15 +238,19 @@ def any_value(value: common_pb2.AnyValue) -> Any:
     return getattr(value, kind) if kind else None
 
 
-_OTHER: tuple[tuple[type[Message], str], ...] = (
-    (ExportLogsServiceRequest, "these look like OTLP logs; send them to /v1/logs"),
-    (ExportMetricsServiceRequest, "these look like OTLP metrics; send them to /v1/metrics"),
-)
+_SIGNALS: dict[str, type[Message]] = {
+    "traces": trace_pb2.TracesData,
+    "logs": logs_pb2.LogsData,
+    "metrics": metrics_pb2.MetricsData,
+}
 
 
-def _other_signal(body: bytes) -> str | None:
+def other_signal(body: bytes, wanted: str) -> str | None:
     """What the body is when it was sent to the wrong address: it then reads without a rest as another signal."""
-    return next((hint for kind, hint in _OTHER if reads_without_rest(kind(), body)), None)
+    for name, kind in _SIGNALS.items():
+        if name != wanted and reads_without_rest(kind(), body):
+            return f"these look like OTLP {name}; send them to /v1/{name}"
+    return None
 
 
 def reads_without_rest(request: Message, body: bytes) -> bool:
@@ -304,10 +312,10 @@ def _salvage_span(body: bytes, resource: dict[str, Any], group: Any, decoded: De
     except DecodeError:
         reason = "span: its protobuf cannot be read (a string that is not UTF-8, or a broken field)"
         resource_bytes = group.resource.SerializeToString()
-        decoded.reject(reason, lambda: _message(1, _message(1, resource_bytes) + _message(2, _message(2, body))))
+        decoded.reject(reason, lambda: message(1, message(1, resource_bytes) + message(2, message(2, body))))
 
 
-def _message(number: int, body: bytes) -> bytes:
+def message(number: int, body: bytes) -> bytes:
     """A length-delimited field of protobuf."""
     size, length = len(body), bytearray()
     while size > 0x7F:

@@ -4,7 +4,7 @@
 are kept; a body that cannot be read at all raises FormatError. Nothing else is ever raised, whatever the bytes.
 
 A span is stored as it came (`to_json`, `from_json`) and becomes a step when somebody reads it (`step_of`), so that
-whatever the dialects learn to read holds for what has long been stored. `parse` does both at once, for files.
+whatever the dialects learn to read holds for what has long been stored. `traces_of` does so at once, for files.
 
 `received` counts every span that was sent, so `received == steps kept + rejected`. A span id may come twice in one
 batch: both steps are there, since the store merges them and counts the duplicate. Steps are in order of their start.
@@ -12,35 +12,28 @@ batch: both steps are there, since the store merges them and counts the duplicat
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from flywheel.core.traces import Intervention, Outcome, Step, Trace
 from flywheel.trajectories.formats.otlp import otlp_json, otlp_protobuf, request_bounds
 from flywheel.trajectories.formats.otlp.spans import Decoded, Event, Facts, Rejected, Span, word
 from flywheel.trajectories.formats.semantics import span_meaning
-from flywheel.trajectories.formats.values.hostile_json import FormatError, load, quote
+from flywheel.trajectories.formats.values.hostile_json import load, quote
+from flywheel.trajectories.formats.values.times import EPOCH
 
-PROTOBUF = "application/x-protobuf"
-JSON = "application/json"
+PROTOBUF, JSON = otlp_protobuf.PROTOBUF, otlp_protobuf.JSON
 
 OUTCOMES: dict[str, Outcome] = {"success": "success", "failed": "failed"}
 """Values of the attribute `flywheel.outcome`."""
 
 LABELS: dict[str, Outcome] = {
     **OUTCOMES,
-    "pass": "success",
-    "passed": "success",
-    "true": "success",
-    "correct": "success",
-    "fail": "failed",
-    "failure": "failed",
-    "false": "failed",
-    "incorrect": "failed",
+    **dict.fromkeys(("pass", "passed", "true", "correct"), "success"),
+    **dict.fromkeys(("fail", "failure", "false", "incorrect"), "failed"),
 }
 """Labels of an evaluation named `outcome`."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_WARNINGS = 20
 
 
@@ -55,18 +48,10 @@ class Batch:
 
 def decode(body: bytes, content_type: str) -> Decoded:
     """The spans of an OTLP trace request. Raises FormatError for a body that cannot be read."""
-    media = content_type.partition(";")[0].strip().lower()
-    if media in (PROTOBUF, "application/protobuf"):
+    if otlp_protobuf.is_protobuf(content_type):
         return otlp_protobuf.decode(body)
-    if media == JSON:
-        request_bounds.check_json(body)
-        return otlp_json.decode(load(body))
-    raise FormatError(f"Content-Type {quote(content_type)} is neither {PROTOBUF} nor {JSON}")
-
-
-def parse(body: bytes, content_type: str) -> Batch:
-    """The traces of an OTLP trace request. Raises FormatError for a body that cannot be read."""
-    return traces_of(decode(body, content_type))
+    request_bounds.check_json(body)
+    return otlp_json.decode(load(body))
 
 
 # Spans to traces
@@ -269,4 +254,4 @@ def outcomes(span: Span, warnings: list[str]) -> Iterator[tuple[int, Outcome]]:
 
 
 def _moment(ns: int) -> datetime | None:
-    return _EPOCH + timedelta(microseconds=ns // 1000) if ns else None
+    return EPOCH + timedelta(microseconds=ns // 1000) if ns else None

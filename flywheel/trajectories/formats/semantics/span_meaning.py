@@ -6,14 +6,14 @@ OpenInference before the GenAI conventions before what single libraries write.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from flywheel.core.traces import Kind, Message
-from flywheel.trajectories.formats.dialects import dialect_registry, genai, openinference, payloads
+from flywheel.trajectories.formats.dialects import dialect_registry, genai, logfire, openinference, payloads
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.otlp.spans import Content, Facts, Span, first, word
 from flywheel.trajectories.formats.semantics import attribute_plans
@@ -56,7 +56,8 @@ def facts(span: Span, plan: Plan | None = None) -> Facts:
         facts.metadata[name] = payloads.decoded(attributes[key])
     if dialect is not None:
         dialect.facts(span, facts)
-    facts.environment = _environment(span.resource) or facts.environment
+    deployed = word(span.resource, "deployment.environment.name", "deployment.environment")
+    facts.environment = deployed or facts.environment
     return facts
 
 
@@ -174,7 +175,7 @@ def tools(span: Span, plan: Plan | None = None) -> list[dict[str, Any]]:
         return []
     given = attributes.get("gen_ai.tool.definitions") or attributes.get("gen_ai.request.tools")
     if isinstance(given, str):
-        return _definitions(given)
+        return message_shapes.same_definitions(given)
     if given:
         return content(span, None).tools
     if (flat := openinference.schemas(attributes) or genai.functions(attributes)) is not None:
@@ -192,11 +193,6 @@ def _flat(given: tuple[Any, ...]) -> list[dict[str, Any]]:
             for item in given
         ]
     )
-
-
-@functools.lru_cache(maxsize=256)
-def _definitions(given: str) -> list[dict[str, Any]]:
-    return message_shapes.tool_definitions(given)
 
 
 def _whole(span: Span) -> Span:
@@ -217,7 +213,7 @@ def _kind(span: Span, dialect: dialect_registry.Dialect | None, plan: Plan) -> K
         return openinference.KINDS.get(str(named).upper())
     if dialect is None:
         return genai.kind(span)
-    if dialect_registry.is_placeholder(span):
+    if logfire.is_placeholder(span):
         return None
     return genai.kind(span) or dialect.kind(span)
 
@@ -226,9 +222,5 @@ def _finish(value: Any) -> str:
     """Finish reasons come as a list, as JSON of one, or as one word."""
     value = structured(value)
     if isinstance(value, list):
-        value = value[0] if value else None
+        value = next(iter(value), None)
     return value if isinstance(value, str) else ""
-
-
-def _environment(resource: Mapping[str, Any]) -> str:
-    return word(resource, "deployment.environment.name", "deployment.environment")

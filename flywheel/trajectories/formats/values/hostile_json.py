@@ -101,10 +101,20 @@ def _fits(value: Any, room: int = MAX_DEPTH) -> bool:
     )
 
 
-def quote(value: Any, limit: int = 60) -> str:
-    """`value` as JSON for an error message, cut to `limit` characters."""
+def quote(value: Any) -> str:
+    """`value` as JSON for an error message, cut to 60 characters."""
     shown = json.dumps(plain(value), ensure_ascii=False)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return shown if len(shown) <= 60 else shown[:59] + "…"
+
+
+def as_list(value: Any) -> list[Any]:
+    """`value` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """`value` where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def cost(value: Any) -> float | None:

@@ -3,7 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(at: datetime) -> int:
+    """Since 1970."""
+    return (at - EPOCH) // _MICROSECOND
 
 
 def moment(value: Any) -> datetime | None:
@@ -17,13 +25,13 @@ def moment(value: Any) -> datetime | None:
     try:
         # Rounded to microseconds first: a float of seconds holds no more.
         if value >= 1_000_000_000_000_000_000:
-            return _EPOCH + timedelta(microseconds=int(value) // 1_000)
+            return EPOCH + timedelta(microseconds=int(value) // 1_000)
         if value >= 1_000_000_000_000_000:
-            return _EPOCH + timedelta(microseconds=int(value))
+            return EPOCH + timedelta(microseconds=int(value))
         if value >= 100_000_000_000:
-            return _EPOCH + timedelta(microseconds=round(value * 1_000))
+            return EPOCH + timedelta(microseconds=round(value * 1_000))
         if value >= 31_536_000:
-            return _EPOCH + timedelta(microseconds=round(value * 1_000_000))
+            return EPOCH + timedelta(microseconds=round(value * 1_000_000))
     except (OverflowError, ValueError):
         pass
     return None

@@ -21,7 +21,7 @@ from flywheel.edge.numbers import key, number
 from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_formats import FORMATS, TABLE
-from flywheel.trajectories.formats.files.file_values import Bounds, TooMuch
+from flywheel.trajectories.formats.files.file_limits import Bounds, TooMuch
 from flywheel.trajectories.formats.files.table_rows import FIELDS, Mapped
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.import_export import import_jobs, uploads

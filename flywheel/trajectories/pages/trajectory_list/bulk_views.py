@@ -3,17 +3,16 @@
 import uuid
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.jobs import StaleState, State
+from flywheel.edge import job_pages
+from flywheel.edge.jobs import State
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.edge.paging import BadCursor, about, keyset
-from flywheel.edge.polling import loaded_anew
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Bulk
 from flywheel.trajectories.operations import bulk_actions
@@ -95,48 +94,17 @@ def page(request: PageRequest, number: int) -> HttpResponse:
 
 @require_GET
 @requires(Permission.VIEW)
-def live(request: PageRequest, number: int) -> HttpResponse:
-    """What the page of one that is not over asks for every two seconds; at the end it is loaded anew."""
-    found = _find(request, number)
-    if found.is_finished:
-        return loaded_anew()
-    return render(request, "trajectories/_bulk_live.html", _context(request, found))
-
-
-@require_POST
-@requires(Permission.VIEW)
-def cancel(request: PageRequest, number: int) -> HttpResponse:
-    found = _find(request, number, to_change=True)
-    try:
-        bulk_actions.cancel(job=found, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not stopped: {error}.")
-    return redirect("trajectories:bulk", request.project.slug, found.pk)
-
-
-@require_POST
-@requires(Permission.VIEW)
-def resume(request: PageRequest, number: int) -> HttpResponse:
-    found = _find(request, number, to_change=True)
-    try:
-        bulk_actions.resume(job=found, actor=request.actor)
-    except StaleState as error:
-        messages.warning(request, f"Not resumed: {error}.")
-    return redirect("trajectories:bulk", request.project.slug, found.pk)
-
-
-@require_GET
-@requires(Permission.VIEW)
 def file(request: PageRequest, number: int) -> HttpResponseBase:
     """What an export has written."""
     return bulk_actions.answer(request, _find(request, number))
 
 
-def _find(request: PageRequest, pk: int, *, to_change: bool = False) -> Bulk:
+def _find(request: PageRequest, pk: int) -> Bulk:
+    """The job. Raises Forbidden for whoever may see it, but not change it as they ask to."""
     rows = Bulk.objects.select_related("created_by", "project")
     job = get_object_or_404(rows, project=request.project, pk=pk)
     needed = bulk_actions.ACTIONS[job.action].permission if job.action in bulk_actions.ACTIONS else Permission.ADMIN
-    if to_change and needed not in request.permissions:
+    if request.method == "POST" and needed not in request.permissions:
         raise Forbidden(needed)
     return job
 
@@ -157,3 +125,8 @@ def _context(request: PageRequest, job: Bulk) -> dict[str, Any]:
         "size": report.get("size", 0),
         "may_change": action is not None and action.permission in request.permissions,
     }
+
+
+live = job_pages.live(_find, "trajectories/_bulk_live.html", requires(Permission.VIEW), _context)
+cancel = job_pages.cancel(_find, "trajectories:bulk", requires(Permission.VIEW))
+resume = job_pages.resume(_find, "trajectories:bulk", requires(Permission.VIEW))

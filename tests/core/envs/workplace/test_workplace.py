@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from flywheel.core import envs
 from flywheel.core.envs import Say, Task, always
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling, play
-from flywheel.core.envs.workplace import Workplace, generate
-from flywheel.core.envs.workplace.request_templates import HELD_OUT, TEMPLATES
+from flywheel.core.envs.workplace import Workplace
+from flywheel.core.envs.workplace.request_templates import HELD_OUT, TEMPLATES, generate
 from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, KEYS, World, changes
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS, PROPERTIES, TOOLS, call
 from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces.tools import call_text, check_definitions, schema_problems
+from flywheel.core.traces.tooling import call_text, check_definitions, schema_problems
 from flywheel.core.verifiers import Verdict, VerifierError
 
 ENV = Workplace({}, {})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, Step, ToolCall
 from flywheel.trajectories.formats.dialects import payloads
-from flywheel.trajectories.formats.otlp.spans import Event, Span
+from flywheel.trajectories.formats.otlp.spans import Content, Event, Span
 from flywheel.trajectories.formats.semantics import otlp_traces, span_meaning
 
 CALL = ToolCall("c1", "find", {"q": 1})
@@ -267,7 +267,7 @@ def test_payloads_take_everything(value: Any) -> None:
                 assert isinstance(message.role, str)
         payloads.arguments(given_value)
         payloads.result(given_value)
-        payloads.definitions(given_value)
+        payloads.take(Content(), "agent", given_value, given_value)
         payloads.Definitions().within(given_value)
     for mark in ("mlflow.spanType", "langfuse.observation.type", "ai.operationId", "traceloop.span.kind"):
         span_meaning.facts(Span("1" * 32, "2" * 16, attributes={mark: value}))

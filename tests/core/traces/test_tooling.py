@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.tools import (
+from flywheel.core.traces.tooling import (
     call_text,
     check_definitions,
-    entities,
     find,
     parse_call,
+    properties,
     schema_problems,
     unjudgeable,
 )
@@ -136,10 +136,9 @@ def test_a_property_named_pattern_is_still_a_property() -> None:
     ]
 
 
-def test_entities_are_the_marked_arguments() -> None:
-    assert entities(SEND, {"to": "Ann", "text": "hi"}) == {"to": "Ann"}
-    assert entities({"name": "x", "parameters": {"properties": {"to": True}}}, {"to": "Ann"}) == {}
-    assert entities({"name": "x", "parameters": []}, {"to": "Ann"}) == {}
+def test_properties_are_those_alone_that_are_schemas() -> None:
+    assert properties({"name": "x", "parameters": {"properties": {"to": True}}}) == {}
+    assert properties({"name": "x", "parameters": []}) == {}
 
 
 def test_tools_are_found_by_name() -> None:

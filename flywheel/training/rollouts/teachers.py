@@ -1,13 +1,6 @@
-"""Collect rollouts to learn from: a version of any agent, or an endpoint as a teacher, attempts the train split.
-
-It is an eval run like any other, by the same runner. What is held out cannot be asked for here: nobody may learn from
-it.
-"""
+"""Teachers: endpoints that attempt the train split of a set, so that others learn from it."""
 
 import re
-import uuid
-from collections.abc import Mapping
-from typing import Any
 
 from django.db import transaction
 
@@ -16,39 +9,6 @@ from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import OPENAI
-from flywheel.environments.models import Split, TaskSet
-from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs import submission
-
-
-def collect(
-    *,
-    key: uuid.UUID,
-    version: Version,
-    task_set: TaskSet,
-    actor: Actor,
-    samples: int = 4,
-    seed: int = 1,
-    sampling: Mapping[str, Any] | None = None,
-    engine: str = Engine.ENDPOINT,
-    budget: Mapping[str, Any] | None = None,
-) -> tuple[EvalRun, bool]:
-    """Queue the version's attempts at the train split. Returns the run and whether it is new.
-
-    Raises CannotEvaluate.
-    """
-    return submission.submit(
-        key=key,
-        version=version,
-        task_set=task_set,
-        actor=actor,
-        split=Split.TRAIN,
-        samples=samples,
-        seed=seed,
-        sampling=dict(sampling or {}),
-        engine=engine,
-        budget=budget,
-    )
 
 
 @transaction.atomic

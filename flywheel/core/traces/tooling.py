@@ -17,6 +17,9 @@ from flywheel.core.digests import canonical, read_json
 from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message, ToolCall, json_schemas
 
+_OURS = frozenset({"x-entity", "x-refers"})
+_PATTERNS = frozenset({"pattern", "patternProperties"})
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -50,6 +53,15 @@ def parse_call(message: Message | None) -> Parsed:
     return Parsed(ToolCall("", value["tool"], value["arguments"]))
 
 
+def calls_of(message: Message) -> tuple[ToolCall, ...]:
+    """The calls that a message makes; a text is one when it has the form of one."""
+    # Most texts are none, which their first letter tells sooner than a JSON parser does.
+    if message.tool_calls or message.content.lstrip()[:1] != "{":
+        return message.tool_calls
+    call = parse_call(message).call
+    return (call,) if call else ()
+
+
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as the text form that `parse_call` reads."""
     return json.dumps({"tool": name, "arguments": dict(arguments)}, ensure_ascii=False)
@@ -67,7 +79,7 @@ def schema_problems(
     Leave `patterns` out for a schema that came from outside: RE2, which runs them, may not know what they say.
     """
     schema = tool.get("parameters", {})
-    validator = json_schemas.validator(canonical(schema if patterns else _without_patterns(schema)))
+    validator = json_schemas.validator(canonical(schema if patterns else _without(schema, _PATTERNS)))
     return [
         FieldError(".".join(map(str, error.path)) or "arguments", error.message)
         for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
@@ -99,22 +111,7 @@ def unjudgeable(tools: Any) -> list[str]:
 def plain(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The definition as anybody's server takes it: name, description and parameters, without our extensions."""
     shown = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
-    return shown | ({"parameters": _without_ours(shown["parameters"])} if "parameters" in shown else {})
-
-
-def _without_ours(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_ours(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        # What stands under these is called as it likes.
-        key: {name: _without_ours(item) for name, item in value.items()}
-        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
-        else _without_ours(value)
-        for key, value in schema.items()
-        if key not in ("x-entity", "x-refers")
-    }
+    return shown | ({"parameters": _without(shown["parameters"], _OURS)} if "parameters" in shown else {})
 
 
 def properties(tool: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -126,24 +123,20 @@ def properties(tool: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: schema for name, schema in found.items() if isinstance(schema, Mapping)}
 
 
-def entities(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that name something in the world, by property."""
-    marked = {name for name, schema in properties(tool).items() if schema.get("x-entity") or schema.get("x-refers")}
-    return {name: value for name, value in arguments.items() if isinstance(value, str) and name in marked}
-
-
-def _without_patterns(schema: Any) -> Any:
+def _without(schema: Any, keywords: frozenset[str]) -> Any:
+    """The schema without these keywords, those within it too."""
     if isinstance(schema, list):
-        return [_without_patterns(item) for item in schema]
+        return [_without(item, keywords) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    dropped = {"pattern", "patternProperties"}
-    if "patternProperties" in schema:  # what is additional is then told by the patterns
+    dropped = keywords
+    if "patternProperties" in keywords and "patternProperties" in schema:  # by them it is told what is additional
         dropped |= {"additionalProperties", "unevaluatedProperties"}
     return {
-        key: {name: _without_patterns(item) for name, item in value.items()}
+        # What stands under these is called as it likes.
+        key: {name: _without(item, keywords) for name, item in value.items()}
         if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
-        else _without_patterns(value)
+        else _without(value, keywords)
         for key, value in schema.items()
         if key not in dropped
     }
