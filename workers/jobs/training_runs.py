@@ -30,6 +30,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.edge.jobs import Lease, LeaseLost, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split
 from flywheel.environments.tasks.task_rows import core_task
@@ -423,7 +424,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
                 sampling=run.baseline.sampling,
                 engine=run.baseline.engine,
             )
-        except submission.CannotEvaluate as error:
+        except Refused as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
         lease.update(produced=version, evaluation=evaluation)
     if evaluation is None:
@@ -451,7 +452,7 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
                     sampling=run.baseline.sampling,
                     engine=run.baseline.engine,
                 )
-            except submission.CannotEvaluate as error:
+            except Refused as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
             else:
                 run.note(f"{found} shows what it does to {task_set}")

@@ -83,11 +83,6 @@ class EvalForm(BudgetForm):
         names = ("temperature", "top_p", "max_tokens")
         return {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
 
-    def refuse(self, field: str, problem: str) -> None:
-        """Show at its field what the verb refused."""
-        name = field.removeprefix("sampling.").removeprefix("budget.")
-        self.add_error(name if name in self.fields else None, problem)
-
 
 def _sentence(error: Exception) -> str:
     text = str(error)

@@ -13,6 +13,7 @@ from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.edge.polling import loaded_anew
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
@@ -96,8 +97,8 @@ def new(request: PageRequest) -> HttpResponse:
             engine=chosen["engine"],
             budget=form.budget,
         )
-    except submission.CannotEvaluate as error:
-        form.refuse(error.field, error.problem)
+    except Refused as error:
+        show_at_field(form, error)
         return _form(request, form, status=422)
     return redirect("evals:run", request.project.slug, run.pk)
 
@@ -196,7 +197,7 @@ def resume(request: PageRequest, pk: int) -> HttpResponse:
         return redirect("evals:run", request.project.slug, pk)
     try:
         submission.resume(run=found, actor=request.actor, budget=form.budget if asks_for_budget else None)
-    except (StaleState, submission.CannotEvaluate) as error:
+    except Refused as error:
         messages.warning(request, f"Not resumed: {error}.")
     return redirect("evals:run", request.project.slug, pk)
 

@@ -35,7 +35,7 @@ def collect(
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at the train split. Returns the run and whether it is new.
 
-    Raises CannotEvaluate.
+    Raises Refused.
     """
     return submission.submit(
         key=key,
@@ -54,7 +54,7 @@ def collect(
 @transaction.atomic
 def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_key_env: str = "") -> Version:
     """The version that asks this model at an OpenAI-compatible server: of the agent `teacher-<model>`, made if it is
-    not there. Raises version_content.BadContent."""
+    not there. Raises Refused."""
     name = f"teacher-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:100].rstrip("-")
     agent = Agent.objects.filter(project=project, name=name).first() or make_agent(
         project=project,
