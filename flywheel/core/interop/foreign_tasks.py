@@ -8,6 +8,7 @@ For an environment that is a NeMo Gym server, a row of its data is taken whole: 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from flywheel.core.digests import digest
@@ -63,12 +64,18 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
     target = {**calls[0]} if kind == "tool_call" else {"calls": calls}
     state = about.get("state")
     template = str(about.get("template") or "") if source_of(row) == WORKBENCH else ""
-    return Task(
-        id=str(row.get("id", row.get("example_id", "")))[:100],
-        prompt=prompt,
-        target=target,
-        state=state if isinstance(state, dict) else {},
-        cluster=str(about.get("cluster") or (template and f"template {template}") or _cluster(prompt))[:200],
+    name = str(row.get("id", row.get("example_id", "")))[:100]
+    return _described(Task(name, prompt, target, state if isinstance(state, dict) else {}), about, template)
+
+
+def _described(task: Task, about: Mapping[str, Any], template: str = "") -> Task:
+    """The task with its source and its slice: those that its row names, or else its template's or the request's own."""
+    cluster = about.get("cluster") or (template and f"template {template}")
+    if not cluster:  # of rows that name no source, equal requests are one
+        cluster = f"taken {digest(' '.join(task.prompt.lower().split()))[:16]}"
+    return replace(
+        task,
+        cluster=str(cluster)[:200],
         slice=str(about.get("slice") or about.get("category") or template)[:100],
         synthetic=about.get("synthetic") is True,
     )
@@ -101,16 +108,8 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
     target: dict[str, Any] = {"row": kept}
     with suppress(CannotTake):
         target["calls"] = _calls(about, {name: name for name in ours})
-    prompt = opening[-1].content
-    return Task(
-        id=str(row.get("id", ""))[:100],
-        prompt=prompt,
-        target=target,
-        state={"row": digest(kept)[:16]},
-        cluster=str(about.get("cluster") or _cluster(prompt))[:200],
-        slice=str(about.get("slice") or about.get("category") or "")[:100],
-        synthetic=about.get("synthetic") is True,
-    )
+    state = {"row": digest(kept)[:16]}
+    return _described(Task(str(row.get("id", ""))[:100], opening[-1].content, target, state), about)
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,11 +124,6 @@ def _tool_names(given: Any) -> set[str]:
         return {tool["name"] for tool in nemo_gym.tools_of(given)}
     except VerifierError as error:
         raise CannotTake(str(error), field="responses_create_params.tools") from None
-
-
-def _cluster(prompt: str) -> str:
-    """Of a row that names none: equal requests are one source."""
-    return f"taken {digest(' '.join(prompt.lower().split()))[:16]}"
 
 
 def _asked(row: Mapping[str, Any]) -> str:
