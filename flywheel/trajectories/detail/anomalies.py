@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.system.sql import bound
-from flywheel.templatetags.flywheel import count as counted
-from flywheel.templatetags.flywheel import duration
+from flywheel.templatetags.numbers import count as counted
+from flywheel.templatetags.numbers import duration
 from flywheel.trajectories.models import Source, Step, Trajectory
 
 NO_PARENT = "no parent"
