@@ -14,7 +14,7 @@ from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers
 from flywheel.failures.queues.queue_definitions import AT_MOST, LONGEST, Wanted
-from flywheel.templatetags.flywheel import safe_text
+from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.operations.bulk_actions import BadBulk
 

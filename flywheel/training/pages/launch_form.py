@@ -22,7 +22,7 @@ from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
-from flywheel.templatetags.flywheel import count
+from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest
 from flywheel.training.launch.run_control import LORA, check_settings, check_tuning, default_settings
 from flywheel.training.models import Dataset, Recommendation, TrainingRun

@@ -15,7 +15,7 @@ from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key, key
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.edge.polling import progress
-from flywheel.templatetags.flywheel import count as counted
+from flywheel.templatetags.numbers import count as counted
 from flywheel.trajectories.models import Quarantined, Reread
 from flywheel.trajectories.operations import quarantine
 
