@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def submit(build: Build) -> Callable[..., EvalRun]:
-    fields = {
+    fields: dict[str, Any] = {
         "project": build.cast.project,
         "actor": Actor(build.cast.builder),
         "version": build.version(),

@@ -197,7 +197,7 @@ def _conclude(lease: Lease, run: EvalRun) -> None:
     run.state = State.SUCCEEDED
     try:
         candidate = propose_for(run)
-    except ValueError as error:  # CannotPropose, or arms that cannot be compared: the eval stands whatever comes of it
+    except ValueError as error:  # Refused, or arms that cannot be compared: the eval stands whatever comes of it
         lease.log(f"no candidate was made of it: {error}", "warning")
     else:
         if candidate is not None:

@@ -30,6 +30,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.edge.jobs import Lease, LeaseLost, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet
 from flywheel.environments.tasks.task_rows import core_task
@@ -412,7 +413,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
         evaluation, why = None, ""
         try:
             evaluation = _evaluate(run, version, run.task_set, f"evaluation of {run.pk}")
-        except submission.CannotEvaluate as error:
+        except Refused as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
         lease.update(produced=version, evaluation=evaluation)
     if evaluation is None:
@@ -430,14 +431,14 @@ def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
         with lease.guard():
             try:
                 found = _evaluate(run, version, task_set, f"evaluation of {run.pk} on {task_set.pk}")
-            except submission.CannotEvaluate as error:
+            except Refused as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
             else:
                 run.note(f"{found} shows what it does to {task_set}")
 
 
 def _evaluate(run: TrainingRun, version: Version, task_set: TaskSet, name: str) -> EvalRun:
-    """Queue an eval under the same conditions as the baseline's, once for a name. Raises CannotEvaluate."""
+    """Queue an eval under the same conditions as the baseline's, once for a name. Raises Refused."""
     assert run.baseline is not None
     evaluation, _ = submission.submit(
         key=uuid.uuid5(NAMESPACE, name),

@@ -24,11 +24,12 @@ from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.reward_audit_rule import LEAST
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.runs import submission
@@ -223,7 +224,7 @@ def make_tasks(project: Project) -> TaskSet:
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
             task_from(failure=failure, environment=row, actor=Actor(actor, THROUGH))
-        except CannotMake as error:
+        except Refused as error:
             log.warning("no task of %s: %s", failure, error)
     return freeze(environment=row, name="workplace-requests", actor=Actor(actor, THROUGH))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Task, episode
+from flywheel.core.errors import FieldError
 from flywheel.core.interop import carried_code, gym_server
 from flywheel.core.interop.bundle import ENVIRONMENT, TASKS
 from flywheel.core.traces.openai_messages import outside
@@ -25,7 +26,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _HOLE = re.compile(r"__([A-Z]+(?:_[A-Z]+)*)__")
 
 
-class CannotExport(ValueError):
+class CannotExport(FieldError):
     """This environment cannot be told in that format; the message says why and what to do."""
 
 

@@ -55,14 +55,8 @@ class Message:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Message":
         calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in row.get("tool_calls", ()))
-        return cls(
-            role=row["role"],
-            content=row.get("content", ""),
-            tool_calls=calls,
-            tool_call_id=row.get("tool_call_id", ""),
-            name=row.get("name", ""),
-            reasoning=row.get("reasoning", ""),
-        )
+        texts = {key: row[key] for key in ("content", "tool_call_id", "name", "reasoning") if key in row}
+        return cls(row["role"], tool_calls=calls, **texts)
 
     def to_openai(self) -> dict[str, Any]:
         """The OpenAI chat shape, as engines and trainers take it."""

@@ -20,16 +20,16 @@ from flywheel.core import recipes
 from flywheel.core.errors import FieldError
 from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.edge.numbers import BIGINT, number
+from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import ObjectForm, json_or_text
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
-from flywheel.templatetags.flywheel import count
+from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
 from flywheel.training.launch.run_control import (
     LORA,
-    CannotLaunch,
     LaunchRequest,
     check_settings,
     check_tuning,
@@ -167,7 +167,7 @@ class LaunchForm(ObjectForm):
         if self.base and tuning:
             try:
                 check_settings(self.known, self.base, tuning, settings)
-            except CannotLaunch as error:
+            except Refused as error:
                 self.refuse(error.field, error.problem)
         for name in ("base", "task_set"):
             if not chosen.get(name) and name not in self.errors:
@@ -220,7 +220,7 @@ class LaunchForm(ObjectForm):
             value |= {name: number(text, most=BIGINT) or text for name, text in texts.items()}
         try:
             return check_tuning(value)
-        except CannotLaunch as error:
+        except Refused as error:
             self.refuse(error.field, error.problem)
             return None
 
