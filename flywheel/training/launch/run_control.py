@@ -9,6 +9,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
+from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
@@ -145,9 +146,8 @@ def check_settings(
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
         return recipes.validate(algorithm.name, {**defaults, **given})
-    except ValueError as error:
-        name, _, problem = str(error).partition(": ")
-        raise Refused(problem, field=f"settings.{name}") from error
+    except FieldError as error:
+        raise Refused(error.problem, field=f"settings.{error.field}") from error
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
