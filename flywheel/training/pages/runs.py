@@ -37,8 +37,6 @@ def index(request: PageRequest) -> HttpResponse:
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
     page = page_of(request, shown)
-    if page is None:
-        return redirect(request.path)
     for each in page.items:
         if each.state == State.RUNNING:  # at most one a slot
             each.progress = run_details.progress(each)
