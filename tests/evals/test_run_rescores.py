@@ -103,7 +103,7 @@ def test_a_program_asks_and_reads_the_flips(
     headers = key("read", "build", by=cast.builder)
     address = f"/api/v1/evals/{run.pk}/rescores"
     refused = client.post(address, {"version": 9}, content_type="application/json", headers=headers)
-    assert (refused.status_code, refused.json()["detail"]) == (422, "version: mail has no version 9")
+    assert (refused.status_code, refused.json()["detail"]) == (422, "version: there is no environment version 9")
     asked = client.post(address, {"version": 2}, content_type="application/json", headers=headers).json()
     carry_out(Rescore.objects.get(pk=asked["id"]))
     told = client.get(f"/api/v1/rescores/{asked['id']}", headers=headers).json()

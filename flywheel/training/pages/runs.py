@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import OuterRef, Subquery
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
@@ -37,8 +37,6 @@ def index(request: PageRequest) -> HttpResponse:
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
     page = page_of(request, shown)
-    if page is None:
-        return redirect(request.path)
     for each in page.items:
         if each.state == State.RUNNING:  # at most one a slot
             each.progress = run_details.progress(each)
