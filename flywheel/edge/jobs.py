@@ -63,6 +63,10 @@ class State(models.TextChoices):
 FINISHED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+class Cancelled(Exception):
+    """A person asked for an end; a lease's body that raises it ends the job so."""
+
+
 class LeaseLost(Exception):
     """Another owner has the job, or it is over. Stop at once; nothing more may be written."""
 
@@ -344,6 +348,11 @@ class Lease:
         """A person asked for an end; save what is worth saving and call `finish(State.CANCELLED)`."""
         return self._cancelled.is_set()
 
+    def go_on(self) -> None:
+        """Raise Cancelled when a person asked for an end."""
+        if self.cancelled:
+            raise Cancelled
+
     @property
     def lost(self) -> bool:
         """Somebody else may own the job by now: stop, and write nothing. Once true it stays true.
@@ -442,6 +451,8 @@ class Lease:
             self.give_back(error=text or "the database was away for longer than the lease")
         elif error is None:
             self.finish(State.SUCCEEDED)
+        elif isinstance(error, Cancelled):
+            self.finish(State.CANCELLED)
         else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
             self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.edge.jobs import State
+from flywheel.edge.jobs import Cancelled, State
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions import environment_versions
 from flywheel.evals import run_rescores
@@ -135,7 +135,9 @@ def test_it_is_stopped_and_goes_on(
         lease._cancelled.set()
 
     monkeypatch.setattr(run_rescores, "keep", stop_meanwhile)
-    handler(job.label)(lease)
+    with pytest.raises(Cancelled) as stopped:
+        handler(job.label)(lease)
+    lease._end(stopped.value)
     monkeypatch.setattr(run_rescores, "keep", keep)
     job.refresh_from_db()
     assert (job.state, job.done, job.scores.count()) == (State.CANCELLED, 5, 5)

@@ -23,9 +23,7 @@ def make_tasks(lease: Lease) -> None:
         raise JudgeError(problem, "canary")
     runners = project_judges.runners(job.environment.project, version.verifier)
     for tasks in seeded_tasks.parts(job, AT_ONCE, runners):
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         with lease.guard():
             made += seeded_tasks.keep(job, tasks)
             done += len(tasks)

@@ -39,9 +39,6 @@ def index(request: PageRequest) -> HttpResponse:
     page = page_of(request, shown)
     if page is None:
         return redirect(request.path)
-    for each in page.items:
-        if each.state == State.RUNNING:  # at most one a slot
-            each.progress = run_details.progress(each)
     return render(
         request,
         "training/index.html",
@@ -93,7 +90,7 @@ def _live(found: TrainingRun) -> dict[str, Any]:
         "run": found,
         "others": run_details.others(found),
         "lineage": run_details.lineage(found),
-        "progress": run_details.progress(found),
+        "left": found.remaining,
         "fingerprint": run_details.fingerprint(found),
         "is_settled": run_details.is_settled(found),
         "alerts": run_details.alerts(found, steps),

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.numbers import key
+from flywheel.edge.numbers import form_key, key
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.edge.polling import progress
 from flywheel.templatetags.flywheel import count as counted
@@ -146,10 +146,7 @@ def dismiss_group(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def start_reread(request: PageRequest) -> HttpResponse:
     """Let a worker read every stored span again, once for each form and while no other reading is under way."""
-    try:
-        key = uuid.UUID(request.POST.get("key", ""))
-    except ValueError:
-        key = uuid.uuid4()
+    key = form_key(request.POST) or uuid.uuid4()
     if (running := _reread(request)) is None or running.is_finished:
         about = {"subject": "every stored span"}
         Reread.submit(key=key, actor=request.actor, entry="trajectories.reread", about=about, project=request.project)

@@ -14,7 +14,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.core.evidence.similarity import failure_similarity
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Cancelled, Lease, State
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Cluster, Clustering, Failure, Member, Sketch
 from flywheel.failures.similar_failures import cluster_edits, clusterings, sketches
@@ -70,9 +70,12 @@ def work(job: Clustering) -> Clustering:
     """As a worker does it, but for the thread that renews the lease, which would not see the test's transaction."""
     lease = Clustering.claim(job.pk)
     assert isinstance(lease, Lease)
-    failure_clusters.cluster(lease)
-    if lease.job.state == State.RUNNING:
-        lease.finish(State.SUCCEEDED)
+    try:
+        failure_clusters.cluster(lease)
+    except Cancelled as error:
+        lease._end(error)
+    else:
+        lease._end(None)
     job.refresh_from_db()
     return job
 

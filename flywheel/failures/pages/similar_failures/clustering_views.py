@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
-from flywheel.edge.numbers import key, number
+from flywheel.edge.numbers import form_key, key, number
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
@@ -66,7 +66,7 @@ def start(request: PageRequest) -> HttpResponse:
         job = clusterings.submit(
             project=request.project,
             actor=request.actor,
-            key=key_of(request),
+            key=form_key(request.POST) or uuid.uuid4(),
             **asked | {"days": -1 if days is None else days},  # type: ignore[arg-type]
         )
     except clusterings.BadClustering as error:
@@ -188,7 +188,9 @@ def move(request: PageRequest, cluster: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def take_apart(request: PageRequest, cluster: int) -> HttpResponse:
     try:
-        job = clusterings.take_apart(cluster=find(request, cluster), actor=request.actor, key=key_of(request))
+        job = clusterings.take_apart(
+            cluster=find(request, cluster), actor=request.actor, key=form_key(request.POST) or uuid.uuid4()
+        )
     except clusterings.BadClustering as error:
         messages.warning(request, f"Not taken apart. {error}.")
         return redirect("failures:cluster", request.project.slug, cluster)
@@ -224,14 +226,6 @@ def neighbours(request: PageRequest, trace_id: str) -> HttpResponse:
     return render(request, "failures/similar_neighbours.html", context)
 
 
-def key_of(request: PageRequest) -> uuid.UUID:
-    """The key that the form was given; a form without one is sent once."""
-    try:
-        return uuid.UUID(request.POST.get("key", ""))
-    except ValueError:
-        return uuid.uuid4()
-
-
 def find(request: PageRequest, pk: int) -> Cluster:
     """The cluster of this project."""
     rows = Cluster.objects.select_related("clustering__project", "medoid").filter(clustering__within=None)
@@ -253,7 +247,9 @@ def _about(request: PageRequest, job: Clustering) -> dict[str, Any]:
     report = job.report
     compared = report.get("compared", 0)
     return {
+        "job": job,
         "clustering": job,
+        "may_stop": Permission.REVIEW in request.permissions,
         "report": report,
         "is_cut": report.get("found", 0) > compared + report.get("unreadable", 0),
         "is_sampled": report.get("linked", compared) < compared,
