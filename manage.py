@@ -20,6 +20,7 @@ WITHOUT_DATABASE = {
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     from flywheel.system import env, postgres
+    from flywheel.system.data_directory import PostgresError
 
     try:
         command = sys.argv[1] if len(sys.argv) > 1 else "help"
@@ -30,7 +31,7 @@ def main() -> None:
         from django.core.management import execute_from_command_line
 
         execute_from_command_line(sys.argv)
-    except (env.BadSetting, postgres.PostgresError) as error:
+    except (env.BadSetting, PostgresError) as error:
         sys.exit(f"flywheel: {error}")
 
 

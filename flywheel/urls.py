@@ -7,7 +7,7 @@ from flywheel.promotions.pages import overview
 from flywheel.server import health
 from flywheel.server.api import api
 from flywheel.trajectories.ingest import otlp_http
-from flywheel.trajectories.ingest.gateway import openai_endpoints as gateway
+from flywheel.trajectories.ingest.gateway import openai_endpoints
 from flywheel.trajectories.pages import retention_views
 
 # /p/<project>/settings/: what rooms add to it
@@ -38,8 +38,8 @@ ingest_urls: list[URLPattern | URLResolver] = [
 
 # /gateway/v1/: OpenAI's own paths
 gateway_urls: list[URLPattern | URLResolver] = [
-    path("chat/completions", gateway.chat_completions, name="chat_completions"),
-    path("models", gateway.models, name="models"),
+    path("chat/completions", openai_endpoints.chat_completions, name="chat_completions"),
+    path("models", openai_endpoints.models, name="models"),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [

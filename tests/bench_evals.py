@@ -133,7 +133,7 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
     from flywheel.accounts.actors import Actor
     from flywheel.environments.models import Split
     from flywheel.evals.models import EvalRun
-    from flywheel.evals.runs.submission import submit
+    from flywheel.evals.runs.submission import RunSettings, submit
     from workers.jobs import eval_runs
 
     task_set, samples = made
@@ -143,7 +143,7 @@ def _measured(what: str, version: Any, made: tuple[Any, int], actor: Any, **samp
     def new() -> EvalRun:
         run, _ = submit(
             key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(actor), split=Split.TRAIN,
-            samples=samples, sampling=sampling,
+            settings=RunSettings(samples=samples, sampling=sampling),
         )  # fmt: skip
         return run
 

@@ -20,7 +20,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, Membership, Project, Role, Scope, User
 from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, verifiers
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.evals.models import AuditOverride
 from flywheel.evals.reward_audits.audit_lifecycle import override
@@ -166,7 +166,7 @@ class Build:
         """A stored single-turn trajectory: system, user, assistant."""
         number = next(self.numbers)
         if answer is None:
-            answer = tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
+            answer = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
         start = datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number)
         trace_id = uuid.uuid4().hex
         project = project or self.cast.project

@@ -64,7 +64,7 @@ FINISHED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Cancelled(Exception):
-    """A person asked for an end; a lease's body that raises it ends the job so."""
+    """A person asked for an end."""
 
 
 class LeaseLost(Exception):
@@ -328,9 +328,9 @@ class Lease:
     """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
     Use it as a context manager: a body that ends well makes the job succeed unless it called `finish` itself; what it
-    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind). A body that
-    ends because the lease was lost, the database was away, or the process is told to stop (SystemExit) puts the job
-    back into the queue if it is still ours.
+    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind), but for
+    Cancelled, which cancels it. A body that ends because the lease was lost, the database was away, or the process is
+    told to stop (SystemExit) puts the job back into the queue if it is still ours.
     """
 
     def __init__(self, job: Job, fence: int, asked_at: float) -> None:
@@ -349,7 +349,7 @@ class Lease:
         return self._cancelled.is_set()
 
     def go_on(self) -> None:
-        """Raise Cancelled when a person asked for an end."""
+        """Raise Cancelled where a person asked for an end: for jobs that have nothing to save then."""
         if self.cancelled:
             raise Cancelled
 
@@ -449,10 +449,8 @@ class Lease:
         elif self.lost or isinstance(error, LeaseLost | OperationalError | InterfaceError):
             log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
             self.give_back(error=text or "the database was away for longer than the lease")
-        elif error is None:
-            self.finish(State.SUCCEEDED)
-        elif isinstance(error, Cancelled):
-            self.finish(State.CANCELLED)
+        elif error is None or isinstance(error, Cancelled):
+            self.finish(State.CANCELLED if error else State.SUCCEEDED)
         else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
             self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])

@@ -1,4 +1,6 @@
-"""Whole numbers that come in as text: in addresses, forms and headers, where anybody may write anything."""
+"""Numbers and keys that come in as text: in addresses, forms and headers, where anybody may write anything."""
+
+import uuid
 
 import uuid
 from collections.abc import Mapping
@@ -24,9 +26,9 @@ def key(text: str) -> int | None:
     return number(text, least=1, most=BIGINT)
 
 
-def form_key(form: Mapping[str, str]) -> uuid.UUID | None:
-    """What the form's page has minted, so that a double click is one act; None for a form that lost it."""
+def form_key(text: str) -> uuid.UUID:
+    """The key that makes a form which is sent twice count once; a new one for a form that was given none."""
     try:
-        return uuid.UUID(form.get("key", ""))
+        return uuid.UUID(text)
     except ValueError:
-        return None
+        return uuid.uuid4()

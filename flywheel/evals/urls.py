@@ -1,7 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.evals.pages import agreement_views, grid_views, rescore_views, run_views
-from flywheel.evals.pages import reward_audit_views as audits
+from flywheel.evals.pages import agreement_views, grid_views, rescore_views, reward_audit_views, run_views
 
 app_name = "evals"
 # /p/<project>/evals/
@@ -9,15 +8,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", run_views.index, name="index"),
     path("new/", run_views.new, name="new"),
     path("pair/", run_views.pair, name="pair"),
-    path("reward/", audits.reward, name="reward"),
-    path("reward/override/", audits.override, name="override_reward_audit"),
-    path("reward-audits/", audits.index, name="reward_audits"),
-    path("reward-audits/begin/", audits.begin, name="begin_reward_audit"),
-    path("reward-audits/of/<slug:name>/", audits.of_environment, name="reward_audits_of"),
-    path("reward-audits/<int:audit>/", audits.audit, name="reward_audit"),
-    path("reward-audits/<int:audit>/items/<int:place>/", audits.judge, name="judge_output"),
-    path("reward-audits/<int:audit>/undo/", audits.undo, name="undo_judgement"),
-    path("reward-audits/<int:audit>/finish/", audits.finish, name="finish_reward_audit"),
+    path("reward/", reward_audit_views.reward, name="reward"),
+    path("reward/override/", reward_audit_views.override, name="override_reward_audit"),
+    path("reward-audits/", reward_audit_views.index, name="reward_audits"),
+    path("reward-audits/begin/", reward_audit_views.begin, name="begin_reward_audit"),
+    path("reward-audits/of/<slug:name>/", reward_audit_views.of_environment, name="reward_audits_of"),
+    path("reward-audits/<int:audit>/", reward_audit_views.audit, name="reward_audit"),
+    path("reward-audits/<int:audit>/items/<int:place>/", reward_audit_views.judge, name="judge_output"),
+    path("reward-audits/<int:audit>/undo/", reward_audit_views.undo, name="undo_judgement"),
+    path("reward-audits/<int:audit>/finish/", reward_audit_views.finish, name="finish_reward_audit"),
     path("sets/<slug:task_set>/<int:version>/", grid_views.grid, name="grid"),
     path("people/<slug:name>/", agreement_views.people, name="people"),
     path("<int:pk>/", run_views.run, name="run"),

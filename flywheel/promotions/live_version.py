@@ -4,15 +4,13 @@ A move is a compare-and-set on `Agent.generation` and one append-only `Promotion
 never approve their own work: who launched may not approve, here and as a constraint of the database.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import User
 from flywheel.agents.models import Agent, Version
 from flywheel.core.digests import digest
 from flywheel.edge.refusals import Refused, Stale
@@ -28,46 +26,35 @@ ROLLBACK_S = 10.0
 MOVED = "the live version changed while you decided; look at the page again"
 
 
-class CannotPromote(Refused):
-    """The move is refused; the message says why and who or what could change that."""
-
-
-class MovedMeanwhile(CannotPromote, Stale):
-    """Somebody else moved the live version since this page was loaded."""
-
-
 def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int, override: bool = False) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
     sealed part of its set (where it has one) does not confirm, or that has not passed every regression suite of its
     agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever. Raises
-    CannotPromote.
+    Refused.
     """
     rows = Candidate.objects.select_related("agent", "version", "baseline")
     check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
     check(rows.get(pk=candidate.pk))  # what is refused anyway asks no server
-    handed = loaded_adapters.hand_over(
-        candidate.version, within_s=PROMOTE_S
-    )  # nobody waits for a server with the agent's lock
+    # Nobody waits for a server with the agent's lock.
+    server = loaded_adapters.hand_over(candidate.version, within_s=PROMOTE_S)
     with transaction.atomic():
         Agent.objects.select_for_update(no_key=True).get(pk=candidate.agent_id)  # nobody changes its suites meanwhile
         row = rows.select_for_update(of=("self",)).get(pk=candidate.pk)
         stands, final, against = check(row)
-        promotion = _move(
+        promotion = Promotion(
             agent=row.agent,
-            generation=generation,
             kind=Promotion.Kind.PROMOTE,
             after=row.version,
-            handed=handed,
             candidate=row,
             proposed_by=row.proposed_by,
-            actor=actor,
             against_the_gate=bool(against),
-            told=[stand.told() for stand in stands],
+            suites=[stand.told() for stand in stands],
             sealed=final.told() if final else {},
             reason=reason,
         )
+        _move(promotion, server, actor, generation)
         row.state = Candidate.State.PROMOTED
         row.save(update_fields=["state"])
         row.agent.candidates.filter(state=Candidate.State.WAITING).update(state=Candidate.State.VOID)
@@ -76,89 +63,70 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
 
 @transaction.atomic
 def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
-    """Decline a waiting candidate. Raises CannotPromote when it does not wait or no reason is given."""
+    """Decline a waiting candidate. Raises Refused when it does not wait or no reason is given."""
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the candidate", field="reason")
+        raise Refused("say why; it is kept with the candidate", field="reason")
     moved = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING).update(
         state=Candidate.State.REJECTED
     )
     if not moved:
-        raise CannotPromote("this candidate does not wait any more")
-    actor.record(
-        project=candidate.project,
-        action="promotions.reject",
-        subject=candidate,
-        reason=reason,
-    )
+        raise Refused("this candidate does not wait any more")
+    actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
 def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generation: int) -> Promotion:
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
     One approver is enough, so that an emergency ends quickly: a server that does not answer delays it by ROLLBACK_S and
-    does not stop it; the promotion's `unserved` then says why. Raises CannotPromote.
+    does not stop it; the promotion's `unserved` then says why. Raises Refused.
     """
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the rollback", field="reason")
+        raise Refused("say why; it is kept with the rollback", field="reason")
     if not agent.promotions.filter(after=to).exists():
-        raise CannotPromote(f"{to} was never live")
+        raise Refused(f"{to} was never live")
     if agent.live_id == to.pk:
-        raise CannotPromote(f"{to} is live already")
-    handed = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
+        raise Refused(f"{to} is live already")
+    server = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason)
     with transaction.atomic():
-        promotion = _move(
-            agent=agent,
-            generation=generation,
-            kind=Promotion.Kind.ROLLBACK,
-            after=to,
-            handed=handed,
-            actor=actor,
-            reason=reason,
-        )
+        _move(promotion, server, actor, generation)
         agent.candidates.filter(state=Candidate.State.WAITING).exclude(baseline=to).update(state=Candidate.State.VOID)
     return promotion
 
 
 def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> Promotion:
-    """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
+    """Make the first version of an agent live: there is nothing yet to compare it with. Raises Refused."""
     if agent.live_id is not None:
-        raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
-    handed = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
+        raise Refused(f"{agent} has a live version; a change of it needs a candidate")
+    server = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
+    promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=version, reason=reason)
     with transaction.atomic():
-        return _move(
-            agent=agent,
-            generation=agent.generation,
-            kind=Promotion.Kind.FIRST,
-            after=version,
-            handed=handed,
-            actor=actor,
-            reason=reason,
-        )
+        return _move(promotion, server, actor, agent.generation)
 
 
 def _check(
     row: Candidate, *, actor: Actor, reason: str, generation: int, override: bool
 ) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
     """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
-    CannotPromote where it cannot be approved, by this actor or so."""
+    Refused where it cannot be approved, by this actor or so."""
     if row.state != Candidate.State.WAITING:
-        raise CannotPromote(f"this candidate is {row.state} already")
+        raise Refused(f"this candidate is {row.state} already")
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the promotion", field="reason")
+        raise Refused("say why; it is kept with the promotion", field="reason")
     if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
-        raise CannotPromote("you launched what made this candidate; another approver must decide")
+        raise Refused("you launched what made this candidate; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
     if against and not override:
-        raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
+        raise Refused(f"{'; '.join(against)}; promote against it only on purpose")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
-        raise CannotPromote("the evidence or the version is not what was evaluated; evaluate again")
+        raise Refused("the evidence or the version is not what was evaluated; evaluate again")
     if problem := version_isolation.of(row.version_eval, row.baseline_eval).problem:
-        raise CannotPromote(problem)
+        raise Refused(problem)
     if row.agent.live_id != row.baseline_id:
-        raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
+        raise Refused(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
     if row.agent.generation != generation:
-        raise MovedMeanwhile(MOVED)
+        raise Stale(MOVED)
     return stands, final, against
 
 
@@ -173,58 +141,33 @@ def _against(row: Candidate, stands: Sequence[suite_standings.Standing], final: 
     return against + [f"suite {stand.suite} is {stand.label} ({stand.words})" for stand in open_]
 
 
-def _move(
-    *,
-    agent: Agent,
-    generation: int,
-    kind: Promotion.Kind,
-    after: Version,
-    handed: tuple[str, str],
-    actor: Actor,
-    reason: str,
-    candidate: Candidate | None = None,
-    proposed_by: User | None = None,
-    against_the_gate: bool = False,
-    told: Sequence[dict[str, Any]] = (),
-    sealed: Mapping[str, Any] | None = None,
-) -> Promotion:
+def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generation: int) -> Promotion:
+    """Carry out what the unsaved row says, if the agent's generation is still `generation`; `server` is the name that
+    serves it, and why none does. Raises Refused."""
+    agent, after, (name, problem) = promotion.agent, promotion.after, server
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
-    before, (name, problem) = present.live, handed
-    unserved = ""
     if problem and present.served:
-        if kind != Promotion.Kind.ROLLBACK:
-            raise CannotPromote(f"the gateway answers with {present.served} now, and could not with this: {problem}")
-        unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
+        if promotion.kind != Promotion.Kind.ROLLBACK:
+            raise Refused(f"the gateway answers with {present.served} now, and could not with this: {problem}")
+        promotion.unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
     won = Agent.objects.filter(pk=agent.pk, generation=generation).update(
         live=after, served=name, generation=F("generation") + 1
     )
     if not won:
-        raise MovedMeanwhile(MOVED)
-    promotion = Promotion.objects.create(
-        agent=agent,
-        kind=kind,
-        generation=generation + 1,
-        before=before,
-        after=after,
-        candidate=candidate,
-        proposed_by=proposed_by,
-        approved_by=actor.user,
-        against_the_gate=against_the_gate,
-        suites=list(told),
-        sealed=dict(sealed or {}),
-        reason=reason,
-    )
-    promotion.unserved = unserved
+        raise Stale(MOVED)
+    promotion.before, promotion.approved_by = present.live, actor.user
     agent.live, agent.generation = after, generation + 1
+    promotion.generation = agent.generation
+    promotion.save(force_insert=True)
     actor.record(
         project=agent.project,
-        action=f"promotions.{kind}",
+        action=f"promotions.{promotion.kind}",
         subject=f"{agent} → {after}",
-        reason=reason,
-        before=str(before) if before else None,
-        against_the_gate=against_the_gate,
-        suites={suite["suite"]: suite["state"] for suite in told},
-        **({"sealed": sealed["state"]} if sealed else {}),
-        unserved=unserved,
+        reason=promotion.reason,
+        before=str(present.live) if present.live else None,
+        against_the_gate=promotion.against_the_gate,
+        suites={suite["suite"]: suite["state"] for suite in promotion.suites},
+        **({"sealed": promotion.sealed["state"]} if promotion.sealed else {}),
+        unserved=promotion.unserved,
     )
     return promotion

@@ -16,18 +16,15 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
-from flywheel.core.evidence.gate import Policy as Rules
-from flywheel.core.evidence.gate import confirm, detectable, spending
+from flywheel.core.evidence.gate import Policy, confirm, detectable, spending
 from flywheel.core.evidence.statistics.arm_comparison import difference
-from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs import sealed_runs as evals
-from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs import sealed_runs, unanswered_attempts
 from flywheel.evals.runs.run_summaries import rows_of
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
 from flywheel.promotions.candidacy import evidence_of
@@ -44,10 +41,6 @@ STATES: Final = {
     "invalid": "invalid",
 }
 """How a candidate stands at the sealed part; only `eligible` lets it through."""
-
-
-class CannotOpen(Refused):
-    """The sealed part is not asked for this candidate; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +100,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
         return None
     opening, is_open = _opening(candidate)
     arms = (candidate.version_eval, candidate.baseline_eval)
-    runs = [evals.find(run) if is_open else None for run in arms]
+    runs = [sealed_runs.find(run) if is_open else None for run in arms]
     state, words, gain = _state(candidate, runs, tasks, opening)
     return Comparison(
         state=state,
@@ -138,18 +131,15 @@ def final(row: Candidate) -> dict[str, Any] | None:
 def open_sealed(*, candidate: Candidate, actor: Actor) -> None:
     """Have both versions attempt the sealed tasks, as they attempted the held-out ones; what has run already is found.
 
-    Raises CannotOpen.
+    Raises Refused.
     """
     task_set = candidate.version_eval.task_set
     if problem := _problem(candidate):
-        raise CannotOpen(problem)
+        raise Refused(problem)
     with transaction.atomic():
         TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
-        try:
-            evals.start(candidate.baseline_eval, actor=actor)
-            evals.start(candidate.version_eval, actor=actor)
-        except (CannotEvaluate, StaleState) as error:
-            raise CannotOpen(str(error)) from error
+        sealed_runs.start(candidate.baseline_eval, actor=actor)
+        sealed_runs.start(candidate.version_eval, actor=actor)
         opening, is_open = _opening(candidate)
         if not is_open:
             ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=candidate, actor=actor)
@@ -225,8 +215,8 @@ def _reach(candidate: Candidate, tasks: int, opening: int) -> str:
     return f"{known}; a true gain of {100 * least:.0f} points would show in four of five cases"
 
 
-def _rules(candidate: Candidate) -> Rules:
-    return Rules.from_dict(candidate.policy.rules)
+def _rules(candidate: Candidate) -> Policy:
+    return Policy.from_dict(candidate.policy.rules)
 
 
 def _opening(candidate: Candidate) -> tuple[int, bool]:

@@ -19,13 +19,12 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
-from flywheel.edge.refusals import Stale
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Suite
-from flywheel.environments.task_sets import suite_definitions as definitions
+from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison
 from flywheel.evals.models import Engine, EvalRun, Result
-from flywheel.evals.runs import suite_runs as evals
-from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.runs import suite_runs
 from flywheel.evals.runs.suite_runs import Attempts, Settings
 from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.evals.runs.void_scores import void_of
@@ -33,11 +32,6 @@ from flywheel.evals.serving import version_isolation
 from flywheel.promotions.models import Candidate
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import ContaminationCheck
-
-
-class NotWaiting(Stale):
-    """The candidate is decided; the message says so."""
-
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +142,13 @@ def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> lis
     """Have both arms run every present suite of the agent; why any cannot run. What has run already is found."""
     problems = []
     settings = Settings.of(version_eval)
-    suites = list(definitions.present(version_eval.version.agent))
+    suites = list(suite_definitions.present(version_eval.version.agent))
     _check(version_eval.version, suites)
     for suite in suites:
         for version in (baseline_eval.version, version_eval.version):
             try:
-                evals.start(version=version, suite=suite, settings=settings, actor=actor)
-            except (CannotEvaluate, StaleState) as error:
+                suite_runs.start(version=version, suite=suite, settings=settings, actor=actor)
+            except (Refused, StaleState) as error:
                 problems.append(f"{suite} of {version}: {error}")
     for problem in problems:
         log.warning("a regression suite was not started: %s", problem)
@@ -173,21 +167,21 @@ def _check(version: Version, suites: Collection[Suite]) -> None:
 
 
 def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
-    """`start` for a candidate. Raises NotWaiting where nobody is to decide about it any more."""
+    """`start` for a candidate. Raises Stale where nobody is to decide about it any more."""
     if candidate.state != Candidate.State.WAITING:
-        raise NotWaiting(f"{candidate} is {candidate.state} already, so its suites are not run any more")
+        raise Stale(f"{candidate} is {candidate.state} already, so its suites are not run any more")
     version_eval, baseline_eval = candidate.version_eval, candidate.baseline_eval
     return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor)
 
 
 def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     """How the candidate stands at every present suite of its agent."""
-    suites = list(definitions.present(version_eval.version.agent))
+    suites = list(suite_definitions.present(version_eval.version.agent))
     if not suites:
         return []
     arms = (version_eval.version, baseline_eval.version)
-    found = evals.find(arms, suites, Settings.of(version_eval))
-    tallies = evals.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
+    found = suite_runs.find(arms, suites, Settings.of(version_eval))
+    tallies = suite_runs.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
     learnt = contamination_checks.datasets_of(version_eval.version)
     checks = contamination_checks.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
     mixed = version_isolation.between(*arms).problem if version_eval.engine == Engine.VLLM else ""
@@ -209,7 +203,7 @@ def standings_of(candidate: Candidate) -> list[Standing]:
     shown = standings(candidate.version_eval, candidate.baseline_eval)
     if candidate.state != Candidate.State.WAITING:
         return shown
-    for suite, following in definitions.left(candidate.agent, since=candidate.created_at):
+    for suite, following in suite_definitions.left(candidate.agent, since=candidate.created_at):
         then = f"; {following} followed it" if following else ""
         words = f"{suite.retired_by} retired it after this was put forward: {suite.retired_why}{then}"
         shown.append(Standing(suite, "retired", words, None, None))
@@ -218,14 +212,14 @@ def standings_of(candidate: Candidate) -> list[Standing]:
 
 def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
     """Of each agent, by its key, what its live version last did at each of its present suites."""
-    every = list(definitions.present(*agents))
+    every = list(suite_definitions.present(*agents))
     suites: dict[int, list[Suite]] = {agent.pk: [] for agent in agents}
     for suite in every:
         suites[suite.agent_id].append(suite)
     lives = [agent.live for agent in agents if agent.live]
-    found = evals.newest(lives, every, State.SUCCEEDED) if every else {}
-    going = evals.newest(lives, every, State.QUEUED, State.RUNNING) if every else {}
-    tallies = evals.tallies(found.values()) if found else {}
+    found = suite_runs.newest(lives, every, State.SUCCEEDED) if every else {}
+    going = suite_runs.newest(lives, every, State.QUEUED, State.RUNNING) if every else {}
+    tallies = suite_runs.tallies(found.values()) if found else {}
 
     def result(agent: Agent, suite: Suite) -> LiveResult:
         asked = (agent.live_id or 0, suite.pk)
@@ -237,11 +231,11 @@ def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
 
 
 def run_live(*, suite: Suite, actor: Actor) -> EvalRun:
-    """The live version's eval at the suite. Raises CannotEvaluate."""
+    """The live version's eval at the suite. Raises Refused."""
     live = suite.agent.live
     if live is None:
-        raise CannotEvaluate("version", f"{suite.agent} has no live version")
-    return evals.start(version=live, suite=suite, settings=Settings.own(live), actor=actor)
+        raise Refused(f"{suite.agent} has no live version", field="version")
+    return suite_runs.start(version=live, suite=suite, settings=Settings.own(live), actor=actor)
 
 
 def _learnt(checks: Sequence[ContaminationCheck | None]) -> tuple[str, str] | None:
@@ -295,7 +289,7 @@ def _judged(suite: Suite, new: EvalRun, old: EvalRun, tallies: Tallies) -> Stand
         judge = judge_no_break if suite.rule == Suite.Rule.NO_BREAK else judge_no_failure
         finding = judge(*arms)
     shown = finding.failed or finding.broken
-    failed = evals.failing(new, suite.measure, shown[:LISTED]) if shown else []
+    failed = suite_runs.failing(new, suite.measure, shown[:LISTED]) if shown else []
     arms_away = ((run, sum(tried.unanswered for tried in arm.values())) for run, arm in ((old, before), (new, after)))
     unanswered = sum(count for run, count in arms_away if count and can_resume(run))
     return Standing(suite, finding.state, finding.words, new, old, finding, difference, failed, unanswered)

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from flywheel.system import env, postgres
+from flywheel.system.data_directory import PostgresError
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_GRACE_S = 20.0
@@ -95,7 +96,7 @@ class Database:
             known = os.environ["DATABASE_URL"]
             try:
                 self.start()
-            except postgres.PostgresError as error:  # no space on the disk: there may be some again soon
+            except PostgresError as error:  # no space on the disk: there may be some again soon
                 _say(str(error))
             if os.environ["DATABASE_URL"] != known:
                 for child in running:
@@ -131,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         _run(options.demo)
-    except (env.BadSetting, postgres.PostgresError) as error:
+    except (env.BadSetting, PostgresError) as error:
         sys.exit(f"flywheel: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"flywheel: {' '.join(map(str, error.cmd))} failed with code {error.returncode}; nothing was lost")

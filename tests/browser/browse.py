@@ -94,7 +94,7 @@ class Tab:
         self.named(text).click()
 
     def named(self, text: str) -> Locator:
-        words = re.compile(rf"^\s*{re.escape(text)}")
+        words = re.compile(r"^\s*" + r"\s+".join(re.escape(word) for word in text.split()))
         return self.page.locator("main a:visible, main button:visible").filter(has_text=words).first
 
     def press(self, *keys: str) -> None:

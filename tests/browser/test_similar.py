@@ -60,7 +60,7 @@ def test_failures_are_clustered_looked_at_and_labelled_by_keys(browser: Browser,
     assert isinstance(lease, Lease)
     with lease:
         bulk_changes.carry_out(lease)
-    expect(page.locator("main")).to_contain_text("Labelled5")
+    expect(page.locator("main")).to_contain_text("Labelled 5")
     assert set(Failure.objects.values_list("bucket", flat=True)) == {"wrong_tool"}
     assert Failure.objects.count() == 5
     tab.open(f"/p/acme/failures/similar/clusters/{cluster.pk}/label/")

@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 
 from flywheel.system import postgres
+from flywheel.system.data_directory import PostgresError
 from tests.benching.processes import free_port, rss_mb, tree
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -131,7 +132,7 @@ class Installation:
 
     def _tend(self) -> None:
         while not self._end.wait(0.2):
-            with contextlib.suppress(postgres.PostgresError):  # the disk may be full: try again
+            with contextlib.suppress(PostgresError):  # the disk may be full: try again
                 if postgres.running(self.home / "postgres") is None:
                     server = postgres.start(self.home / "postgres")
                     assert server.url == self.database

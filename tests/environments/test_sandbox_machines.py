@@ -20,6 +20,7 @@ from django.utils import timezone
 from flywheel.environments import sandbox_machines
 from flywheel.environments.models import SandboxReport
 from tests.conftest import Cast
+from tests.pages import page_of
 from tests.waiting import wait_for
 from workers.sandbox.outcome import Status
 
@@ -156,7 +157,7 @@ def test_the_page_shows_each_machine_and_how_to_get_what_it_lacks(cast: Cast, si
     )
     sandbox_machines.keep("open", report(layer("namespaces", "given up")))
     page = sign_in(cast.builder).get(reverse("environments:sandbox", args=[cast.project.slug]))
-    text = page.content.decode()
+    text = page_of(page)
     assert text.count("<h2>") == 4
     assert "Untrusted code runs here" in text
     assert "Untrusted code is refused here.</b> Missing: landlock." in text
@@ -165,12 +166,12 @@ def test_the_page_shows_each_machine_and_how_to_get_what_it_lacks(cast: Cast, si
     assert "runs without namespaces" in text
     assert "No word for a while" not in text
     SandboxReport.objects.filter(host="good").update(at=timezone.now() - timedelta(hours=4))
-    assert "No word for a while" in sign_in(cast.admin).get(page.request["PATH_INFO"]).content.decode()
+    assert "No word for a while" in page_of(sign_in(cast.admin).get(page.request["PATH_INFO"]))
 
 
 def test_the_page_without_a_report_says_how_to_make_one(cast: Cast, sign_in: SignIn) -> None:
     page = sign_in(cast.builder).get(reverse("environments:sandbox", args=[cast.project.slug]))
-    assert "workers.sandbox --report" in page.content.decode()
+    assert "workers.sandbox --report" in page_of(page)
 
 
 def test_the_newest_word_of_a_machine_counts(db: None) -> None:

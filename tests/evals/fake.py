@@ -12,7 +12,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.edge.jobs import Lease
-from flywheel.environments.models import Split, TaskSet
+from flywheel.environments.models import TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs import submission
 from flywheel.evals.serving.loaded_adapters import name_of
@@ -52,12 +52,14 @@ class FakeEngine:
 
 
 def submit(build: Build, task_set: TaskSet | None = None, version: Version | None = None, **fields: Any) -> EvalRun:
+    about = {name: fields.pop(name) for name in ("split", "is_final") if name in fields}
     run, made = submission.submit(
         key=uuid.uuid4(),
         version=version or build.version(),
         task_set=task_set or build.task_set(),
         actor=Actor(build.cast.builder),
-        **{"split": Split.HELD_OUT, "samples": 2, **fields},
+        settings=submission.RunSettings(**{"samples": 2, **fields}),
+        **about,
     )
     assert made
     return run

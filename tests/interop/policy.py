@@ -77,7 +77,7 @@ def _native(policy: Policy, message: Message) -> list[dict[str, Any]]:
 
 
 def as_called(env: Environment, message: Message) -> Message:
-    from flywheel.core.traces.tools import parse_call
+    from flywheel.core.traces.tooling import parse_call
 
     if message.tool_calls or not env.tools:
         return message

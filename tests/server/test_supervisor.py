@@ -16,6 +16,7 @@ import pytest
 
 from flywheel.server import supervisor
 from flywheel.system import env, postgres
+from flywheel.system.data_directory import PostgresError
 from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,7 +205,7 @@ def test_a_database_that_cannot_start_is_tried_again_and_ends_nothing(
     def start(data_dir: Path) -> postgres.Server:
         tries.append(data_dir)
         if len(tries) == 2:
-            raise postgres.PostgresError("no space left")
+            raise PostgresError("no space left")
         return server
 
     monkeypatch.setattr(postgres, "start", start)

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
-from flywheel.system import postgres
+from flywheel.system import postgres, server_identity
+from flywheel.system.data_directory import SOCKET, DataDirectory, PostgresError
+from flywheel.system.server_identity import Identity, choose_identity
 from tests.waiting import PATIENCE_S, wait_for
 
 if sys.platform != "linux":
@@ -190,7 +192,7 @@ def test_the_api_names_the_postmaster_and_its_places(tmp_path: Path) -> None:
         server = postgres.start(tmp_path / "pg")
         assert server == postgres.start(tmp_path / "pg") == postgres.running(tmp_path / "pg")
         assert server.data_dir == tmp_path / "pg"
-        assert (server.socket_dir / postgres.SOCKET).is_socket()
+        assert (server.socket_dir / SOCKET).is_socket()
         assert server.pid == int((tmp_path / "pg" / "cluster" / "postmaster.pid").read_text().split("\n")[0])
     finally:
         postgres.stop(tmp_path / "pg")
@@ -274,9 +276,11 @@ def test_a_stale_pid_file_that_names_a_live_stranger_does_not_block(me: Person) 
 def test_a_server_started_by_hand_is_left_alone(tmp_path: Path) -> None:
     postgres.start(tmp_path / "pg")
     postgres.stop(tmp_path / "pg")
-    home, binaries = postgres._Home(tmp_path / "pg"), postgres._binaries()
-    identity = postgres._choose_identity(binaries, home)
-    home.give_to(identity)  # as every launch does: what the system allowed to `start` it may refuse a second later
+    home, binaries = DataDirectory(tmp_path / "pg"), postgres._binaries()
+    identity = choose_identity(binaries, home.root)
+    home.give_to(
+        identity.owner
+    )  # as every launch does: what the system allowed to `start` it may refuse a second later
 
     def by_hand(*arguments: str) -> None:
         with open(os.devnull) as no_lock:
@@ -286,10 +290,10 @@ def test_a_server_started_by_hand_is_left_alone(tmp_path: Path) -> None:
     log = home.root / "by_hand.log"
     try:
         by_hand("start", "-D", str(home.cluster), "-w", "-o", socket_only, "-l", str(log))
-    except postgres.PostgresError as error:
+    except PostgresError as error:
         pytest.fail(f"{error}\n{identity.what}: {log.read_text() if log.exists() else 'no log'}")
     try:
-        with pytest.raises(postgres.PostgresError, match=r"was not started by Flywheel"):
+        with pytest.raises(PostgresError, match=r"was not started by Flywheel"):
             postgres.start(tmp_path / "pg")
     finally:
         by_hand("stop", "-D", str(home.cluster), "-w")
@@ -362,7 +366,7 @@ def test_odd_characters_in_the_path_are_only_characters(me: Person) -> None:
 def test_everything_in_the_data_directory_is_private(me: Person) -> None:
     me.start()
     owner = os.geteuid() if me.uid is None else me.uid
-    for path in (me.data_dir, me.data_dir / "cluster", socket_dir(me), socket_dir(me) / postgres.SOCKET):
+    for path in (me.data_dir, me.data_dir / "cluster", socket_dir(me), socket_dir(me) / SOCKET):
         assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (owner, 0o700)
 
 
@@ -374,7 +378,7 @@ def test_no_other_user_can_connect_even_with_every_door_open(me: Person) -> None
         assert "Permission denied" in other.try_sql(url, "SELECT 1").stderr
     me.data_dir.chmod(0o755)
     socket_dir(me).chmod(0o755)
-    (socket_dir(me) / postgres.SOCKET).chmod(0o777)
+    (socket_dir(me) / SOCKET).chmod(0o777)
     for other in others:
         for role in ("flywheel", "postgres", "nobody", "daemon"):
             refusal = other.try_sql(url.replace("//flywheel@", f"//{role}@"), "SELECT 1").stderr
@@ -431,10 +435,10 @@ def test_a_server_stops_where_its_processes_may_not_be_looked_into(
     server = postgres.start(tmp_path / "pg")
     with monkeypatch.context() as patch:
         # As for root in a container that lacks CAP_SYS_PTRACE, with an account's server.
-        patch.setattr(postgres._Home, "is_served_by", lambda *_: False)
+        patch.setattr(DataDirectory, "is_served_by", lambda *_: False)
         try:
             postgres.stop(tmp_path / "pg")
-        except postgres.PostgresError:
+        except PostgresError:
             os.kill(server.pid, signal.SIGINT)
             raise
     assert postgres.running(tmp_path / "pg") is None
@@ -470,16 +474,16 @@ def test_where_nothing_works_every_attempt_is_named(tmp_path: Path, monkeypatch:
     def forbidden() -> None:
         raise PermissionError
 
-    attempts = [postgres._Identity("a user namespace", 0, 0, "", forbidden)]
-    monkeypatch.setattr(postgres, "_identities", lambda: iter(attempts))
-    with pytest.raises(postgres.PostgresError, match=r"as a user namespace: the system does not allow it"):
+    attempts = [Identity("a user namespace", (0, 0), "", forbidden)]
+    monkeypatch.setattr(server_identity, "_identities", lambda: iter(attempts))
+    with pytest.raises(PostgresError, match=r"as a user namespace: the system does not allow it"):
         postgres.start(tmp_path / "pg")
 
 
 def test_an_identity_that_is_lost_on_the_way_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = postgres._Home(tmp_path / "pg")
+    home = DataDirectory(tmp_path / "pg")
     home.prepare()
-    works = postgres._choose_identity(postgres._binaries(), home)
+    works = choose_identity(postgres._binaries(), home.root)
 
     def once() -> None:
         asked = tmp_path / "asked"
@@ -490,8 +494,8 @@ def test_an_identity_that_is_lost_on_the_way_says_why(tmp_path: Path, monkeypatc
             works.become()
 
     here = replace(works, become=once)
-    monkeypatch.setattr(postgres, "_identities", lambda: iter([here]))
-    with pytest.raises(postgres.PostgresError, match=r"(?s)initdb failed .*no more namespaces"):
+    monkeypatch.setattr(server_identity, "_identities", lambda: iter([here]))
+    with pytest.raises(PostgresError, match=r"(?s)initdb failed .*no more namespaces"):
         postgres.start(tmp_path / "pg")
 
 

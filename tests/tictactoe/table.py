@@ -85,11 +85,12 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.environments.tasks import seeded_tasks as tasks
     from flywheel.environments.versions.environment_versions import environment
     from flywheel.evals.reward_audits.audit_lifecycle import override
+    from flywheel.evals.runs import submission
     from flywheel.training.launch import reward_lock
-    from flywheel.training.launch.run_control import launch
+    from flywheel.training.launch.run_control import LaunchRequest, launch
     from flywheel.training.rollouts import rollout_datasets
     from flywheel.training.rollouts.rollout_choice import read
-    from flywheel.training.rollouts.rollout_collection import collect, teacher
+    from flywheel.training.rollouts.teachers import teacher
     from workers.programs import story_playback
 
     project = Project.objects.get(slug="default")
@@ -112,8 +113,13 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     say(f"{task_set}: {len(learnt)} train tasks, {len(chosen) - len(learnt)} held out")
     with serving() as address:
         shown = teacher(project=project, base_url=address, model="scripted", actor=Actor(trainer))
-        run, _ = collect(
-            key=uuid.uuid4(), version=shown, task_set=task_set, actor=Actor(trainer), samples=1, seed=SEED_OF_TEACHER
+        run, _ = submission.submit(
+            key=uuid.uuid4(),
+            version=shown,
+            task_set=task_set,
+            actor=Actor(trainer),
+            split=Split.TRAIN,
+            settings=submission.RunSettings(samples=1, seed=SEED_OF_TEACHER),
         )
         story_playback.finished(run)
     dataset = rollout_datasets.write(name="teacher-games", run=run, choice=read(CHOICE), actor=Actor(trainer))
@@ -132,17 +138,17 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     story_playback.evaluate(version, task_set, samples=1)
     for judged in reward_lock.judged("sft", version, dataset):
         override(judged=judged, actor=Actor(approver), reason="the rules of the game are the reward; tests hold them")
-    training, _ = launch(
+    request = LaunchRequest(
         key=uuid.uuid4(),
         base=version,
         algorithm="sft",
         task_set=task_set,
         dataset=dataset,
-        actor=Actor(trainer),
         settings={"steps": STEPS},
         seed=SEED_OF_TRAINING,
         override_reason="the table is about SFT",
     )
+    training, _ = launch(request, Actor(trainer))
     story_playback.finished(training, timeout_s=1800)
     training.refresh_from_db()
     assert training.produced is not None

@@ -10,16 +10,16 @@ import pytest
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact, Version
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.run_summaries import summary_of
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
 
-WRONG = tools.call_text("email.send", {"to": "Bako", "subject": "friday"})
+WRONG = tooling.call_text("email.send", {"to": "Bako", "subject": "friday"})
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
@@ -78,10 +78,9 @@ class Room:
             "base": self.base,
             "algorithm": "sft",
             "task_set": self.task_set,
-            "actor": Actor(self.cast.trainer),
             "override_reason": "a test",
         }
-        return launch(**{**defaults, **fields})[0]
+        return launch(LaunchRequest(**{**defaults, **fields}), Actor(self.cast.trainer))[0]
 
     def measured(self, run: TrainingRun, steps: int, **metrics: Callable[[int], float]) -> None:
         """Points of a run's steps, a second apart."""
@@ -123,4 +122,4 @@ def room(cast: Cast, build: Build) -> Room:
 def right(task: Task) -> str:
     """The answer that a task wants, as its environment writes it."""
     wanted = task.target["arguments"]
-    return tools.call_text(task.target["tool"], {name: wanted[name] for name in ("person", "day")})
+    return tooling.call_text(task.target["tool"], {name: wanted[name] for name in ("person", "day")})

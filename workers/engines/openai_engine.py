@@ -17,14 +17,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from flywheel.core.network.http_replies import Reply, TooLong
-from flywheel.core.traces import Message, ToolCall, count, openai_messages
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, ToolCall, count, openai_messages, tooling
 
 RETRY_AFTER_LIMIT_S = 30.0
 BAD_REQUEST = 400
@@ -106,42 +105,37 @@ class Flow:
                 self.limit, self._halved_at = max(1.0, self.limit / 2), time.monotonic()
 
 
+@dataclass(eq=False, repr=False)
 class OpenAIEngine:
-    is_foreign = True
+    base_url: str
+    """Ends where `/chat/completions` begins, usually in `/v1`."""
+    model: str
+    api_key: str = ""
+    timeout_s: float = 120.0
+    concurrency: int = 16
+    price_in: float | None = None
+    """Dollars per million tokens."""
+    price_out: float | None = None
+    retries: int = 3
+    backoff_s: float = 0.5
+    patience_s: float = 300.0
+    """How long it may answer nobody, full or away, before it is given up."""
+    is_foreign: ClassVar[bool] = True
     """Its server takes OpenAI's names and plain definitions alone; False where it shows the policy ours as they are."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key: str = "",
-        timeout_s: float = 120.0,
-        concurrency: int = 16,
-        price_in: float | None = None,
-        price_out: float | None = None,
-        retries: int = 3,
-        backoff_s: float = 0.5,
-        patience_s: float = 300.0,
-    ) -> None:
-        """`base_url` ends where `/chat/completions` begins, usually in `/v1`. Prices are dollars per million tokens.
-        `patience_s`: how long it may answer nobody, full or away, before it is given up."""
-        self._url = urlsplit(base_url.rstrip("/"))
+    def __post_init__(self) -> None:
+        self._url = urlsplit(self.base_url.rstrip("/"))
         try:
             self._port = self._url.port
         except ValueError as error:
-            raise EngineError(f"base_url {base_url!r}: {error}") from error
+            raise EngineError(f"base_url {self.base_url!r}: {error}") from error
         if self._url.scheme not in {"http", "https"} or not self._url.hostname or self._url.username is not None:
-            raise EngineError(f"base_url {base_url!r} is wrong; http://HOST:PORT/v1 or https://HOST/v1 is wanted")
-        if concurrency < 1 or timeout_s <= 0:
-            raise EngineError(f"concurrency {concurrency} and timeout_s {timeout_s} must be above 0")
-        if not (api_key.isascii() and api_key.isprintable()):
+            raise EngineError(f"base_url {self.base_url!r} is wrong; http://HOST:PORT/v1 or https://HOST/v1 is wanted")
+        if self.concurrency < 1 or self.timeout_s <= 0:
+            raise EngineError(f"concurrency {self.concurrency} and timeout_s {self.timeout_s} must be above 0")
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise EngineError("the API key holds characters that an HTTP header cannot carry")
-        self.base_url, self.model = base_url, model
-        self._key = api_key
-        self._timeout_s, self._concurrency = timeout_s, concurrency
-        self._price_in, self._price_out = price_in, price_out
-        self._retries, self._backoff_s, self._patience_s = retries, backoff_s, patience_s
-        self._flow = Flow(concurrency)
+        self._flow = Flow(self.concurrency)
         self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
         self._answered, self._closed = threading.Event(), threading.Event()
         self._well_at = 0.0
@@ -153,7 +147,7 @@ class OpenAIEngine:
             # Patience begins anew for who asks alone: among many, each would give all the others more of it.
             self._well_at = self._well_at if self._asking else time.monotonic()
             self._asking += 1
-        pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="openai-engine")
+        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="openai-engine")
         try:
             return list(pool.map(self._ask, requests))
         finally:
@@ -191,13 +185,13 @@ class OpenAIEngine:
                     content = self._post(body)
             except Failed as failure:
                 # Jitter, so that the requests of a batch do not all come back at once.
-                pause = min(PAUSE_LIMIT_S, self._backoff_s * 2**attempt * random.uniform(0.5, 1.0))
+                pause = min(PAUSE_LIMIT_S, self.backoff_s * 2**attempt * random.uniform(0.5, 1.0))
                 pause = max(failure.after_s, pause)
                 if failure.full or (failure.away and self._answered.is_set()):
                     self._flow.full(began)
-                    if time.monotonic() + pause > self._well_at + self._patience_s:
+                    if time.monotonic() + pause > self._well_at + self.patience_s:
                         raise
-                elif not failure.again or attempt >= self._retries:
+                elif not failure.again or attempt >= self.retries:
                     raise
                 self._closed.wait(pause)
                 attempt += 1
@@ -241,7 +235,7 @@ class OpenAIEngine:
 
     def _post(self, body: bytes) -> bytes:
         """The body of a 200 answer. Raises Failed for everything else."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         connection = self._connection()
         try:
             try:
@@ -253,7 +247,7 @@ class OpenAIEngine:
                 reply = Reply(connection.sock, method="POST")
                 content = reply.read_until(connection.sock, deadline)
             except TimeoutError as error:
-                raise Failed(f"no complete answer within {self._timeout_s:g} s", again=True) from error
+                raise Failed(f"no complete answer within {self.timeout_s:g} s", again=True) from error
             except TooLong as error:
                 raise Failed(str(error)) from error
             except (OSError, http.client.HTTPException) as error:
@@ -269,13 +263,13 @@ class OpenAIEngine:
         assert self._url.hostname is not None
         if self._tls:
             return http.client.HTTPSConnection(
-                self._url.hostname, self._port, timeout=self._timeout_s, context=self._tls
+                self._url.hostname, self._port, timeout=self.timeout_s, context=self._tls
             )
-        return http.client.HTTPConnection(self._url.hostname, self._port, timeout=self._timeout_s)
+        return http.client.HTTPConnection(self._url.hostname, self._port, timeout=self.timeout_s)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "flywheel"}
-        return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        return headers | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
     def _response(self, content: bytes, latency_ms: float) -> ChatResponse:
         try:
@@ -305,9 +299,9 @@ class OpenAIEngine:
 
     def _cost(self, tokens_in: int | None, tokens_out: int | None) -> float | None:
         """None when a price or a count is unknown; unknown is not free."""
-        if self._price_in is None or self._price_out is None or tokens_in is None or tokens_out is None:
+        if self.price_in is None or self.price_out is None or tokens_in is None or tokens_out is None:
             return None
-        return (tokens_in * self._price_in + tokens_out * self._price_out) / 1e6
+        return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
 
 
 def _outside(message: Message) -> Message:
@@ -334,13 +328,7 @@ def _tool_call(row: Mapping[str, Any]) -> ToolCall:
     name, arguments = function["name"], function.get("arguments") or "{}"
     if not isinstance(name, str) or not isinstance(arguments, str | dict):
         raise TypeError("a tool call's name is text and its arguments are JSON text")
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            parsed = None
-        arguments = parsed if isinstance(parsed, dict) else arguments
-    return ToolCall(str(row.get("id") or ""), name, arguments)
+    return ToolCall(str(row.get("id") or ""), name, openai_messages.arguments(arguments))
 
 
 def _refusal(reply: http.client.HTTPResponse, content: bytes) -> Failed:

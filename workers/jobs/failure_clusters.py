@@ -1,6 +1,6 @@
 """Clustering failures: the worker's side of `failures.similar`."""
 
-from flywheel.core.evidence.similarity import average_linkage as grouping
+from flywheel.core.evidence.similarity import average_linkage
 from flywheel.edge.jobs import Lease
 from flywheel.failures.models import Clustering
 from flywheel.failures.similar_failures import cluster_edits, clusterings
@@ -24,7 +24,7 @@ def cluster(lease: Lease) -> None:
     lease.progress(total, message="compares them")
     keys, space = clusterings.compare(job, keys)
     apart = clusterings.apart(job, space)
-    groups = grouping.cluster(space.rows, apart, seed=clusterings.SEED, between=lease.go_on)
+    groups = average_linkage.cluster(space.rows, apart, seed=clusterings.SEED, between=lease.go_on)
     report |= {
         "compared": len(keys),
         "unreadable": total - len(keys),

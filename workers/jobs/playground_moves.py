@@ -7,7 +7,7 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Samplin
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Play, PlayTurn
-from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.playground import episode_moves
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.eval_runs import open_version
 from workers.judging import project_judges
@@ -25,7 +25,7 @@ def make_moves(lease: Lease) -> None:
     if row.is_over and row.verdict is None:
         version = row.environment_version
         # May take longer than a lease: nothing is locked meanwhile.
-        verbs.judge(row, project_judges.runners(version.environment.project, version.verifier))
+        episode_moves.judge(row, project_judges.runners(version.environment.project, version.verifier))
         with lease.guard():
             row.save(update_fields=["verdict"])
     lease.finish(State.CANCELLED if lease.cancelled else State.SUCCEEDED)
@@ -35,7 +35,7 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
     assert turn.version is not None
     with transaction.atomic():
         row = _play(turn)
-    env = verbs.environment_of(row)
+    env = episode_moves.environment_of(row)
     tools = turn.version.tools if KINDS[row.environment_version.environment.kind].from_failures else env.tools
     sampling = Sampling(**{**turn.version.sampling, "temperature": turn.temperature})
     engine = open_version(turn.version)
@@ -43,14 +43,14 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
         while not (lease.cancelled or lease.lost or row.is_over):
             if len(row.moves) > turn.at and not turn.to_the_end:
                 return
-            said, left = tuple(verbs.conversation(row)), limited(sampling, env, row.tokens_out or 0)
+            said, left = tuple(episode_moves.conversation(row)), limited(sampling, env, row.tokens_out or 0)
             answer = counted(env, engine.chat([ChatRequest(said, left, row.seed + len(row.moves), tuple(tools))])[0])
             if answer.error:
                 raise EngineError(f"{turn.version} did not answer: {answer.error}")
             with lease.guard():
                 row = _play(turn)
                 said_now = Message("assistant", answer.text, answer.tool_calls).to_json()
-                verbs.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
+                episode_moves.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
                 lease.progress(len(row.moves) - turn.at)
     finally:
         engine.close()

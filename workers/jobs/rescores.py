@@ -6,13 +6,8 @@ from flywheel.evals import run_rescores
 from flywheel.evals.models import Rescore
 from flywheel.evals.runs.void_scores import unscore
 from flywheel.trajectories.formats.values.hostile_json import text
+from workers.jobs.eval_runs import VerifierChanged
 from workers.judging import attempt_verdicts, project_judges
-
-
-class VerifierChanged(RuntimeError):
-    """Another revision of the verifier's code would judge than was asked for."""
-
-    kind = "verifier_changed"
 
 
 def judge_again(lease: Lease) -> None:

@@ -22,14 +22,14 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.reward_audit_rule import LEAST
-from flywheel.core.traces import Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.runs import submission
@@ -39,11 +39,11 @@ from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from flywheel.promotions.suite_standings import Standing, standings
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
-from workers.engines.process_engine import open_beside
+from workers.jobs.eval_runs import open_version
 from workers.reference import story, traffic
 
 log = logging.getLogger("workers.programs.story_playback")
@@ -139,12 +139,8 @@ def send_traffic(
 ) -> int:
     """Let the live version answer these customers and export what happened; returns the number of trajectories."""
     assert agent.live is not None
-    assert agent.live.weights is not None
     requests = story.sessions(len(customers), seed=SEED, first=customers.start)
-    spec: dict[str, Any] = {**agent.live.endpoint, "path": str(artifacts.local(agent.live.weights))}
-    if agent.live.adapter:
-        spec["adapter"] = str(artifacts.local(agent.live.adapter))
-    engine = open_beside(spec)
+    engine = open_version(agent.live)
     try:
         rollouts = traffic.answer(engine, requests)
     finally:
@@ -164,14 +160,14 @@ def _answers(endpoint: str) -> bool:
         return False
 
 
-def wait_for_detectors(project: Project, timeout_s: float = 120) -> None:
+def wait_for_detectors(project: Project) -> None:
     """Until every trajectory of production has been read by the detectors."""
     unread = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 
     def read() -> bool:
         return not Trajectory.objects.filter(unread, project=project).exclude(source=Source.ROLLOUT).exists()
 
-    _wait(read, timeout_s, "the detectors read every trajectory")
+    _wait(read, 120, "the detectors read every trajectory")
 
 
 def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
@@ -221,24 +217,23 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) 
     )
 
 
-def make_tasks(project: Project, name: str = "workplace-requests") -> TaskSet:
+def make_tasks(project: Project) -> TaskSet:
     """A task of every labelled trajectory, frozen as the next version of the set."""
     row = Environment.objects.get(project=project, name=ENVIRONMENT)
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
             task_from(failure=failure, environment=row, actor=Actor(actor, THROUGH))
-        except CannotMake as error:
+        except Refused as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name=name, actor=Actor(actor, THROUGH))
+    return freeze(environment=row, name="workplace-requests", actor=Actor(actor, THROUGH))
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
     """One small regression suite of each kind, of the set's held-out tasks: a mail must not go to everybody, and what
     the agent did right in production it must do still."""
-    held_out = [
-        member.task for member in task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
-    ]
+    members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
+    held_out = [member.task for member in members]
     mails = [task for task in held_out if task.target["tool"].startswith("email.")]
     right = [task for task in held_out if not task.bucket]
     chosen: dict[str, tuple[list[Task], dict[str, Any]]] = {
@@ -292,7 +287,7 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
         version=version,
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     return finished(run)
 
@@ -306,7 +301,7 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         task_set=task_set,
         actor=Actor(oracle(task_set.project), THROUGH),
         split=Split.TRAIN,
-        samples=samples,
+        settings=submission.RunSettings(samples=samples),
     )
     actor = oracle(task_set.project)
     audit, _ = audit_lifecycle.begin(run=finished(run), actor=Actor(actor, THROUGH), size=LEAST)
@@ -329,15 +324,15 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
     """A launched training run of the version."""
-    run, _ = launch(
+    request = LaunchRequest(
         key=uuid.uuid4(),
         base=version,
         algorithm=algorithm,
         task_set=task_set,
-        actor=Actor(oracle(task_set.project), THROUGH),
         settings=chosen,
         override_reason="the story shows this algorithm, whatever the ladder says",
     )
+    run, _ = launch(request, Actor(oracle(task_set.project), THROUGH))
     return run
 
 

@@ -12,13 +12,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flywheel.system import env
+
+if TYPE_CHECKING:
+    from flywheel.promotions.models import Candidate
 
 CUSTOMERS = range(260)
 STEPS = 200
@@ -79,19 +82,7 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     candidate = story_playback.candidate_of(
         story_playback.start_training(agent.live, task_set, "sft", {"steps": STEPS})
     )
-    comparison = candidate.report["comparison"]
-    say(f"{candidate.version} succeeds at {_percent(comparison['candidate']['success'])}")
-    for name, estimate in candidate.report["familiarity"]["candidate"].items():
-        say(f"  {name}: {_percent(estimate)}; before {_percent(candidate.report['familiarity']['baseline'][name])}")
-    say(candidate.report["decision"]["words"])
-    stands = story_playback.stands(candidate)
-    for stand in stands:
-        say(f"suite {stand.suite} {stand.label}: {stand.words}")
-    final = story_playback.confirm(candidate)
-    if final:
-        say(f"sealed tasks: {final.words}")
-    is_confirmed = final is None or final.is_passed
-    if candidate.verdict == "eligible" and is_confirmed and all(stand.is_passed for stand in stands):
+    if _is_confirmed(candidate, say):
         promote(
             candidate=candidate,
             actor=Actor(story_playback.approver(project), story_playback.THROUGH),
@@ -100,6 +91,7 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
         )
     agent.refresh_from_db()
     say(f"{agent.live} is live")
+    comparison = candidate.report["comparison"]
     difference = comparison["differences"]["success"]
     return {
         "trajectories": count,
@@ -112,6 +104,25 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
         "live_before": live_before,
         "live_after": str(agent.live),
     }
+
+
+def _is_confirmed(candidate: "Candidate", say: Callable[[str], None]) -> bool:
+    """Say how the candidate compares, and whether the gate, its suites and the sealed tasks all let it through."""
+    from workers.programs import story_playback
+
+    report = candidate.report
+    say(f"{candidate.version} succeeds at {_percent(report['comparison']['candidate']['success'])}")
+    for name, estimate in report["familiarity"]["candidate"].items():
+        say(f"  {name}: {_percent(estimate)}; before {_percent(report['familiarity']['baseline'][name])}")
+    say(report["decision"]["words"])
+    stands = story_playback.stands(candidate)
+    for stand in stands:
+        say(f"suite {stand.suite} {stand.label}: {stand.words}")
+    final = story_playback.confirm(candidate)
+    if final:
+        say(f"sealed tasks: {final.words}")
+    is_passed = (final is None or final.is_passed) and all(stand.is_passed for stand in stands)
+    return is_passed and candidate.verdict == "eligible"
 
 
 @contextmanager

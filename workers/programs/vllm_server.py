@@ -161,12 +161,12 @@ def _python() -> Path:
 
 
 def _architecture(config: dict[str, Any]) -> str:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     kind = str(config.get("model_type"))
-    if kind not in KNOWN:
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise CannotServe(f"config.json names no architecture, and none is known for model_type {kind!r}")
-    return str(KNOWN[kind])
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind])
 
 
 def _base_of(reference: str, slug: str | None) -> Path:

@@ -20,8 +20,7 @@ from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
 from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, tooling
 from workers.reference import story
 
 SAMPLING = Sampling(temperature=0.7, top_p=1.0, max_tokens=96)

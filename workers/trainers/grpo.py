@@ -1,12 +1,12 @@
 """GRPO and its kin (Dr. GRPO, DAPO's loss, GSPO, CISPO): TRL's GRPOTrainer, the kind chosen by the recipe table."""
 
-from workers.trainers import run_spec as specs
+from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.opened(run.spec)
+    env, data = run_spec.opened(run.spec)
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 

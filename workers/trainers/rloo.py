@@ -1,12 +1,12 @@
 """REINFORCE leave-one-out: TRL's RLOOTrainer."""
 
-from workers.trainers import run_spec as specs
+from workers.trainers import run_spec
 from workers.trainers.run_directory import Run, main
 
 
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
-    env, data = specs.opened(run.spec)
+    env, data = run_spec.opened(run.spec)
     from trl.trainer.rloo_config import RLOOConfig
     from trl.trainer.rloo_trainer import RLOOTrainer
 

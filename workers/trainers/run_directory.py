@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from workers.processes import model_process
-from workers.trainers import checkpoints
-from workers.trainers import run_spec as specs
+from workers.trainers import checkpoints, run_spec
 from workers.trainers.run_failures import TrainingError, classify
 
 EXIT_FAILED = 1
@@ -42,7 +41,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.spec: specs.Spec
+        self.spec: run_spec.Spec
         self.step = 0
         self.started = time.monotonic()
         self._asked = False
@@ -87,7 +86,7 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        self.spec = specs.read(self.path, spec_name)
+        self.spec = run_spec.read(self.path, spec_name)
 
     def write_result(self, **fields: Any) -> None:
         """The last thing a run writes: whoever finds it may trust that everything else is there."""

@@ -9,18 +9,6 @@ from flywheel.accounts.models.pulses import Pulse
 from flywheel.accounts.models.redaction import RedactionPolicy
 
 __all__ = [
-    "GRANTS",
-    "ApiKey",
-    "AuditEntry",
-    "LoginAttempt",
-    "Membership",
-    "Permission",
-    "Project",
-    "Pulse",
-    "RedactionPolicy",
-    "Role",
-    "Scope",
-    "User",
-    "granted",
-    "record",
-]
+    "GRANTS", "ApiKey", "AuditEntry", "LoginAttempt", "Membership", "Permission", "Project", "Pulse", "RedactionPolicy",
+    "Role", "Scope", "User", "granted", "record",
+]  # fmt: skip

@@ -27,7 +27,7 @@ class Version(models.Model):
     adapter = models.ForeignKey(Artifact, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     system_prompt = models.TextField(blank=True)
     tools = models.JSONField(default=list)
-    """Tool definitions, as in `flywheel.core.traces.tools`."""
+    """Tool definitions, as in `flywheel.core.traces.tooling`."""
     sampling = models.JSONField(default=dict)
     """`{"temperature", "top_p", "max_tokens"}` as it runs in production."""
     digest = models.CharField(max_length=64)

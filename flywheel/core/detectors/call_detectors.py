@@ -17,7 +17,7 @@ from flywheel.core.detectors.scene import (
     plain_name,
     said,
 )
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import Turn
 
 _TRIES = re.compile(

@@ -18,8 +18,7 @@ from typing import Any
 
 from flywheel.core.digests import DEEPEST, is_deep
 from flywheel.core.envs.environment import Say, Table, Task, always
-from flywheel.core.traces import Message, Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, Trace, tooling
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded, unscored
 
 PARTS = ("valid_json", "tool", "arguments", "executes", "exact")

@@ -22,7 +22,7 @@ from flywheel.core.evidence.similarity.ngrams import WORDS, shared
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.tools import calls_of
+from flywheel.core.traces.tooling import calls_of
 
 Level = Literal["task", "source", "content", "request", "passage", "near"]
 Verdict = Literal["clean", "warned", "contaminated"]
@@ -339,10 +339,8 @@ def alike(items: Sequence[Item]) -> list[Pair]:
         texts.setdefault(normalise(item.prompt), item)
     own = list(texts)
     found = near_duplicates.nearest(own, own, NEAR, before=True)
-    pairs = [
-        Pair(
-            texts[own[at]].id, texts[own[place]].id, like, _clip(texts[own[at]].prompt), _clip(texts[own[place]].prompt)
-        )
-        for at, (place, like) in found.items()
-    ]
+    pairs = []
+    for at, (place, like) in found.items():
+        one, other = texts[own[at]], texts[own[place]]
+        pairs.append(Pair(one.id, other.id, like, _clip(one.prompt), _clip(other.prompt)))
     return sorted(pairs, key=lambda pair: (-pair.likeness, pair.one))

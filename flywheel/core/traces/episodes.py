@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.traces import Conversation, Message, Step, Trace, speaking
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 
 SHORT = 300
 """An error message is short; a longer observation is content that may well talk about errors."""

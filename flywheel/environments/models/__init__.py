@@ -10,26 +10,7 @@ from flywheel.environments.models.tasks import MEASURED, Generation, GenerationE
 from flywheel.environments.models.verifier_jobs import JudgeMemory, Proving, ProvingEvent, Trial, TrialEvent
 
 __all__ = [
-    "MEASURED",
-    "Environment",
-    "EnvironmentVersion",
-    "Generation",
-    "GenerationEvent",
-    "JudgeMemory",
-    "Move",
-    "Opening",
-    "Play",
-    "PlayTurn",
-    "PlayTurnEvent",
-    "Proving",
-    "ProvingEvent",
-    "SandboxReport",
-    "Split",
-    "Suite",
-    "Task",
-    "TaskSet",
-    "TaskSetMember",
-    "TaskSets",
-    "Trial",
-    "TrialEvent",
-]
+    "MEASURED", "Environment", "EnvironmentVersion", "Generation", "GenerationEvent", "JudgeMemory", "Move", "Opening",
+    "Play", "PlayTurn", "PlayTurnEvent", "Proving", "ProvingEvent", "SandboxReport", "Split", "Suite", "Task",
+    "TaskSet", "TaskSetMember", "TaskSets", "Trial", "TrialEvent",
+]  # fmt: skip

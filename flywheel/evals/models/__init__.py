@@ -6,15 +6,6 @@ from flywheel.evals.models.reward_audits import AuditOverride, RewardAudit, Rewa
 from flywheel.evals.models.runs import Engine, EvalEvent, EvalRun, Result
 
 __all__ = [
-    "AuditOverride",
-    "Comparison",
-    "Engine",
-    "EvalEvent",
-    "EvalRun",
-    "Rescore",
-    "RescoreEvent",
-    "Rescored",
-    "Result",
-    "RewardAudit",
-    "RewardAuditItem",
-]
+    "AuditOverride", "Comparison", "Engine", "EvalEvent", "EvalRun", "Rescore", "RescoreEvent", "Rescored", "Result",
+    "RewardAudit", "RewardAuditItem",
+]  # fmt: skip

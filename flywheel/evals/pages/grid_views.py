@@ -7,11 +7,11 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.paging import BadCursor
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
-from flywheel.evals.comparisons import task_grid as grids
+from flywheel.evals.comparisons import task_grid
 from flywheel.evals.comparisons.run_comparison import doubts
 from flywheel.evals.serving import version_isolation
 
@@ -26,24 +26,24 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
     rows = TaskSet.objects.select_related("environment_version__environment")
     found = get_object_or_404(rows, project=request.project, name=task_set, version=version)
     split, show = request.GET.get("split", ""), request.GET.get("show", "")
-    split = split if split in grids.SPLITS else Split.HELD_OUT.value
-    show = show if show in grids.SHOW else "all"
-    runs = grids.measured(found, split)
+    split = split if split in task_grid.SPLITS else Split.HELD_OUT.value
+    show = show if show in task_grid.SHOW else "all"
+    runs = task_grid.measured(found, split)
     try:
-        columns = grids.choose(runs, request.GET.getlist("version"))
-        table = grids.grid(
+        columns = task_grid.choose(runs, request.GET.getlist("version"))
+        table = task_grid.grid(
             columns,
             task_set=found,
             split=split,
             show=show,
             cursor=request.GET.get("cursor", ""),
-            limit=grids.ROWS,
+            limit=task_grid.ROWS,
             query=request.GET,
         )
-    except (grids.CannotShow, BadCursor) as error:
+    except Refused as error:
         messages.warning(request, f"Not shown as asked: {error}.")
         return redirect(request.path)
-    grids.note_looks(columns, request.actor)
+    task_grid.note_looks(columns, request.actor)
     learnt = leaks.trained_on([run.version for run in columns], found) if split == Split.HELD_OUT else {}
     return render(
         request,
@@ -52,17 +52,17 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
             "task_set": found,
             "environment": found.environment_version.environment,
             "split": split,
-            "split_label": grids.SPLITS[split],
-            "splits": grids.SPLITS,
+            "split_label": task_grid.SPLITS[split],
+            "splits": task_grid.SPLITS,
             "show": show,
-            "choices": [(name, label, table.counts[name]) for name, label in grids.SHOW.items()],
+            "choices": [(name, label, table.counts[name]) for name, label in task_grid.SHOW.items()],
             "grid": table,
             "columns": columns,
             "invalid": {key: each for key, each in learnt.items() if each.is_invalid},
             "doubts": [(run, told) for run in columns[:-1] if (told := doubts(columns[-1], run))],
             "unshown": version_isolation.unshown(columns),
             "offered": [run for place, run in enumerate(runs) if place < OFFERED or run in columns],
-            "most": grids.MOST,
+            "most": task_grid.MOST,
             "openings": ledger.openings(found),
         },
     )

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -12,16 +11,17 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit
-from flywheel.evals.pages import reward_audit_desk as show
-from flywheel.evals.reward_audits import audit_lifecycle as verbs
+from flywheel.evals.pages import reward_audit_desk
+from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, overrides_of, runs_of, standing
 
 PAGE = 50
@@ -37,7 +37,9 @@ LEAST_SAMPLES = 4
 def index(request: PageRequest) -> HttpResponse:
     """Every audit, newest first."""
     try:
-        page = keyset(verbs.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
+        page = keyset(
+            audit_lifecycle.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET
+        )
     except BadCursor:
         return redirect(request.path)
     return render(request, "evals/reward_audits.html", {"page": page})
@@ -57,7 +59,7 @@ def reward(request: PageRequest) -> HttpResponse:
         "task_set": task_set,
         "judged": judged,
         "standing": standing(judged),
-        "audits": verbs.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
+        "audits": audit_lifecycle.rows(request.project).filter(pk__in=audits_of(judged).values("pk"))[:OFFERED],
         "overrides": overrides_of(judged).select_related("created_by")[:OFFERED],
         "runs": runs_of(judged)[:OFFERED],
         "train": train,
@@ -65,7 +67,7 @@ def reward(request: PageRequest) -> HttpResponse:
         "rule": RULE,
         "least": LEAST,
         "most": MOST,
-        "size": verbs.SIZE,
+        "size": audit_lifecycle.SIZE,
     }
     return render(request, "evals/reward.html", context)
 
@@ -75,7 +77,7 @@ def reward(request: PageRequest) -> HttpResponse:
 def of_environment(request: PageRequest, name: str) -> HttpResponse:
     """What an environment's page shows of the audits of its verifiers."""
     environment = get_object_or_404(Environment, project=request.project, name=name)
-    rows = verbs.rows(request.project).filter(run__task_set__environment_version__environment=environment)
+    rows = audit_lifecycle.rows(request.project).filter(run__task_set__environment_version__environment=environment)
     context = {"environment": environment, "audits": rows[:OFFERED], "newest": environment.versions.last()}
     return render(request, "evals/_reward_audits.html", context)
 
@@ -84,16 +86,12 @@ def of_environment(request: PageRequest, name: str) -> HttpResponse:
 @requires(Permission.BUILD)
 def begin(request: PageRequest) -> HttpResponse:
     run = get_object_or_404(_runs(request), pk=key(request.POST.get("run", "")))
-    try:
-        audit, _ = verbs.begin(
-            run=run,
-            actor=request.actor,
-            size=number(request.POST.get("size", "")) or 0,
-            seed=_seed(request.POST.get("seed", "1")),
-        )
-    except verbs.CannotAudit as error:
-        messages.error(request, f"No audit was begun: {error.problem}.")
-        return redirect(_reward_page(request, run.version, run.task_set))
+    audit, _ = audit_lifecycle.begin(
+        run=run,
+        actor=request.actor,
+        size=number(request.POST.get("size", "")) or 0,
+        seed=_seed(request.POST.get("seed", "1")),
+    )
     return redirect("evals:reward_audit", request.project.slug, audit.pk)
 
 
@@ -103,8 +101,8 @@ def audit(request: PageRequest, audit: int) -> HttpResponse:
     """The desk while it is open, blind; its result once it is finished."""
     found = _audit(request, audit)
     if found.finished_at is not None:
-        return render(request, "evals/reward_audit_result.html", show.result(found))
-    context = show.desk(found, request.actor, place=number(request.GET.get("item", "")) or 0)
+        return render(request, "evals/reward_audit_result.html", reward_audit_desk.result(found))
+    context = reward_audit_desk.desk(found, request.actor, place=number(request.GET.get("item", "")) or 0)
     return answer(request, "evals/reward_audit.html", "evals/_audit_desk.html", context)
 
 
@@ -116,14 +114,14 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
     item = get_object_or_404(found.items, place=place)
     notice = ""
     try:
-        if not verbs.judge(
+        if not audit_lifecycle.judge(
             item=item,
             actor=request.actor,
             answer=request.POST.get("answer", ""),
             note=request.POST.get("note", ""),
         ):
             notice = f"Output {place} was judged by somebody else meanwhile; nothing was changed."
-    except verbs.CannotAudit as error:
+    except Refused as error:
         return _desk(request, found, place=place, notice=f"Nothing was kept: {error.problem}.")
     return _desk(request, found, after=place, notice=notice)
 
@@ -132,7 +130,7 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def undo(request: PageRequest, audit: int) -> HttpResponse:
     found = _audit(request, audit)
-    item = verbs.undo(audit=found, actor=request.actor)
+    item = audit_lifecycle.undo(audit=found, actor=request.actor)
     notice = "" if item else "You have judged nothing here that could be taken back."
     return _desk(request, found, place=item.place if item else 0, notice=notice)
 
@@ -141,10 +139,7 @@ def undo(request: PageRequest, audit: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def finish(request: PageRequest, audit: int) -> HttpResponse:
     found = _audit(request, audit)
-    try:
-        verbs.finish(audit=found, actor=request.actor)
-    except verbs.CannotAudit as error:
-        messages.warning(request, f"Not finished: {error.problem}.")
+    audit_lifecycle.finish(audit=found, actor=request.actor)
     return redirect("evals:reward_audit", request.project.slug, found.pk)
 
 
@@ -153,10 +148,9 @@ def finish(request: PageRequest, audit: int) -> HttpResponse:
 def override(request: PageRequest) -> HttpResponse:
     """Leave to train on a reward whose audit is not green."""
     version, task_set = _pair(request, request.POST.dict())
-    try:
-        verbs.override(judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", ""))
-    except verbs.CannotAudit as error:
-        messages.error(request, f"Nothing was overridden: {error.problem}.")
+    audit_lifecycle.override(
+        judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", "")
+    )
     return redirect(_reward_page(request, version, task_set))
 
 
@@ -164,18 +158,13 @@ def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpRespons
     if not request.htmx or found.finished_at is not None:
         response = redirect("evals:reward_audit", request.project.slug, found.pk)
         return HttpResponse(headers={"HX-Redirect": response.url}) if request.htmx else response
-    return render(request, "evals/_audit_desk.html", show.desk(found, request.actor, **where))
+    return render(request, "evals/_audit_desk.html", reward_audit_desk.desk(found, request.actor, **where))
 
 
 def _pair(request: PageRequest, given: dict[str, str]) -> tuple[Version, TaskSet]:
     """The version and task set that were named; 404 where there is no such thing."""
-    try:
-        return (
-            find_version(request.project, given.get("version", "")),
-            find_task_set(request.project, given.get("task_set", "")),
-        )
-    except UnknownReference as error:
-        raise Http404(str(error)) from None
+    version = find_version(request.project, given.get("version", ""))
+    return version, find_task_set(request.project, given.get("task_set", ""))
 
 
 def _reward_page(request: PageRequest, version: Version, task_set: TaskSet) -> str:
@@ -190,7 +179,7 @@ def _runs(request: PageRequest) -> Any:
 
 
 def _audit(request: PageRequest, pk: int) -> RewardAudit:
-    return get_object_or_404(verbs.rows(request.project), pk=pk)
+    return get_object_or_404(audit_lifecycle.rows(request.project), pk=pk)
 
 
 def _seed(text: str) -> int:

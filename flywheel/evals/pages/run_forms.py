@@ -14,7 +14,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import Engine
 from flywheel.evals.runs.run_budget import MOST, UNITS
-from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED
+from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, RunSettings
 
 
 class BudgetForm(forms.Form):
@@ -78,15 +78,12 @@ class EvalForm(BudgetForm):
             raise forms.ValidationError(_sentence(error)) from error
 
     @property
-    def sampling(self) -> dict[str, Any]:
-        """What was overridden."""
+    def settings(self) -> RunSettings:
+        """Of sampling, what was overridden."""
         names = ("temperature", "top_p", "max_tokens")
-        return {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
-
-    def refuse(self, field: str, problem: str) -> None:
-        """Show at its field what the verb refused."""
-        name = field.removeprefix("sampling.").removeprefix("budget.")
-        self.add_error(name if name in self.fields else None, problem)
+        sampling = {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
+        same = {name: self.cleaned_data[name] for name in ("samples", "seed", "engine")}
+        return RunSettings(**same, sampling=sampling, budget=self.budget)
 
 
 def _sentence(error: Exception) -> str:

@@ -13,12 +13,12 @@ from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
-from flywheel.evals.pages import comparison_context, run_facts
-from flywheel.evals.pages import run_table as matrices
+from flywheel.evals.pages import comparison_context, run_facts, run_table
 from flywheel.evals.pages.run_forms import BudgetForm, EvalForm
 from flywheel.evals.runs import rollout_looks, run_budget, submission, unanswered_attempts
 from flywheel.evals.serving import version_isolation
@@ -90,14 +90,10 @@ def new(request: PageRequest) -> HttpResponse:
             task_set=chosen["task_set"],
             actor=request.actor,
             split=chosen["split"],
-            samples=chosen["samples"],
-            seed=chosen["seed"],
-            sampling=form.sampling,
-            engine=chosen["engine"],
-            budget=form.budget,
+            settings=form.settings,
         )
-    except submission.CannotEvaluate as error:
-        form.refuse(error.field, error.problem)
+    except Refused as error:
+        show_at_field(form, error)
         return _form(request, form, status=422)
     return redirect("evals:run", request.project.slug, run.pk)
 
@@ -145,8 +141,8 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
             "origins": run_facts.origins(found),
             "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by bucket"),
             "slices": None if is_sealed else run_facts.slices_chart(found, "slices", "Success by wording"),
-            "matrix": matrices.matrix(found, request.GET) if found.done and not is_sealed else None,
-            "choices": matrices.SHOW,
+            "matrix": run_table.matrix(found, request.GET) if found.done and not is_sealed else None,
+            "choices": run_table.SHOW,
             "form": BudgetForm(initial=found.budget),
             "can_resume": unanswered_attempts.can_resume(found),
             "of_policy": run_budget.of_policy(found),
@@ -161,7 +157,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
 def matrix(request: PageRequest, pk: int) -> HttpResponse:
     found = _run(request, pk)
     rollout_looks.note_look(found, request.actor, anew=False)
-    context = {"run": found, "matrix": matrices.matrix(found, request.GET), "choices": matrices.SHOW}
+    context = {"run": found, "matrix": run_table.matrix(found, request.GET), "choices": run_table.SHOW}
     return render(request, "evals/_matrix.html", context)
 
 

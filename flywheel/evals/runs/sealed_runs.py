@@ -32,7 +32,7 @@ def find(like: EvalRun) -> EvalRun | None:
 def start(like: EvalRun, *, actor: Actor) -> EvalRun:
     """The same; resumed where it did not end well or its server was away for some, and made where there is none.
 
-    Raises CannotEvaluate.
+    Raises Refused.
     """
     run = find(like)
     if run is not None and not void_of(run.judges):
@@ -47,10 +47,7 @@ def start(like: EvalRun, *, actor: Actor) -> EvalRun:
         task_set=like.task_set,
         actor=actor,
         split=Split.SEALED,
-        samples=like.samples,
-        seed=like.seed,
-        sampling=like.sampling,
-        engine=like.engine,
+        settings=submission.RunSettings.of(like),
         is_final=True,
     )
     return made

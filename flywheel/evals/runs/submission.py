@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +12,13 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Version
-from flywheel.agents.version_content import DEFAULT_SAMPLING, BadContent, check_sampling
+from flywheel.agents.version_content import DEFAULT_SAMPLING, check_sampling
 from flywheel.core import verifiers
-from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs import run_budget as budgets
-from flywheel.evals.runs import unanswered_attempts
+from flywheel.evals.runs import run_budget, unanswered_attempts
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import loaded_adapters
 from flywheel.system import env
@@ -27,8 +27,26 @@ MAX_SAMPLES = 64
 MAX_SEED = 2**31 - 1
 
 
-class CannotEvaluate(FieldError):
-    """The run cannot be submitted; `field` says where, the message what would be right."""
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a version is asked."""
+
+    samples: int = 4
+    """Attempts at each task."""
+    seed: int = 1
+    sampling: Mapping[str, Any] | None = None
+    """The version's own where nothing else is said."""
+    engine: str = Engine.ENDPOINT
+    budget: Mapping[str, Any] | None = None
+    """What it may take at most (`run_budget.py`)."""
+
+    @classmethod
+    def of(cls, run: EvalRun) -> "RunSettings":
+        """As this eval was asked, whatever it may take."""
+        return cls(samples=run.samples, seed=run.seed, sampling=run.sampling, engine=run.engine)
+
+
+USUAL = RunSettings()
 
 
 def submit(
@@ -38,73 +56,65 @@ def submit(
     task_set: TaskSet,
     actor: Actor,
     split: str = Split.HELD_OUT,
-    samples: int = 4,
-    seed: int = 1,
-    sampling: dict[str, Any] | None = None,
-    engine: str = Engine.ENDPOINT,
-    budget: Mapping[str, Any] | None = None,
+    settings: RunSettings = USUAL,
     is_final: bool = False,
 ) -> tuple[EvalRun, bool]:
-    """Queue the version's attempts at a split: n tasks × `samples`. Returns the run and whether it is new.
+    """Queue the version's attempts at a split: n tasks × samples. Returns the run and whether it is new.
 
-    `sampling` is the version's own unless another is given; `engine`, what its endpoint says; `budget`, what it may
-    take at most (`run_budget.py`). The sealed split is asked by a candidate's final comparison alone, `is_final`.
-    Raises CannotEvaluate.
+    The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises Refused.
     """
     if version.agent.project_id != task_set.project_id:
-        raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
+        raise Refused(f"{version} belongs to another project than {task_set}", field="version")
     if split == Split.SEALED and not is_final:
-        raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
+        raise Refused("sealed tasks are asked by a candidate's final comparison alone, from its page", field="split")
     if split not in (Split.TRAIN, *MEASURED):
-        raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise CannotEvaluate("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
-    if not 0 <= seed <= MAX_SEED:
-        raise CannotEvaluate("seed", f"{seed} is not between 0 and {MAX_SEED}")
-    _check_engine(engine, version)
-    tasks = task_set.members.filter(split=split).count()
-    if not tasks:
-        raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
-    try:
-        chosen = sampling_of(version, sampling)
-        limits = budgets.check(budget or {}, version, task_set.environment_version.verifier)
-    except (BadContent, budgets.BadBudget) as error:
-        raise CannotEvaluate(error.field, error.problem) from error
-    told = {"version": str(version), "task_set": str(task_set), "split": split, "engine": engine}
+        raise Refused(f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted", field="split")
+    if not 1 <= settings.samples <= MAX_SAMPLES:
+        raise Refused(f"{settings.samples} is not between 1 and {MAX_SAMPLES}", field="samples")
+    if not 0 <= settings.seed <= MAX_SEED:
+        raise Refused(f"{settings.seed} is not between 0 and {MAX_SEED}", field="seed")
+    _check_engine(settings.engine, version)
+    attempts = task_set.members.filter(split=split).count() * settings.samples
+    if not attempts:
+        raise Refused(f"{task_set} has no {Split(split).label} task", field="task_set")
+    verifier = task_set.environment_version.verifier
+    sampling = sampling_of(version, settings.sampling)
+    budget = run_budget.check(settings.budget or {}, version, verifier)
+    about = {"version": str(version), "task_set": str(task_set), "split": split, "engine": settings.engine}
     return EvalRun.submit(
         key=key,
         actor=actor,
         entry="evals.submit",
-        about=told | {"attempts": tasks * samples},
+        about=about | {"attempts": attempts},
         project=task_set.project,
         version=version,
         task_set=task_set,
         split=split,
-        samples=samples,
-        sampling=chosen,
-        seed=seed,
-        engine=engine,
-        budget=limits,
-        total=tasks * samples,
-        verifier_digest=verifiers.digest(task_set.environment_version.verifier),
+        samples=settings.samples,
+        sampling=sampling,
+        seed=settings.seed,
+        engine=settings.engine,
+        budget=budget,
+        total=attempts,
+        verifier_digest=verifiers.digest(verifier),
     )
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """How a run samples: the version's own way unless another is given, complete. Raises BadContent."""
+    """How a run samples: the version's own way unless another is given, complete. Raises Refused."""
     return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
 
 
 def _check_engine(engine: str, version: Version) -> None:
     if engine not in Engine.values:
-        raise CannotEvaluate("engine", f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing")
+        raise Refused(f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing", field="engine")
     if engine == Engine.VLLM:
         if not env.vllm_url():
-            raise CannotEvaluate("engine", "no vLLM server is set here; make serve starts one, and says how to set it")
+            raise Refused("no vLLM server is set here; make serve starts one, and says how to set it", field="engine")
         try:
             loaded_adapters.check(version)
         except NotServable as error:
-            raise CannotEvaluate("engine", str(error)) from error
+            raise Refused(str(error), field="engine") from error
 
 
 def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:
@@ -112,14 +122,14 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
     Those for which the server was away are asked again, also of a run that ended well (`unanswered_attempts.py`). With
     `budget`, under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent
-    already raises CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as
+    already raises Refused; a run that ended well has no use for one. A run whose judge passed a canary stays as
     it is: another go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
     has_ended = run.state == State.SUCCEEDED
     if has_ended and budget:
-        raise CannotEvaluate("budget", f"{run} ended well; what is asked again of it has no budget")
+        raise Refused(f"{run} ended well; what is asked again of it has no budget", field="budget")
     with transaction.atomic():
         run.requeue(*([State.SUCCEEDED] if has_ended else []))
         # Now that the row is locked: nothing comes to rest on it meanwhile.
@@ -128,8 +138,8 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
         if budget is not None and not has_ended:
             _give_budget(run, budget)
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
-        if spent := budgets.spent(run, timedelta(0)):
-            raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
+        if spent := run_budget.spent(run, timedelta(0)):
+            raise Refused(f"{spent}; resume it with a greater budget, or with none", field="budget")
         actor.record(
             project=run.project,
             action="evals.resume",
@@ -139,10 +149,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
 
 def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
-    try:
-        run.budget = budgets.check(budget, run.version, run.task_set.environment_version.verifier)
-    except budgets.BadBudget as error:
-        raise CannotEvaluate(error.field, error.problem) from error
+    run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
     run.save(update_fields=["budget"])
 
 

@@ -95,7 +95,7 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -
     """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
     where its server was away for a part; else a new one.
 
-    Raises CannotEvaluate.
+    Raises Refused.
     """
     run = find([version], [suite], settings).get((version.pk, suite.pk))
     is_void = run is not None and bool(void_of(run.judges))
@@ -111,10 +111,9 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -
         version=version,
         task_set=suite.task_set,
         actor=actor,
-        samples=suite.samples,
-        seed=settings.seed,
-        sampling=dict(settings.sampling),
-        engine=settings.engine,
+        settings=submission.RunSettings(
+            samples=suite.samples, seed=settings.seed, sampling=settings.sampling, engine=settings.engine
+        ),
     )
     return made
 

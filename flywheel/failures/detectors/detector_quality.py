@@ -22,7 +22,7 @@ from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Bucket, Detector
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.failures.buckets.bucket_definitions import every
-from flywheel.failures.detectors import detector_settings as detecting
+from flywheel.failures.detectors import detector_settings
 from flywheel.failures.models import OPEN, DetectorSetting, Failure, QueueItem, Rule
 from flywheel.system.sql import bound
 from flywheel.trajectories.models import Source
@@ -221,7 +221,7 @@ def measure(project: Project) -> tuple[list[Measured], list[BucketMeasured]]:
 
 
 def settings(project: Project) -> dict[str, DetectorSetting]:
-    return detecting.settings([project.pk]).get(project.pk, {})
+    return detector_settings.settings([project.pk]).get(project.pk, {})
 
 
 def judged(project: Project) -> list[Judged]:

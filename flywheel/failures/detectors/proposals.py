@@ -12,8 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from flywheel.core.detectors.standard_buckets import Context
-from flywheel.core.detectors.standard_buckets import Proposal as Proposed
+from flywheel.core.detectors.standard_buckets import Context, Proposal
 from flywheel.core.detectors.standard_buckets import detect as run_detectors
 from flywheel.core.traces import Trace, told_twice
 from flywheel.failures.detectors import detector_settings
@@ -92,7 +91,7 @@ def _chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
 
 
 def _detect(rows: list[Outline]) -> int:
-    found: dict[int, list[Proposed]] = {}
+    found: dict[int, list[Proposal]] = {}
     said = detector_settings.settings({row.project_id for row in rows})
     words: dict[int, list[str]] = {}
     twice: dict[int, Trace] = {}
@@ -113,7 +112,7 @@ def _detect(rows: list[Outline]) -> int:
     return count
 
 
-def _mark(rows: list[Outline], found: Mapping[int, list[Proposed]]) -> list[tuple[int, bool]]:
+def _mark(rows: list[Outline], found: Mapping[int, list[Proposal]]) -> list[tuple[int, bool]]:
     """Write that these were read, and what is surest of what was found. Returns which are still as they were read."""
     best = [max(found.get(row.pk, []), key=lambda proposal: proposal.score, default=None) for row in rows]
     values = [
@@ -136,7 +135,7 @@ RETURNING kept.id, kept.changed_at = read.changed_at
 """
 
 
-def _replace(found: list[tuple[Outline, Proposed]], alive: Collection[int]) -> int:
+def _replace(found: list[tuple[Outline, Proposal]], alive: Collection[int]) -> int:
     """Store these proposals in the place of all that were there of these trajectories."""
     bound("DELETE FROM failures_proposal WHERE trajectory_id = ANY(%s)", [list(alive)])
     if found:
@@ -161,7 +160,7 @@ SELECT *, now() FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], 
 """
 
 
-def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> list[Proposed]:
+def _read(row: Outline, trace: Trace, said: Mapping[str, DetectorSetting]) -> list[Proposal]:
     without = [name for name, one in said.items() if not one.is_on]
     context = Context(tools=row.tools, state=row.metadata.get("state"), without=without)
     try:

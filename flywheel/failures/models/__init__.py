@@ -7,26 +7,7 @@ from flywheel.failures.models.failures import Decision, Failure
 from flywheel.failures.models.queues import OPEN, Queue, QueueItem, QueueTally, Review, Rule
 
 __all__ = [
-    "OPEN",
-    "BucketLife",
-    "By",
-    "Cluster",
-    "Clustering",
-    "ClusteringEvent",
-    "Decision",
-    "DetectorSetting",
-    "Failure",
-    "Fineness",
-    "Member",
-    "Priority",
-    "ProjectBucket",
-    "Proposal",
-    "Queue",
-    "QueueItem",
-    "QueueTally",
-    "Review",
-    "Rule",
-    "Severity",
-    "Sketch",
-    "Which",
-]
+    "OPEN", "BucketLife", "By", "Cluster", "Clustering", "ClusteringEvent", "Decision", "DetectorSetting", "Failure",
+    "Fineness", "Member", "Priority", "ProjectBucket", "Proposal", "Queue", "QueueItem", "QueueTally", "Review", "Rule",
+    "Severity", "Sketch", "Which",
+]  # fmt: skip

@@ -13,8 +13,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
-from flywheel.core.evidence.statistics.reviewer_agreement import Pair, krippendorff_alpha, pairs
-from flywheel.core.evidence.statistics.reviewer_agreement import by_value as alphas
+from flywheel.core.evidence.statistics.reviewer_agreement import Pair, by_value, krippendorff_alpha, pairs
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.trajectories.models import Source
@@ -57,7 +56,7 @@ def _of(project: Project, items: QuerySet[QueueItem], reviews: QuerySet[Review])
     chosen = [*known, ""]
     counts = {key: sum(key in by_name.values() for by_name in complete) for key in chosen}
     used = [key for key in chosen if counts[key]]
-    each = alphas(complete, used)
+    each = by_value(complete, used)
     return Agreement(
         items=len(complete),
         overall=krippendorff_alpha([list(by_name.values()) for by_name in complete]),

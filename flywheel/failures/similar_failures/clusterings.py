@@ -15,13 +15,13 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.evidence.similarity import average_linkage as grouping
-from flywheel.core.evidence.similarity import failure_similarity
+from flywheel.core.evidence.similarity import average_linkage, failure_similarity
 from flywheel.core.evidence.similarity.failure_similarity import Space
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_failures.sketches import failures_of, hold, keep, sketches_of, terms_of, unread
-from flywheel.trajectories.formats.values.hostile_json import text as plain
+from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.models import Label, Trajectory
 from flywheel.trajectories.search.query import parse, settled
 
@@ -45,10 +45,6 @@ DAYS = (0, 1, 7, 30, 90)
 """Periods that a clustering may look back; 0 is for everything."""
 
 
-class BadClustering(ValueError):
-    """It cannot be asked for so; the message names the field and what would be right."""
-
-
 # What a person does
 
 
@@ -65,18 +61,14 @@ def submit(
     by: str = By.BOTH,
     fineness: str = Fineness.MEDIUM,
 ) -> Clustering:
-    """Let a worker cluster these failures. The same key again is the same clustering. Raises BadClustering."""
+    """Let a worker cluster these failures. The same key again is the same clustering. Raises Refused."""
     for name, value, known in (("which", which, Which), ("by", by, By), ("fineness", fineness, Fineness)):
-        if value not in known.values:
-            raise BadClustering(f"{name}: {value!r} is unknown, one of {', '.join(known.values)} is wanted")
-    if bucket and bucket not in bucket_definitions.every(project):
-        raise BadClustering(
-            f"bucket: {bucket!r} is unknown, one of {', '.join(bucket_definitions.every(project))} is wanted"
-        )
+        check_choice(value, known.values, field=name)
+    check_choice(bucket, ["", *bucket_definitions.every(project)], field="bucket")
     if days not in DAYS:
-        raise BadClustering(f"days: one of {', '.join(map(str, DAYS))} is wanted, 0 for everything")
+        raise Refused(f"one of {', '.join(map(str, DAYS))} is wanted, 0 for everything", field="days")
     if problems := parse(q).problems:
-        raise BadClustering(f"q: {' '.join(problems)}")
+        raise Refused(" ".join(problems), field="q")
     return _ask(
         project,
         actor,
@@ -92,10 +84,10 @@ def submit(
 
 @transaction.atomic
 def take_apart(*, cluster: Cluster, actor: Actor, key: uuid.UUID) -> Clustering:
-    """Let a worker cluster the members of this cluster anew, more finely. Raises BadClustering."""
+    """Let a worker cluster the members of this cluster anew, more finely. Raises Refused."""
     whole = cluster.clustering
     if cluster.is_rest or cluster.size < 3:
-        raise BadClustering("cluster: between three and all of its members would be one cluster")
+        raise Refused("between three and all of its members would be one cluster", field="cluster")
     return _ask(whole.project, actor, key, within=cluster, by=whole.by, fineness=Fineness.FINE)
 
 
@@ -163,7 +155,7 @@ def days_of(keys: Sequence[int]) -> dict[str, str]:
 def apart(job: Clustering, space: Space) -> float:
     if job.within_id is None:
         return APART[job.fineness]
-    cohesion = grouping.measure(space, range(space.rows.shape[0])).cohesion or 0
+    cohesion = average_linkage.measure(space, range(space.rows.shape[0])).cohesion or 0
     return CLOSER * (1 - cohesion)
 
 
@@ -177,13 +169,13 @@ class Described:
 
 def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Described:
     """What the rows at these places have in common. `keys` are those of all rows."""
-    found = grouping.measure(space, places)
+    found = average_linkage.measure(space, places)
     typical = sorted(range(len(places)), key=lambda at: -found.likeness[at])[:NAMED_BY]
     names = failure_similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())
     shared = failure_similarity.telling(found.weights, space, names)
     columns = {
-        "words": [plain(word)[:120] for word in shared.words],
-        "calls": [plain(call)[:LONGEST_CALL] for call in shared.calls],
+        "words": [text(word)[:120] for word in shared.words],
+        "calls": [text(call)[:LONGEST_CALL] for call in shared.calls],
         "cohesion": found.cohesion,
         "size": len(places),
         "medoid_id": keys[places[found.medoid]],

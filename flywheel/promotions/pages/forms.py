@@ -4,8 +4,7 @@ from typing import Any
 
 from django import forms
 
-from flywheel.core.evidence.gate import LIMITS, Limit
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate import LIMITS, Limit, Policy
 
 
 class DecisionForm(forms.Form):
@@ -45,7 +44,7 @@ class PolicyForm(forms.Form):
             name: value / 100 if value is not None and LIMITS[name].unit else value
             for name, value in self.cleaned_data.items()
         }
-        return Rules.from_dict({**before, **changes}).to_dict()
+        return Policy.from_dict({**before, **changes}).to_dict()
 
 
 def _policy_field(limit: Limit) -> forms.Field:

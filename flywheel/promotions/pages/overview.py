@@ -32,6 +32,35 @@ CLUSTERED_UP_TO = 20_000
 """Beyond so many trajectories the interval of a version's success is by trajectory, not by session: reading more
 sessions would make the page wait, and at that size both are narrow."""
 
+WAITING: dict[str, tuple[str, str, str, Permission | None]] = {
+    "comments": ("comment that calls you", "comments that call you", "trajectories:mentions", None),
+    "proposals": ("proposal to review", "proposals to review", "failures:queue", Permission.REVIEW),
+    "failures": ("failure without a task", "failures without a task", "environments:index", Permission.BUILD),
+    "tasks": (
+        "task whose proof is not green",
+        "tasks whose proof is not green",
+        "environments:index",
+        Permission.BUILD,
+    ),
+    "audits": ("reward audit to finish", "reward audits to finish", "evals:reward_audits", Permission.REVIEW),
+    "quarantine": (
+        "span or line in quarantine",
+        "spans and lines in quarantine",
+        "trajectories:quarantine",
+        Permission.BUILD,
+    ),
+    "runs": ("training run that failed", "training runs that failed", "training:index", Permission.TRAIN),
+    "candidates": ("candidate to decide", "candidates to decide", "promotions:index", Permission.APPROVE),
+}
+"""One of what waits, several, the page where it is decided, and who may; None is whoever looks."""
+DECIDERS = {
+    None: "you",
+    Permission.REVIEW: "reviewers",
+    Permission.BUILD: "builders",
+    Permission.TRAIN: "trainers",
+    Permission.APPROVE: "approvers",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
@@ -49,15 +78,10 @@ class Waiting:
     """Something that waits for a person."""
 
     count: int
-    one: str
-    many: str
+    what: str
     who: str
     url: str
     is_yours: bool
-
-    @property
-    def what(self) -> str:
-        return self.one if self.count == 1 else self.many
 
 
 @require_GET
@@ -172,106 +196,42 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
 
 def waiting(project: Project, permissions: Iterable[str], user: User) -> list[Waiting]:
     """What waits for whom; nothing that waits for nobody."""
-    slug = project.slug
-    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
-    unproved = Task.objects.filter(project=project, is_proved=False, retired_at=None).count()
-    failed = TrainingRun.objects.filter(project=project, state=State.FAILED).count()
-    all_of_it = [
-        Waiting(
-            comments.unread_count(project, user),
-            "comment that calls you",
-            "comments that call you",
-            "you",
-            reverse("trajectories:mentions", args=[slug]),
-            True,
-        ),
-        Waiting(
-            rows.filter(label="", proposed_bucket__gt="").count(),
-            "proposal to review",
-            "proposals to review",
-            "reviewers",
-            reverse("failures:queue", args=[slug]),
-            Permission.REVIEW in permissions,
-        ),
-        Waiting(
-            rows.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
-            "failure without a task",
-            "failures without a task",
-            "builders",
-            reverse("environments:index", args=[slug]),
-            Permission.BUILD in permissions,
-        ),
-        Waiting(
-            unproved,
-            "task whose proof is not green",
-            "tasks whose proof is not green",
-            "builders",
-            reverse("environments:index", args=[slug]),
-            Permission.BUILD in permissions,
-        ),
-        Waiting(
-            RewardAudit.objects.filter(project=project, finished_at=None).count(),
-            "reward audit to finish",
-            "reward audits to finish",
-            "reviewers",
-            reverse("evals:reward_audits", args=[slug]),
-            Permission.REVIEW in permissions,
-        ),
-        Waiting(
-            Quarantined.objects.filter(project=project, state=Quarantined.State.OPEN).count(),
-            "span or line in quarantine",
-            "spans and lines in quarantine",
-            "builders",
-            reverse("trajectories:quarantine", args=[slug]),
-            Permission.BUILD in permissions,
-        ),
-        Waiting(
-            failed,
-            "training run that failed",
-            "training runs that failed",
-            "trainers",
-            reverse("training:index", args=[slug]),
-            Permission.TRAIN in permissions,
-        ),
-        Waiting(
-            Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
-            "candidate to decide",
-            "candidates to decide",
-            "approvers",
-            reverse("promotions:index", args=[slug]),
-            Permission.APPROVE in permissions,
-        ),
-    ]
-    return sorted((item for item in all_of_it if item.count), key=lambda item: not item.is_yours)
+    produced = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
+    counts = {
+        "comments": comments.unread_count(project, user),
+        "proposals": produced.filter(label="", proposed_bucket__gt="").count(),
+        "failures": produced.filter(label=Label.FAILURE, tasks=None, failures__current=True).count(),
+        "tasks": Task.objects.filter(project=project, is_proved=False, retired_at=None).count(),
+        "audits": RewardAudit.objects.filter(project=project, finished_at=None).count(),
+        "quarantine": Quarantined.objects.filter(project=project, state=Quarantined.State.OPEN).count(),
+        "runs": TrainingRun.objects.filter(project=project, state=State.FAILED).count(),
+        "candidates": Candidate.objects.filter(project=project, state=Candidate.State.WAITING).count(),
+    }
+    items = []
+    for name, (one, many, page, permission) in WAITING.items():
+        if count := counts[name]:
+            is_yours = permission is None or permission in permissions
+            url = reverse(page, args=[project.slug])
+            items.append(Waiting(count, one if count == 1 else many, DECIDERS[permission], url, is_yours))
+    return sorted(items, key=lambda item: not item.is_yours)
 
 
 def wheel(project: Project, produced: Any) -> list[dict[str, Any]]:
     """The turning in numbers, each with the list that it counts."""
-    slug = project.slug
+    candidates = Candidate.objects.filter(project=project)
+    promotions = Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE)
     steps = [
-        ("trajectory", "trajectories", produced.count(), reverse("trajectories:index", args=[slug])),
-        ("failure", "failures", produced.filter(label=Label.FAILURE).count(), reverse("failures:index", args=[slug])),
-        (
-            "task",
-            "tasks",
-            Task.objects.filter(project=project, retired_at=None).count(),
-            reverse("environments:index", args=[slug]),
-        ),
-        ("run", "runs", TrainingRun.objects.filter(project=project).count(), reverse("training:index", args=[slug])),
-        (
-            "candidate",
-            "candidates",
-            Candidate.objects.filter(project=project).count(),
-            reverse("promotions:index", args=[slug]),
-        ),
-        (
-            "promotion",
-            "promotions",
-            Promotion.objects.filter(agent__project=project, kind=Promotion.Kind.PROMOTE).count(),
-            reverse("promotions:index", args=[slug]),
-        ),
+        ("trajectory", "trajectories", "trajectories:index", produced),
+        ("failure", "failures", "failures:index", produced.filter(label=Label.FAILURE)),
+        ("task", "tasks", "environments:index", Task.objects.filter(project=project, retired_at=None)),
+        ("run", "runs", "training:index", TrainingRun.objects.filter(project=project)),
+        ("candidate", "candidates", "promotions:index", candidates),
+        ("promotion", "promotions", "promotions:index", promotions),
     ]
-    return [{"one": one, "many": many, "count": count, "url": url} for one, many, count, url in steps]
+    return [
+        {"one": one, "many": many, "count": rows.count(), "url": reverse(page, args=[project.slug])}
+        for one, many, page, rows in steps
+    ]
 
 
 def _by(rows: Any, field: str) -> dict[str, int]:

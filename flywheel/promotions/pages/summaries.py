@@ -7,13 +7,13 @@ from django.urls import reverse
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
-from flywheel.core.evidence.gate import Policy as Rules
+from flywheel.core.evidence.gate import Policy
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
 
-DEFAULT_RULES: dict[str, Any] = Rules().to_dict()
+DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
 """What a project decides by before anybody has written a policy down."""
 
 

@@ -10,7 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.evals.api.references import task_set_of, version_of
@@ -121,12 +121,11 @@ class Events(Schema):
 @router.post("/training-runs", response={200: RunOut, 201: RunOut}, auth=Key(Scope.TRAIN))
 def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
     """Freeze everything and queue the run. The same key again answers the run that is there, with 200."""
-    run, made = verbs.launch(
+    chosen = verbs.LaunchRequest(
         key=asked.key or uuid.uuid4(),
         base=version_of(request, asked.base, "base"),
         algorithm=asked.algorithm,
         task_set=task_set_of(request, asked.task_set),
-        actor=keyed(request).actor,
         dataset=dataset_by_ref(request, asked.dataset),
         rollouts=eval_of(request, asked.rollouts),
         settings=asked.settings,
@@ -135,6 +134,7 @@ def launch_run(request: HttpRequest, asked: RunIn) -> Status[TrainingRun]:
         leave_out=asked.leave_out,
         override_reason=asked.override_reason,
     )
+    run, made = verbs.launch(chosen, keyed(request).actor)
     return Status(201 if made else 200, run)
 
 
@@ -166,17 +166,14 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
     """What was measured: metrics of steps, held-out evaluations, or sample rollouts, by step."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
-    items = list(points[: asked.limit + 1])
-    more, items = len(items) > asked.limit, items[: asked.limit]
-    return {"items": items, "next": items[-1].step if more else None}
+    return cut_page(points, asked.limit, "step")
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))
 def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]) -> dict[str, Any]:
     """The run's log, oldest first."""
-    items = list(_run(request, run_id).events.filter(id__gt=asked.after).order_by("id")[: asked.limit + 1])
-    more, items = len(items) > asked.limit, items[: asked.limit]
-    return {"items": items, "next": items[-1].pk if more else None}
+    events = _run(request, run_id).events.filter(id__gt=asked.after).order_by("id")
+    return cut_page(events, asked.limit, "pk")
 
 
 def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:

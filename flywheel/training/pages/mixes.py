@@ -8,8 +8,8 @@ from django.views.decorators.http import require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.training.datasets import dataset_mix as mixes
-from flywheel.training.datasets.dataset_builder import CannotBuild
+from flywheel.edge.refusals import Refused
+from flywheel.training.datasets import dataset_mix
 from flywheel.training.models import Dataset
 
 OFFERED = 200
@@ -35,11 +35,11 @@ def mix_page(request: PageRequest) -> HttpResponse:
     try:
         parts = _parts(context["rows"], context["first"])
         if request.method == "POST":
-            made = mixes.mix(name=context["name"], parts=parts, actor=request.actor)
+            made = dataset_mix.mix(name=context["name"], parts=parts, actor=request.actor)
             return redirect("training:dataset", request.project.slug, made.name, made.version)
         if parts:
             _preview(context, parts)
-    except CannotBuild as error:
+    except Refused as error:
         context["problem"] = error.problem
         return render(request, "training/mix.html", context, status=422)
     return render(request, "training/mix.html", context)
@@ -58,22 +58,22 @@ def _offered(request: PageRequest, kind: str) -> list[Dataset]:
     return list(newest.select_related("task_set__environment_version__environment")[:OFFERED])
 
 
-def _parts(rows: list[dict[str, Any]], first: str) -> list[mixes.Part]:
-    """Those with a weight, the one to compare by first. Raises CannotBuild for a weight that is no number."""
+def _parts(rows: list[dict[str, Any]], first: str) -> list[dataset_mix.Part]:
+    """Those with a weight, the one to compare by first. Raises Refused for a weight that is no number."""
     parts = []
     for row in sorted((row for row in rows if row["weight"]), key=lambda row: str(row["dataset"].pk) != first):
         try:
             parts.append((row["dataset"], float(row["weight"].replace(",", "."))))
         except ValueError:
             problem = f"the weight of {row['dataset']} is {row['weight'][:20]!r}; a number above 0 is wanted"
-            raise CannotBuild("parts", problem) from None
+            raise Refused(problem, field="parts") from None
     return parts
 
 
-def _preview(context: dict[str, Any], parts: list[mixes.Part]) -> None:
+def _preview(context: dict[str, Any], parts: list[dataset_mix.Part]) -> None:
     """What each part would give."""
-    mixes.check(parts)
-    counts = mixes.shares([part.rows for part, _ in parts], [weight for _, weight in parts])
+    dataset_mix.check(parts)
+    counts = dataset_mix.shares([part.rows for part, _ in parts], [weight for _, weight in parts])
     gives = {part.pk: count for (part, _), count in zip(parts, counts, strict=True)}
     for row in context["rows"]:
         row["given"] = gives.get(row["dataset"].pk)

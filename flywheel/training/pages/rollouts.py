@@ -2,7 +2,6 @@
 
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -11,24 +10,21 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
-from flywheel.evals.runs.submission import CannotEvaluate
+from flywheel.evals.runs.submission import submit
 from flywheel.system import env
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.pages.collection_form import CollectForm
-from flywheel.training.rollouts import rollout_choice as choices
-from flywheel.training.rollouts import selection_overview as show
-from flywheel.training.rollouts.rollout_collection import collect
+from flywheel.training.rollouts import rollout_choice, selection_overview
 from flywheel.training.rollouts.rollout_datasets import write
 from flywheel.training.rollouts.rollout_selection import NotForTraining, drop, take_back
 
 SUGGESTED = 200
 LOGGED = 200
 RUNS = 50
-CHOSEN = tuple(choices.Choice.__slots__)
+CHOSEN = tuple(rollout_choice.Choice.__slots__)
 
 
 @require_http_methods(["GET", "POST"])
@@ -41,19 +37,16 @@ def collect_page(request: PageRequest) -> HttpResponse:
         return _form(request, form, status=422)
     asked = form.cleaned_data
     try:
-        run, _ = collect(
+        run, _ = submit(
             key=asked["key"],
             version=version,
             task_set=asked["task_set"],
             actor=request.actor,
-            samples=asked["samples"],
-            seed=asked["seed"],
-            sampling=form.sampling,
-            engine=asked["engine"],
-            budget=form.budget,
+            split=Split.TRAIN,  # nobody may learn from what is held out
+            settings=form.settings,
         )
-    except CannotEvaluate as error:
-        form.refuse(error.field, error.problem)
+    except Refused as error:
+        show_at_field(form, error)
         return _form(request, form, status=422)
     return redirect("training:rollouts", request.project.slug, run.pk)
 
@@ -86,21 +79,21 @@ def _page(request: PageRequest, run: EvalRun, status: int = 200, **wrong: str) -
         return render(request, "training/rollouts.html", context)
     given = request.GET.dict()
     try:
-        found = show.shown(run, given)
+        found = selection_overview.shown(run, given)
     except NotForTraining as error:
         return render(request, "training/rollouts.html", {**context, "refused": str(error)}, status=409)
-    page = show.listed(found, given.get("show", "kept"), given.get("cursor", ""))
+    page = selection_overview.listed(found, given.get("show", "kept"), given.get("cursor", ""))
     page.query = request.GET
     context |= {
         "shown": found,
         "page": page,
-        "chart": show.histogram(found.rollouts, found.choice, run),
-        "forms": choices.FORMS,
-        "synthetics": choices.SYNTHETIC,
-        "which": show.SHOW,
+        "chart": selection_overview.histogram(found.rollouts, found.choice, run),
+        "forms": rollout_choice.FORMS,
+        "synthetics": rollout_choice.SYNTHETIC,
+        "which": selection_overview.SHOW,
         "showing": given.get("show", "kept"),
         "address": urlencode({name: given[name] for name in CHOSEN if name in given}),
-        "suggested": show.suggested(run, found.choice.form),
+        "suggested": selection_overview.suggested(run, found.choice.form),
     }
     return render(request, "training/rollouts.html", context, status=status)
 
@@ -111,9 +104,9 @@ def write_dataset(request: PageRequest, run: int) -> HttpResponse:
     """The choice of the address as a dataset."""
     found, name = _run(request, run), request.POST.get("name", "").strip()
     try:
-        choice = choices.read({key: request.GET[key] for key in CHOSEN if key in request.GET})
+        choice = rollout_choice.read({key: request.GET[key] for key in CHOSEN if key in request.GET})
         made = write(name=name, run=found, choice=choice, actor=request.actor)
-    except (choices.BadChoice, CannotBuild) as error:
+    except Refused as error:
         return _page(request, found, 422, not_written=error.problem, name=name)
     return redirect("training:dataset", request.project.slug, made.name, made.version)
 
@@ -121,20 +114,14 @@ def write_dataset(request: PageRequest, run: int) -> HttpResponse:
 @require_POST
 @requires(Permission.TRAIN)
 def drop_rollout(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
-    try:
-        drop(result=_result(request, run, number, sample), reason=request.POST.get("reason", ""), actor=request.actor)
-    except Refused as error:
-        messages.warning(request, f"Not dropped: {error}.")
+    drop(result=_result(request, run, number, sample), reason=request.POST.get("reason", ""), actor=request.actor)
     return _back(request, run)
 
 
 @require_POST
 @requires(Permission.TRAIN)
 def take_rollout_back(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
-    try:
-        take_back(result=_result(request, run, number, sample), actor=request.actor)
-    except Refused as error:
-        messages.warning(request, f"Not taken back: {error}.")
+    take_back(result=_result(request, run, number, sample), actor=request.actor)
     return _back(request, run)
 
 

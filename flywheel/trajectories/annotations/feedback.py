@@ -7,12 +7,11 @@ stepped in.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -35,12 +34,9 @@ EARLY = timedelta(days=1)
 """How far ahead of ours the sender's clock may be: whatever comes later than everything holds for ever."""
 
 SOURCES = {
-    "human": Feedback.Source.HUMAN,
-    "reviewer": Feedback.Source.HUMAN,
-    "end_user": Feedback.Source.END_USER,
-    "user": Feedback.Source.END_USER,
-    "model": Feedback.Source.MODEL,
-    "llm": Feedback.Source.MODEL,
+    **dict.fromkeys(("human", "reviewer"), Feedback.Source.HUMAN),
+    **dict.fromkeys(("end_user", "user"), Feedback.Source.END_USER),
+    **dict.fromkeys(("model", "llm"), Feedback.Source.MODEL),
     "code": Feedback.Source.CODE,
 }
 _TRACE_ID = re.compile(r"[0-9a-fA-F]{32}")
@@ -136,19 +132,14 @@ def give(project: Project, items: Sequence[Any]) -> Report:
             bad.append(_problem(index, error))
     redactor = redactor_of(project)
 
-    def work() -> tuple[Report, bool]:
-        now = timezone.now()
-        report = Report(len(items), problems=list(bad))
-        waiting = [
+    def waiting(now: datetime) -> list[_Waiting]:
+        return [
             _Waiting(index, given.id or "", given.at is not None, _row(project, given, redactor, now))
             for index, given in good
         ]
-        return report, _keep(project, waiting, now, report)
 
-    report, is_news = patiently(work)
+    report = _keep(project, Report(len(items), problems=bad), waiting)
     report.problems.sort(key=lambda problem: problem.index)
-    if is_news:
-        transaction.on_commit(lambda: detector_wakeup.soon(project.pk), robust=True)
     return report
 
 
@@ -169,9 +160,8 @@ def tell(project: Project, told: Sequence[Told]) -> Report:
     """
     redactor = redactor_of(project)
 
-    def work() -> tuple[Report, bool]:
-        now = timezone.now()
-        waiting = []
+    def waiting(now: datetime) -> list[_Waiting]:
+        kept = []
         for index, each in enumerate(told):
             rows_of = [_row_of_note(project, each, redactor, now)]
             if (ends := each.note.outcome) and not each.span_id:
@@ -179,16 +169,12 @@ def tell(project: Project, told: Sequence[Told]) -> Report:
             is_dated = each.note.at is not None and each.note.at <= now + EARLY
             # Dated, the content and its time make it this one. Undated, the id does; changed since, it is another.
             own = "" if is_dated else each.note.identity
-            waiting += [
+            kept += [
                 _Waiting(index, own and f"{own} {attachments.identified(row).digest}", is_dated, row) for row in rows_of
             ]
-        report = Report(len(told))
-        return report, _keep(project, waiting, now, report)
+        return kept
 
-    report, is_news = patiently(work)
-    if is_news:
-        transaction.on_commit(lambda: detector_wakeup.soon(project.pk), robust=True)
-    return report
+    return _keep(project, Report(len(told)), waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +187,23 @@ class _Waiting:
     row: Feedback
 
 
-def _keep(project: Project, waiting: Sequence[_Waiting], now: datetime, report: Report) -> bool:
-    """Keep what is new and tell the trajectories, inside a transaction. Returns whether one reads differently now."""
-    trajectory_rows.hurry()
-    stored = attachments.held(project, {each.row.trace_id for each in waiting})
-    fresh = _fresh(project, waiting, now, report)
-    attached = attachments.attach(project, stored, fresh, [], now)
-    report.stored = len(attached.feedback)
-    report.waiting = sum(row.trace_id not in stored for row in attached.feedback)
-    return attached.is_news
+def _keep(project: Project, blank: Report, waiting: Callable[[datetime], list[_Waiting]]) -> Report:
+    """Keep what is new of that which waits now, and tell the trajectories: one transaction, which may run again."""
+
+    def work() -> tuple[Report, bool]:
+        trajectory_rows.hurry()
+        now = timezone.now()
+        rows, report = waiting(now), replace(blank, problems=[*blank.problems])
+        stored = attachments.held(project, {each.row.trace_id for each in rows})
+        attached = attachments.attach(project, stored, _fresh(project, rows, now, report), [], now)
+        report.stored = len(attached.feedback)
+        report.waiting = sum(row.trace_id not in stored for row in attached.feedback)
+        return report, attached.is_news
+
+    report, is_news = patiently(work)
+    if is_news:
+        detector_wakeup.after_commit(project.pk)
+    return report
 
 
 def _readable(item: Any) -> Any:
@@ -257,13 +251,7 @@ def _outcome_of_note(row: Feedback, ends: Outcome) -> Feedback:
     """What a score like `correctness` says of how the trajectory ended, told apart from what is called `outcome`."""
     by = f"{row.key} ({row.by})"[:200]
     return Feedback(
-        project=row.project,
-        trace_id=row.trace_id,
-        key=OUTCOME,
-        value=ends,
-        source=row.source,
-        by=by,
-        at=row.at,
+        project=row.project, trace_id=row.trace_id, key=OUTCOME, value=ends, source=row.source, by=by, at=row.at
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flywheel.accounts.models import Project
-from flywheel.core.detectors import standard_buckets as core
+from flywheel.core.detectors import standard_buckets
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.edge.prepared_queries import Standing, naming
 
@@ -27,4 +27,4 @@ def forget(project: Project) -> None:
 
 def name_of(project: Project, key: str) -> str:
     """In running text: `wrong tool`. A bucket that the project does not know shows its key."""
-    return core.name_of(key, every(project))
+    return standard_buckets.name_of(key, every(project))

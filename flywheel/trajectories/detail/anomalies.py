@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.system.sql import bound
-from flywheel.templatetags.flywheel import count as counted
-from flywheel.templatetags.flywheel import duration
+from flywheel.templatetags.numbers import count, duration
 from flywheel.trajectories.models import Source, Step, Trajectory
 
 NO_PARENT = "no parent"
@@ -128,4 +127,4 @@ def _late(row: Trajectory, step: Step) -> Oddity | None:
 
 
 def _steps(number: int, one: str, many: str) -> str:
-    return f"{counted(number)} step {one}" if number == 1 else f"{counted(number)} steps {many}"
+    return f"{count(number)} step {one}" if number == 1 else f"{count(number)} steps {many}"

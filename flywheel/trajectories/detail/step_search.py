@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import or_
 from typing import Any
 
@@ -48,12 +49,8 @@ class Found:
 def find(trajectory: Trajectory, text: str) -> Found:
     """The steps that say the text, in order, whatever its case; each once, by the first place that does."""
     wanted = text.strip()[:LONGEST].casefold()
-    matches: list[Match] = []
-    for match in _matches(trajectory, wanted) if wanted else ():
-        if len(matches) == MOST:
-            return Found(matches, is_part=True)
-        matches.append(match)
-    return Found(matches, is_part=False)
+    matches = list(islice(_matches(trajectory, wanted), MOST + 1)) if wanted else []
+    return Found(matches[:MOST], is_part=len(matches) > MOST)
 
 
 def _matches(trajectory: Trajectory, wanted: str) -> Iterator[Match]:
@@ -97,16 +94,13 @@ def _texts(row: Step, step: traces.Step) -> Iterator[tuple[str, str, bool]]:
 
 def _candidates(trajectory: Trajectory, wanted: str) -> QuerySet[Step]:
     """Steps with the text in their columns, their body, or what is stored apart from it."""
-    asked = Q()
-    for column in ("name", "tool_name", "error"):
-        asked |= Q(**{f"{column}__icontains": wanted})
-    for written in _written(wanted):
-        asked |= Q(written__icontains=written)
+    asked = Q(name__icontains=wanted) | Q(tool_name__icontains=wanted) | Q(error__icontains=wanted)
+    held = reduce(or_, (Q(written__icontains=written) for written in _written(wanted)))
+    asked |= held
     steps = trajectory.steps.alias(written=Cast("body", TextField())).order_by("position")
     if trajectory.event_count:
         events = Event.objects.filter(project=trajectory.project_id, trace_id=trajectory.trace_id)
         said = events.alias(written=Cast("body", TextField()))
-        held = reduce(or_, (Q(written__icontains=written) for written in _written(wanted)))
         asked |= Q(span_id__in=said.filter(held).values("span_id"))
     digests = {digest for row in steps.exclude(blobs=None).values_list("blobs", flat=True) for digest in row or ()}
     if digests:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flywheel.core import traces
 from flywheel.core.traces import Conversation, Message
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 from flywheel.edge.prepared_queries import Standing
 from flywheel.system.sql import bound
 from flywheel.trajectories.detail.call_runs import fold
@@ -31,10 +31,9 @@ REPEATED = 200
 
 def conversation_of(trajectory: Trajectory, start: int = 0, limit: int = WINDOW) -> list[Turn]:
     """The turns of the steps from position `start` on, each message once however often history was repeated."""
-    rows = _window(trajectory, start, limit)
-    reader = _Reader(
-        trajectory, has_model_calls=_has_model_calls(trajectory, rows), twice=_told_twice(trajectory, rows)
-    )
+    rows = _completed(trajectory, _WINDOW(trajectory.pk, start, start + limit))
+    asks = any(row.kind == "assistant" for row in rows) or trajectory.steps.filter(kind="assistant").exists()
+    reader = _Reader(trajectory, has_model_calls=asks, twice=_told_twice(trajectory, rows))
     for row in _before(trajectory, start):
         reader.read(row)
     turns = [turn for row in rows for turn in reader.read(row)]
@@ -80,10 +79,10 @@ def feedback_of(trajectory: Trajectory, *, current: bool = True) -> list[Feedbac
     return _FEEDBACK(trajectory.project_id, trajectory.trace_id, current) if trajectory.feedback_count else []
 
 
-def window_at(trajectory: Trajectory, span_id: str, size: int = WINDOW) -> int | None:
+def window_at(trajectory: Trajectory, span_id: str) -> int | None:
     """Where the window begins that holds this step; None when there is no such step."""
     position = trajectory.steps.filter(span_id=span_id).values_list("position", flat=True).first()
-    return None if position is None else position // size * size
+    return None if position is None else position // WINDOW * WINDOW
 
 
 class _Reader:
@@ -180,10 +179,6 @@ def _interventions(trajectory: Trajectory, span_id: str, position: int) -> list[
     ]
 
 
-def _window(trajectory: Trajectory, start: int, limit: int) -> list[Step]:
-    return _completed(trajectory, _WINDOW(trajectory.pk, start, start + limit))
-
-
 def _completed(trajectory: Trajectory, rows: list[Step]) -> list[Step]:
     for row in rows:
         row.trajectory = trajectory
@@ -218,10 +213,6 @@ _LAST = Standing(
         .only("position")[:1]
     )
 )
-
-
-def _has_model_calls(trajectory: Trajectory, rows: Sequence[Step]) -> bool:
-    return any(row.kind == "assistant" for row in rows) or trajectory.steps.filter(kind="assistant").exists()
 
 
 def _told_twice(trajectory: Trajectory, rows: Sequence[Step]) -> set[str]:

@@ -10,8 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -38,10 +37,8 @@ class Upload:
     def size(self) -> int:
         return self.path.stat().st_size
 
-    @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
-        with self.path.open("rb") as file:
-            yield file
+    def open(self) -> BinaryIO:
+        return self.path.open("rb")
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -35,13 +35,11 @@ with RESOURCE_EXHAUSTED, upon which clients drop what they have."""
 STREAMS = 32
 """Calls of one connection at a time; a client keeps the others back."""
 CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
-    413: grpc.StatusCode.INVALID_ARGUMENT,
-    415: grpc.StatusCode.INVALID_ARGUMENT,
     503: grpc.StatusCode.UNAVAILABLE,
 }
+"""Every other refusal is of what was sent."""
 COLLECTOR = "opentelemetry.proto.collector"
 
 

@@ -188,24 +188,9 @@ def _exactly(name: str, value: str) -> grammar.Node:
 
 
 BY = {
-    "version": By(
-        "version",
-        daily_metrics.KEYS["version"],
-        "unknown version",
-        grammar.Not(_term("has", "version")),
-    ),
-    "tool": By(
-        "tool",
-        daily_metrics.KEYS["tool"],
-        "no tool called",
-        grammar.Not(_term("has", "tools")),
-    ),
-    "env": By(
-        "environment",
-        daily_metrics.KEYS["env"],
-        "none named",
-        _term("env", "none"),
-    ),
+    "version": By("version", daily_metrics.KEYS["version"], "unknown version", grammar.Not(_term("has", "version"))),
+    "tool": By("tool", daily_metrics.KEYS["tool"], "no tool called", grammar.Not(_term("has", "tools"))),
+    "env": By("environment", daily_metrics.KEYS["env"], "none named", _term("env", "none")),
 }
 
 
@@ -319,17 +304,8 @@ def _read(project: Project, asked: Asked) -> Iterator[Found]:
     for kind, start, key, *values in _rows(project, asked):
         *sums, timed, latency = values
         p50, p95 = latency or (None, None)
-        yield (
-            kind,
-            start,
-            key,
-            replace(
-                _of_sums(daily_metrics.sums_of(sums), has_latency=False),
-                timed=timed if latency else 0,
-                p50=p50,
-                p95=p95,
-            ),
-        )
+        figures = _of_sums(daily_metrics.sums_of(sums), has_latency=False)
+        yield kind, start, key, replace(figures, timed=timed if latency else 0, p50=p50, p95=p95)
 
 
 def _rows(project: Project, asked: Asked) -> list[Any]:
@@ -388,10 +364,8 @@ def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
     versions = {}
     if by == "version":
         keys = [int(group.key) for group in groups if group.key]
-        versions = {
-            str(each.pk): each
-            for each in Version.objects.filter(pk__in=keys, agent__project=project).select_related("agent")
-        }
+        known = Version.objects.filter(agent__project=project).select_related("agent").in_bulk(keys)
+        versions = {str(pk): version for pk, version in known.items()}
     for group in groups:
         version = versions.get(group.key)
         if version is not None:

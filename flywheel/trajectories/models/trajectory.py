@@ -33,6 +33,14 @@ class Label(models.TextChoices):
     PASS = "pass"  # noqa: S105
 
 
+_LISTED = [
+    "source", "outcome", "version", "agent", "agent_name", "version_label", "environment", "proposed_bucket",
+    "proposed_score", "label", "label_bucket", "latency_ms", "cost_usd", "tokens_in", "tokens_out", "step_count",
+    "error_count", "feedback_count",
+]  # fmt: skip
+"""What lists show and filter by."""
+
+
 class Trajectory(models.Model):
     """A complete agent episode."""
 
@@ -97,26 +105,7 @@ class Trajectory(models.Model):
             models.Index(
                 fields=["project", "-started_at", "-id"],
                 name="trajectory_listed",
-                include=[
-                    "source",
-                    "outcome",
-                    "version",
-                    "agent",
-                    "agent_name",
-                    "version_label",
-                    "environment",
-                    "proposed_bucket",
-                    "proposed_score",
-                    "label",
-                    "label_bucket",
-                    "latency_ms",
-                    "cost_usd",
-                    "tokens_in",
-                    "tokens_out",
-                    "step_count",
-                    "error_count",
-                    "feedback_count",
-                ],
+                include=_LISTED,
             ),
             # What next to nothing passes is found by an index of its own, else that whole index would be walked for it.
             # None of them serves who knows the project alone: while there are few rows, ingest's look-up by trace id

@@ -28,9 +28,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Missing, Refused
-from flywheel.trajectories.import_export import trajectory_export as exporting
+from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
-from flywheel.trajectories.operations import deletion as deleting
+from flywheel.trajectories.operations import deletion
 from flywheel.trajectories.search.query import parse, settled
 
 EXAMPLES = 100
@@ -103,8 +103,8 @@ def submit(
     known = _known(action)
     chosen = list(dict.fromkeys(ids))
     try:
-        exporting.selection(project.pk, q, chosen)
-    except exporting.BadSelection as error:
+        trajectory_export.selection(project.pk, q, chosen)
+    except trajectory_export.BadSelection as error:
         raise BadBulk(str(error)) from None
     job, is_new = Bulk.submit(
         key=key,
@@ -244,7 +244,7 @@ def _check_tags(_: Project, options: dict[str, Any]) -> dict[str, Any]:
 def _export(job: Bulk, keys: list[int]) -> Done:
     """Write them behind what is there already. Each owner of the job has a file of its own: one that was replaced and
     does not know it yet writes into nobody's."""
-    entry = exporting.EXPORTS[job.options["format"]]
+    entry = trajectory_export.EXPORTS[job.options["format"]]
     name, size = entry.filename(f"{job.pk}-{job.fence}"), int(job.report.get("size", 0))
     path = file_of(job, name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -257,7 +257,7 @@ def _export(job: Bulk, keys: list[int]) -> Done:
         count = 0
         if not size:
             file.write(entry.head)
-        for line in exporting.lines(Trajectory.objects.filter(pk__in=keys), entry):
+        for line in trajectory_export.lines(Trajectory.objects.filter(pk__in=keys), entry):
             file.write(line)
             count += 1
         file.flush()
@@ -269,8 +269,10 @@ def _export(job: Bulk, keys: list[int]) -> Done:
 
 
 def _check_export(_: Project, options: dict[str, Any]) -> dict[str, Any]:
-    if options.get("format") not in exporting.EXPORTS:
-        raise BadBulk(f"format: {options.get('format')!r} is unknown, one of {', '.join(exporting.EXPORTS)} is wanted")
+    if options.get("format") not in trajectory_export.EXPORTS:
+        raise BadBulk(
+            f"format: {options.get('format')!r} is unknown, one of {', '.join(trajectory_export.EXPORTS)} is wanted"
+        )
     return {"format": options["format"]}
 
 
@@ -285,7 +287,7 @@ def answer(request: Any, job: Bulk) -> HttpResponseBase:
     if job.action != "export" or job.state != State.SUCCEEDED or not path.is_file():
         raise Missing("this export has no file, or has it no longer")
     audit(request, "trajectories.export", job, q=job.q, format=job.options["format"], job=job.pk)
-    entry = exporting.EXPORTS[job.options["format"]]
+    entry = trajectory_export.EXPORTS[job.options["format"]]
     name = entry.filename(f"{request.project.slug}-{job.created_at:%Y%m%d-%H%M}")
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     response = FileResponse(path.open("rb"), as_attachment=True, filename=name, headers=headers)
@@ -324,7 +326,7 @@ def _delete_all(job: Bulk, keys: list[int], done: Done) -> None:
     reason, actor = job.options.get("reason", ""), Actor(job.created_by, job.through or f"bulk action {job.pk}")
     try:
         with transaction.atomic():
-            gone = deleting.delete_all(project=job.project, keys=keys, actor=actor, reason=reason)
+            gone = deletion.delete_all(project=job.project, keys=keys, actor=actor, reason=reason)
         done.changed += len(gone)
     except (ProtectedError, IntegrityError, DataError) as error:
         if len(keys) == 1:
@@ -356,7 +358,7 @@ for _action in (
         _export,
         _check_export,
         option="format",
-        choices=lambda _: [(entry.name, entry.label) for entry in exporting.EXPORTS.values()],
+        choices=lambda _: [(entry.name, entry.label) for entry in trajectory_export.EXPORTS.values()],
     ),
     Action("delete", "Delete", "deleted", Permission.ADMIN, Scope.ADMIN, _delete, _check_delete, at_once=200),
 ):

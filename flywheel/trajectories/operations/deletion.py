@@ -7,17 +7,19 @@ is before anything is deleted. What arrives of a deleted trajectory later is a n
 import base64
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Count, Model, Q, QuerySet, TextField
+from django.db.models import Count, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project
 from flywheel.agents.models import Agent
+from flywheel.system.sql import bound
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Quarantined, Step, Trajectory
 from flywheel.trajectories.search import known_values
@@ -30,8 +32,18 @@ _SKEW = timedelta(minutes=5)
 """Between the clock of the one who stored it and of the one who asks."""
 
 
-@dataclass(slots=True)
-class Holdings:
+@dataclass
+class Made:
+    """What people made of a trajectory. It stays."""
+
+    tasks: list[Any] = field(default_factory=list)
+    datasets: list[Any] = field(default_factory=list)
+    result: Any = None
+    """Of the eval whose rollout it is."""
+
+
+@dataclass
+class Holdings(Made):
     """Where the content of a trajectory is, beside its own row."""
 
     steps: int = 0
@@ -46,10 +58,6 @@ class Holdings:
     comments: int = 0
     decisions: int = 0
     proposals: int = 0
-    tasks: list[Any] = field(default_factory=list)
-    datasets: list[Any] = field(default_factory=list)
-    result: Any = None
-    """Of the eval whose rollout it is."""
 
 
 def held_by(row: Trajectory) -> Holdings:
@@ -71,15 +79,6 @@ def held_by(row: Trajectory) -> Holdings:
     )
 
 
-@dataclass
-class Made:
-    """What people made of a trajectory. It stays."""
-
-    tasks: list[Any] = field(default_factory=list)
-    datasets: list[Any] = field(default_factory=list)
-    result: Any = None
-
-
 def made_of(row: Trajectory) -> Made:
     """Of the tasks, only those to train on are in a dataset; a rollout is in those that were made of its eval."""
     tasks, result = _tasks([row]).select_related("environment").distinct().order_by("pk"), getattr(row, "result", None)
@@ -99,10 +98,9 @@ def _tasks(rows: Sequence[Trajectory]) -> QuerySet[Any]:
 
 def _results() -> QuerySet[Any]:
     """Of evals, in a room to the right."""
-    model = Trajectory._meta.get_field("result").related_model
-    assert isinstance(model, type)
-    assert issubclass(model, Model)
-    return model._default_manager.all()
+    model: Any = Trajectory._meta.get_field("result").related_model
+    results: QuerySet[Any] = model._default_manager.all()
+    return results
 
 
 def delete(*, trajectory: Trajectory, actor: Actor, reason: str = "") -> int:
@@ -179,12 +177,8 @@ def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = Tru
 
 def _digests(keys: Sequence[int]) -> list[str]:
     """Of the large values that these trajectories' steps point at."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT unnest(blobs) FROM trajectories_step WHERE trajectory_id = ANY(%s) AND blobs IS NOT NULL",
-            [list(keys)],
-        )
-        return sorted(digest for (digest,) in cursor.fetchall())
+    held = "SELECT DISTINCT unnest(blobs) FROM trajectories_step WHERE trajectory_id = ANY(%s) AND blobs IS NOT NULL"
+    return sorted(digest for (digest,) in bound(held, [list(keys)]))
 
 
 def _sweep_values(project: Project, digests: Sequence[str]) -> None:
@@ -195,14 +189,13 @@ def _sweep_values(project: Project, digests: Sequence[str]) -> None:
     if digests:
         locked = Blob.objects.select_for_update().filter(project=project, sha256__in=digests).order_by("sha256")
         keys = list(locked.values_list("pk", flat=True))
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "DELETE FROM trajectories_blob AS blob WHERE blob.id = ANY(%s) AND NOT EXISTS ("
-                " SELECT 1 FROM trajectories_step AS step JOIN trajectories_trajectory AS row"
-                " ON row.id = step.trajectory_id WHERE row.project_id = blob.project_id"
-                " AND step.blobs IS NOT NULL AND step.blobs @> ARRAY[blob.sha256])",
-                [keys],
-            )
+        bound(
+            "DELETE FROM trajectories_blob AS blob WHERE blob.id = ANY(%s) AND NOT EXISTS ("
+            " SELECT 1 FROM trajectories_step AS step JOIN trajectories_trajectory AS row"
+            " ON row.id = step.trajectory_id WHERE row.project_id = blob.project_id"
+            " AND step.blobs IS NOT NULL AND step.blobs @> ARRAY[blob.sha256])",
+            [keys],
+        )
 
 
 def _bodies(rows: Sequence[Trajectory]) -> QuerySet[Body]:
@@ -215,25 +208,20 @@ def _bodies(rows: Sequence[Trajectory]) -> QuerySet[Body]:
 def _quarantined(rows: Sequence[Trajectory]) -> QuerySet[Quarantined]:
     """What was rejected and names one of these trajectories, in whatever way an id is written."""
     names = [row.trace_id for row in rows]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT item.id FROM trajectories_quarantined AS item WHERE item.project_id = %s"
-            " AND (item.trace_id = ANY(%s) OR EXISTS ("
-            " SELECT 1 FROM unnest(%s::bytea[]) AS form WHERE position(form IN item.content) > 0))",
-            [rows[0].project_id, names, [form for name in names for form in _forms(name)]],
-        )
-        keys = [key for (key,) in cursor.fetchall()]
-    return Quarantined.objects.filter(pk__in=keys)
+    found = bound(
+        "SELECT item.id FROM trajectories_quarantined AS item WHERE item.project_id = %s"
+        " AND (item.trace_id = ANY(%s) OR EXISTS ("
+        " SELECT 1 FROM unnest(%s::bytea[]) AS form WHERE position(form IN item.content) > 0))",
+        [rows[0].project_id, names, [form for name in names for form in _forms(name)]],
+    )
+    return Quarantined.objects.filter(pk__in=[key for (key,) in found])
 
 
 def _forms(trace_id: str) -> list[bytes]:
     forms = [trace_id.encode()]
-    if len(trace_id) == 32:
-        try:
+    with suppress(ValueError):
+        if len(trace_id) == 32:
             number = bytes.fromhex(trace_id)
-        except ValueError:
-            pass
-        else:
             forms += [trace_id.upper().encode(), number, base64.b64encode(number)]
     return forms
 
@@ -248,8 +236,7 @@ def _scrub_ledger(project: Project, rows: Sequence[Trajectory], rejected: QueryS
             if problem["at"] in places[batch.pk]:
                 problem["reason"] = REMOVED
         batch.save(update_fields=["problems"])
-    sentences = _warnings(rows)
-    if not sentences:
+    if not (sentences := _warnings(rows)):
         return
     since = min(row.received_at for row in rows) - _SKEW
     for batch in Batch.objects.filter(project=project, received_at__gte=since, warnings__has_any_keys=list(sentences)):
@@ -277,9 +264,7 @@ def forget_agent(pk: int) -> bool:
     if agent is None:
         return False
     for relation in Agent._meta.related_objects:
-        model = relation.related_model
-        assert isinstance(model, type)
-        assert issubclass(model, Model)
+        model: Any = relation.related_model
         if model._default_manager.filter(**{relation.field.name: agent}).exists():
             return False
     agent.delete()

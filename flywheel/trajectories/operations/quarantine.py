@@ -111,9 +111,8 @@ def shown(item: Quarantined) -> Shown:
 def _cut(text: str, note: str = "") -> Shown:
     if len(text) <= EDITABLE:
         return Shown(text, True, note)
-    return Shown(
-        text[:EDITABLE], False, "It is too long to be edited here; this is its beginning. Download it instead."
-    )
+    too_long = "It is too long to be edited here; this is its beginning. Download it instead."
+    return Shown(text[:EDITABLE], False, too_long)
 
 
 def _protobuf(content: bytes) -> Shown:
@@ -127,14 +126,9 @@ def _protobuf(content: bytes) -> Shown:
         for scoped in group.get("scopeSpans", ()):
             for span in scoped.get("spans", ()):
                 for holder in (span, *span.get("links", ())):
-                    _hex_ids(holder)
+                    ids = holder.keys() & {"traceId", "spanId", "parentSpanId"}
+                    holder.update({name: base64.b64decode(holder[name]).hex() for name in ids})
     return _cut(json.dumps(row, indent=2, ensure_ascii=False))
-
-
-def _hex_ids(holder: dict[str, Any]) -> None:
-    for name in ("traceId", "spanId", "parentSpanId"):
-        if name in holder:
-            holder[name] = base64.b64decode(holder[name]).hex()
 
 
 def _hex(content: bytes) -> str:
@@ -206,11 +200,7 @@ def dismiss(*, item: Quarantined, actor: Actor) -> Quarantined:
     """Say that nothing is to be done about it. Raises Decided."""
     with transaction.atomic():
         row = _decide(_open(item), Quarantined.State.DISMISSED, actor)
-        actor.record(
-            project=row.project,
-            action="trajectories.dismiss",
-            subject=f"quarantined {row.pk}",
-        )
+        actor.record(project=row.project, action="trajectories.dismiss", subject=f"quarantined {row.pk}")
     return row
 
 
@@ -252,12 +242,7 @@ def dismiss_group(*, project: Project, kind: str, actor: Actor) -> int:
             state=Quarantined.State.DISMISSED, decided_by=actor.user, decided_at=timezone.now()
         )
         if count:
-            actor.record(
-                project=project,
-                action="trajectories.dismiss",
-                subject=f"{count} quarantined",
-                kind=kind,
-            )
+            actor.record(project=project, action="trajectories.dismiss", subject=f"{count} quarantined", kind=kind)
     return count
 
 

@@ -17,23 +17,14 @@ from typing import Any, TypeVar
 
 import orjson
 from django.contrib.postgres.fields import ArrayField
-from django.db import connection, models, transaction
+from django.db import models, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.redaction import Finding, Redactor
+from flywheel.system.sql import bound
 from flywheel.trajectories.ingest.otlp_http import Refused, decompress
-from flywheel.trajectories.models import (
-    Batch,
-    Blob,
-    Body,
-    Event,
-    Feedback,
-    Quarantined,
-    Step,
-    Trajectory,
-    Words,
-)
+from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Quarantined, Step, Trajectory, Words
 from flywheel.trajectories.store.aggregates import claims
 from flywheel.trajectories.store.arrivals import trace_redaction
 from flywheel.trajectories.store.rows.blobs import restore, spill
@@ -41,19 +32,9 @@ from flywheel.trajectories.store.rows.blobs import restore, spill
 AT_ONCE = 100
 _STEP = ("name", "error", "model", "tool_name", "tool_call_id", "finish_reason")
 _TRAJECTORY = (
-    "title",
-    "agent_name",
-    "version_label",
-    "environment",
-    "user_id",
-    "session_id",
-    "metadata",
-    "tools",
-    "tool_names",
-    "tags",
-    "interventions",
-    "said",
-)
+    "title", "agent_name", "version_label", "environment", "user_id", "session_id", "metadata", "tools", "tool_names",
+    "tags", "interventions", "said",
+)  # fmt: skip
 MOST_PLACES = 200
 LARGEST_REQUEST = 2**30
 """Bytes of a kept request, decompressed: more than ever came in."""
@@ -193,13 +174,9 @@ def _words(said: Any) -> Any:
     where it stands under a telling name. A name each, since two may become one."""
     if isinstance(said, dict):
         return [{name: _words(value)} for name, value in said.items()]
-    if isinstance(said, list) and not _is_key(said):
+    if isinstance(said, list) and not (len(said) == 3 and isinstance(said[1], bool)):
         return [_words(value) for value in said]
     return said if isinstance(said, str) else None
-
-
-def _is_key(said: list[Any]) -> bool:
-    return len(said) == 3 and isinstance(said[1], bool)
 
 
 def _with_keys(words: Any, said: Any) -> Any:
@@ -263,9 +240,8 @@ def _text(step: Step) -> str:
     """The body as it is stored, byte for byte; with its large values, when it has any."""
     if step.blobs:
         return json.dumps(step.body, ensure_ascii=False, separators=(",", ":"))
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT body::text FROM trajectories_step WHERE id = %s", [step.pk])
-        return str(cursor.fetchone()[0])
+    ((body,),) = bound("SELECT body::text FROM trajectories_step WHERE id = %s", [step.pk])
+    return str(body)
 
 
 # Beside them: what a row says, and taking out of it what is found, which answers how much that was
@@ -285,15 +261,19 @@ def _event(row: Event, redactor: Redactor) -> Counter[str]:
     return found
 
 
-def _what_feedback_says(row: Feedback) -> dict[str, Any]:
-    return {"comment": row.comment, "value": row.value}
+def _columns_of(name: str, *columns: str) -> "Beside":
+    """Of what says something in columns alone."""
 
+    def says(row: models.Model) -> dict[str, Any]:
+        return {column: getattr(row, column) for column in columns}
 
-def _feedback(row: Feedback, redactor: Redactor) -> Counter[str]:
-    said, found = redactor.value(_what_feedback_says(row))
-    if found:
-        Feedback.objects.filter(pk=row.pk).update(**said)
-    return found
+    def take_out(row: models.Model, redactor: Redactor) -> Counter[str]:
+        said, found = redactor.value(says(row))
+        if found:
+            type(row)._default_manager.filter(pk=row.pk).update(**said)
+        return found
+
+    return name, says, take_out
 
 
 def _what_was_rejected(row: Quarantined) -> dict[str, Any]:
@@ -311,17 +291,6 @@ def _rejected(row: Quarantined, redactor: Redactor) -> Counter[str]:
         row.delete()
     else:
         Quarantined.objects.filter(pk=row.pk).update(**_cut(Quarantined, {"reason": reason, "content": content}))
-    return found
-
-
-def _what_the_ledger_says(row: Batch) -> dict[str, Any]:
-    return {"problems": row.problems, "warnings": row.warnings}
-
-
-def _ledger(row: Batch, redactor: Redactor) -> Counter[str]:
-    said, found = redactor.value(_what_the_ledger_says(row))
-    if found:
-        Batch.objects.filter(pk=row.pk).update(**said)
     return found
 
 
@@ -348,11 +317,12 @@ def _sent(row: Body, redactor: Redactor) -> Counter[str]:
     return found
 
 
-BESIDE: dict[type[Any], tuple[str, Callable[[Any], Any], Callable[[Any, Redactor], Counter[str]]]] = {
+Beside = tuple[str, Callable[[Any], Any], Callable[[Any, Redactor], Counter[str]]]
+BESIDE: dict[type[Any], Beside] = {
     Event: ("log event", lambda row: row.body, _event),
-    Feedback: ("feedback", _what_feedback_says, _feedback),
+    Feedback: _columns_of("feedback", "comment", "value"),
     Quarantined: ("rejected", _what_was_rejected, _rejected),
-    Batch: ("ledger", _what_the_ledger_says, _ledger),
+    Batch: _columns_of("ledger", "problems", "warnings"),
     Body: ("kept request", _sent_text, _sent),
 }
 """What else holds what was sent: its name, what a row of it says, and taking out what is found."""

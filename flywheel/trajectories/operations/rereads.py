@@ -27,19 +27,9 @@ from flywheel.trajectories.store.rows.blobs import restore
 TRAJECTORIES_AT_ONCE = 50
 STEPS_AT_ONCE = 500
 COLUMNS = (
-    "kind",
-    "name",
-    "status",
-    "error",
-    "model",
-    "tool_name",
-    "tool_call_id",
-    "finish_reason",
-    "tokens_in",
-    "tokens_out",
-    "tokens_cached",
-    "cost_usd",
-)
+    "kind", "name", "status", "error", "model", "tool_name", "tool_call_id", "finish_reason", "tokens_in", "tokens_out",
+    "tokens_cached", "cost_usd",
+)  # fmt: skip
 """Of a step, what is read out of its span."""
 _COMPARED = (*claims.COMPARED, "agent_id", "version_id")
 

@@ -107,9 +107,9 @@ def _said(row: Retention) -> dict[str, Any]:
 # What would go
 
 
-def doomed(row: Retention, now: datetime | None = None) -> Doomed:
+def doomed(row: Retention) -> Doomed:
     """What this setting, saved or not, would delete at once."""
-    now = now or timezone.now()
+    now = timezone.now()
     found = Doomed(
         bodies=_counted(_old_bodies(row, now)),
         quarantined=_counted(_old_quarantined(row, now)),
@@ -196,22 +196,18 @@ def expire(project: Project, now: datetime | None = None) -> Counter[str]:
     gone += forget_agents(project, now)
     if gone["trajectories"] and row.set_by is not None:
         Actor(row.set_by, "retention").record(
-            project=project,
-            action="trajectories.expire",
-            subject=f"{gone['trajectories']} trajectories",
-            **_said(row),
+            project=project, action="trajectories.expire", subject=f"{gone['trajectories']} trajectories", **_said(row)
         )
     return gone
 
 
-def forget_agents(project: Project, now: datetime | None = None) -> Counter[str]:
+def forget_agents(project: Project, now: datetime) -> Counter[str]:
     """Delete agents that telemetry has named and that nothing speaks of any more.
 
     A part of a trajectory that does not say whose it is goes under its service's name until the part comes that does.
     Whoever stores something of such an agent at this very moment is told to send it again, and makes it anew.
     """
-    until = (now or timezone.now()) - NAMED_FOR
-    named = Agent.objects.filter(IS_SEEN, project=project, live=None, created_at__lt=until)
+    named = Agent.objects.filter(IS_SEEN, project=project, live=None, created_at__lt=now - NAMED_FOR)
     unused = named.filter(~Exists(Trajectory.objects.filter(agent=OuterRef("pk"))))
     gone: Counter[str] = Counter()
     for key in unused.values_list("pk", flat=True):

@@ -64,12 +64,12 @@ def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
     if keys:
         for name, value, count, _ in bound(_COUNTS, [keys]):
             counts[name].append((value, count))
-    return [facet for name, counted in counts.items() if (facet := _facet(name, counted)).values], len(keys)
-
-
-def _facet(name: str, counted: list[tuple[str, int]]) -> Facet:
-    known = [Value(value, count, grammar.term(name, value)) for value, count in counted if value]
-    return Facet(name, known[:SHOWN] if len(counted) > 1 else [])
+    facets = [
+        Facet(name, [Value(value, count, grammar.term(name, value)) for value, count in counted if value][:SHOWN])
+        for name, counted in counts.items()
+        if len(counted) > 1
+    ]
+    return facets, len(keys)
 
 
 def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:

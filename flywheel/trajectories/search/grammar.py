@@ -127,10 +127,10 @@ def quote(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def term(field: str, value: str, key: str = "") -> str:
+def term(field: str, value: str) -> str:
     """The term that asks for exactly this value, in quotes only where they are needed."""
     is_plain = re.fullmatch(r"[\w@/+][\w.@/+:-]*", value) is not None and ".." not in value
-    return show(Term(field, (Value(value, not is_plain),), key))
+    return show(Term(field, (Value(value, not is_plain),)))
 
 
 def _key(key: str) -> str:

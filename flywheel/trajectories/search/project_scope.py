@@ -17,16 +17,9 @@ Leaf = tuple[str, Any]
 
 def narrowed(where: Q, project: int) -> Q:
     """The same condition on trajectories of this project."""
-    return Q.create([_narrowed(child, project) for child in where.children], where.connector, where.negated)
-
-
-def _narrowed(child: Any, project: int) -> Any:
-    match child:
-        case Q():
-            return narrowed(child, project)
-        case tuple():
-            return _leaf(child, project)
-    return child
+    parts = [narrowed(part, project) if isinstance(part, Q) else part for part in where.children]
+    parts = [_leaf(part, project) if isinstance(part, tuple) else part for part in parts]
+    return Q.create(parts, where.connector, where.negated)
 
 
 def _leaf(leaf: Leaf, project: int) -> Leaf:

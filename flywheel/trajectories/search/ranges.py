@@ -1,9 +1,10 @@
 """What a value of a filter means as a range: of numbers (`>2k`, `1..2`), or of time (`>=2026-01`, `7d`)."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import Q
 
@@ -14,6 +15,7 @@ _AGO = re.compile(r"(?<![\w:.+-])\d{1,5}[mhdw](?!\w)|(?<=\.\.)\d{1,5}[mhdw]$")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+T = TypeVar("T")
 _BEYOND = 100
 """Years that a range of time may not come near: their other end would be none."""
 
@@ -41,10 +43,8 @@ class Range:
 def of_numbers(text: str, units: dict[str, float]) -> Range | None:
     """`2`, `>2`, `1..2`, `1..`, with a unit behind each number; None when it is none of these."""
     if ".." in text:
-        low, _, high = text.partition("..")
-        bounds = [_number(bound, units) if bound else None for bound in (low, high)]
-        is_none = bounds == [None, None] or (low and bounds[0] is None) or (high and bounds[1] is None)
-        return None if is_none else Range(bounds[0], bounds[1])
+        ends = _ends(text, lambda end: _number(end, units))
+        return None if ends is None else Range(*ends)
     sign, value = _split(text)
     number = _number(value, units)
     return None if number is None else _compared(sign, number, number, ends_inside=True)
@@ -57,11 +57,10 @@ def of_time(text: str, now: datetime) -> Range | None:
     A day or a month is all of it: what is after a day begins with the next one. Times without a zone are UTC.
     """
     if ".." in text:
-        low, _, high = text.partition("..")
-        bounds = [_moments(bound, now) if bound else None for bound in (low, high)]
-        if bounds == [None, None] or (low and bounds[0] is None) or (high and bounds[1] is None):
+        ends = _ends(text, lambda end: _moments(end, now))
+        if ends is None:
             return None
-        first, last = bounds
+        first, last = ends
         return Range(first and first[0], last and last[1], has_high=last is not None and last[0] == last[1])
     sign, value = _split(text)
     found = _moments(value, now)
@@ -77,6 +76,14 @@ def settled(text: str, now: datetime) -> str:
     if _LATELY.fullmatch(text):
         text = f">={text}"
     return _AGO.sub(lambda match: _ago(match[0], now).isoformat(timespec="seconds"), text)
+
+
+def _ends(text: str, read: Callable[[str], T | None]) -> tuple[T | None, T | None] | None:
+    """What `low..high` reads as, of which one may be left out; None where nothing is to be read, or cannot be."""
+    low, _, high = text.partition("..")
+    first, last = read(low) if low else None, read(high) if high else None
+    is_none = (first is None and last is None) or (low and first is None) or (high and last is None)
+    return None if is_none else (first, last)
 
 
 def _split(text: str) -> tuple[str, str]:

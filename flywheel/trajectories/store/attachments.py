@@ -22,9 +22,10 @@ from flywheel.trajectories.formats.otlp.otlp_logs import LogEvent
 from flywheel.trajectories.formats.otlp.spans import Span
 from flywheel.trajectories.formats.semantics import span_meaning
 from flywheel.trajectories.formats.semantics.judgments import INTERVENTION, OUTCOME, Judgment, outcome_of
+from flywheel.trajectories.formats.values.times import EPOCH, microseconds
 from flywheel.trajectories.models import Event, Feedback, Step, Trajectory
 from flywheel.trajectories.store.aggregates import agent_resolution, claims
-from flywheel.trajectories.store.arrivals.incoming_steps import EARLIEST, EPOCH, LATEST, MAX_US, Said, called, title
+from flywheel.trajectories.store.arrivals.incoming_steps import EARLIEST, LATEST, MAX_US, Said, called, title
 from flywheel.trajectories.store.rows import trajectory_rows
 
 GATES = 256
@@ -127,10 +128,8 @@ def _known_events(project: Project, events: Sequence[Event]) -> set[tuple[str, s
         trace_id__in={event.trace_id for event in events},
         digest__in=[event.digest for event in events],
     )
-    return {(trace_id, span_id, bytes(known)) for trace_id, span_id, known in found.values_list(*_EVENT_KEY)}
-
-
-_EVENT_KEY = ("trace_id", "span_id", "digest")
+    rows = found.values_list("trace_id", "span_id", "digest")
+    return {(trace_id, span_id, bytes(known)) for trace_id, span_id, known in rows}
 
 
 # The gate
@@ -239,7 +238,7 @@ def identified(row: Feedback, identity: str = "") -> Feedback:
     """Set what makes this row the one that it is: the sender's own id, or else its content and time."""
     content = [row.trace_id, row.span_id, row.key, row.value, row.score, row.comment, row.source, row.by]
     row.digest = digest(content)
-    row.identity = digest(["id", identity] if identity else [row.digest, _microseconds(row.at)])
+    row.identity = digest(["id", identity] if identity else [row.digest, microseconds(row.at)])
     return row
 
 
@@ -288,7 +287,7 @@ def _of_late_roots(
 
 
 def _said_of(row: Feedback, is_whole: bool) -> Said:
-    key = (_microseconds(row.at), True, row.span_id)
+    key = (microseconds(row.at), True, row.span_id)
     said = Said(key, key)
     if row.key == OUTCOME:
         if is_whole:
@@ -306,7 +305,7 @@ def said_of_event(row: Event) -> Said:
     details = event.attributes if event.name == genai.DETAILS else {}
     span = Span(row.trace_id, row.span_id, attributes=details, events=[event])
     found = span_meaning.facts(span)
-    time = _microseconds(row.at) if row.at else None
+    time = microseconds(row.at) if row.at else None
     said = Said(
         (LATEST if time is None else time, True, row.span_id),
         (EARLIEST if time is None else time, False, row.span_id),
@@ -334,7 +333,3 @@ def log_event(row: Event) -> LogEvent:
 def moment(ns: int) -> datetime:
     """The time that a number of nanoseconds says, whatever the number."""
     return EPOCH + timedelta(microseconds=min(ns // 1000, MAX_US))
-
-
-def _microseconds(time: datetime) -> int:
-    return (time - EPOCH) // timedelta(microseconds=1)

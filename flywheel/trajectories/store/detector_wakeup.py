@@ -8,6 +8,8 @@ import logging
 import threading
 import time
 
+from django.db import transaction
+
 from flywheel.system import broker
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,11 @@ def soon(project_id: int) -> None:
             return
         _last[project_id] = time.monotonic()
     now(project_id)
+
+
+def after_commit(project_id: int) -> None:
+    """Wake them `soon` after what this transaction stores can be read."""
+    transaction.on_commit(lambda: soon(project_id), robust=True)
 
 
 def _later(project_id: int) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import orjson
-from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
@@ -77,7 +76,7 @@ def store_logs(project: Project, sent: Logs, *, sha256: str = "", key: ApiKey | 
 
     batch, is_news = patiently(work)
     if is_news:
-        transaction.on_commit(lambda: detector_wakeup.soon(project.pk), robust=True)
+        detector_wakeup.after_commit(project.pk)
     return batch
 
 

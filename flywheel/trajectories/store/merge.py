@@ -32,8 +32,7 @@ from django.utils import timezone
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
-from flywheel.core import redaction as redact
-from flywheel.core import traces
+from flywheel.core import redaction, traces
 from flywheel.core.redaction import Redactor
 from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.otlp.spans import Decoded, Span
@@ -176,8 +175,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
         if request.sent and request.is_kept:
             batch_ledger.keep(batch, request.sent, written.trajectories)
     if any(written.is_news for written in every):
-        project_id = requests[0].delivery.project.pk
-        transaction.on_commit(lambda: detector_wakeup.soon(project_id), robust=True)
+        detector_wakeup.after_commit(requests[0].delivery.project.pk)
     return batches
 
 
@@ -197,7 +195,7 @@ def _told(request: _Request, written: Written) -> Batch:
         duplicate=written.duplicate,
         rejected=len(problems),
         problems=[{"at": item.at, "reason": item.reason} for item in problems[:PROBLEMS_KEPT]],
-        warnings=trace_redaction.sentences(written.warnings, redactor) + redact.warnings(redactions),
+        warnings=trace_redaction.sentences(written.warnings, redactor) + redaction.warnings(redactions),
         redactions=dict(redactions),
         redactor=redactor.version,
     )
@@ -252,16 +250,9 @@ def store_rollouts(
     return [written.trajectories[fit(part.trace_id)] for part in parts]
 
 
-def write(
-    project: Project,
-    parts: Iterable[Part],
-    *,
-    source: str,
-    version: Version | None = None,
-    redactor: Redactor | None = None,
-) -> Written:
-    """Merge the parts into what is stored, in one transaction; without their secrets when there is a redactor."""
-    return write_all([_read(project, parts, source, version, redactor)])[0]
+def write(project: Project, parts: Iterable[Part], *, source: str, version: Version | None = None) -> Written:
+    """Merge the parts into what is stored, in one transaction; secrets are not looked for."""
+    return write_all([_read(project, parts, source, version, None)])[0]
 
 
 def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
@@ -322,14 +313,14 @@ def _read(
     project: Project, parts: Iterable[Part], source: str, version: Version | None, redactor: Redactor | None
 ) -> _Delivery:
     reader = Reader(redactor)
-    came = _by_trajectory(parts, version, reader)
-    names = {*came, *_judged_elsewhere(came)}
+    came = _by_trajectory(list(parts), version, reader)
+    judged = {each.trace_id for part in came.values() for said in part.said for each in said.judgments}
+    names = came.keys() | judged  # an evaluator judges others too
     return _Delivery(project, source, version, came, reader.warnings[:PROBLEMS_KEPT], reader.redactions, names)
 
 
-def _by_trajectory(parts: Iterable[Part], version: Version | None, reader: Reader) -> dict[str, _Came]:
+def _by_trajectory(parts: Sequence[Part], version: Version | None, reader: Reader) -> dict[str, _Came]:
     came: dict[str, _Came] = {}
-    parts = list(parts)
     spans = reader.spans([part for part in parts if isinstance(part, Span)])
     for part in parts:
         if isinstance(part, Span):
@@ -350,21 +341,9 @@ def _by_trajectory(parts: Iterable[Part], version: Version | None, reader: Reade
     return came
 
 
-def _judged_elsewhere(came: dict[str, _Came]) -> set[str]:
-    """Other trajectories that an evaluator judges."""
-    every = {judged.trace_id for part in came.values() for said in part.said for judged in said.judgments}
-    return every - came.keys()
-
-
 def _blank(project: Project, source: str, now: datetime) -> Trajectory:
     """What all that is made now begins as."""
-    return Trajectory(
-        project=project,
-        source=source,
-        started_at=now,
-        received_at=now,
-        changed_at=now,
-    )
+    return Trajectory(project=project, source=source, started_at=now, received_at=now, changed_at=now)
 
 
 def _new(blank: Trajectory, trace_id: str) -> Trajectory:

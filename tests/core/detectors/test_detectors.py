@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Context, Proposal, detect
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 from tests.core.envs.test_tool_call import ENV, PEOPLE, TASK, TOOLS
 

@@ -11,7 +11,7 @@ from flywheel.core.envs import Task, build
 from flywheel.core.envs.kinds import check_new
 from flywheel.core.envs.tool_call import PARTS, ToolCallEnvironment
 from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, VerifierError, guarded
 
 DAYS = ["Monday", "Tuesday"]

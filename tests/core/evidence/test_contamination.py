@@ -28,7 +28,7 @@ from flywheel.core.evidence.contamination import (
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 
 WORDS = [
     f"{a}{b}{c}" for a in ("mo", "ta", "ri", "lu") for b in ("ne", "ko", "sa", "vi") for c in string.ascii_lowercase

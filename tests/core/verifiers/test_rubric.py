@@ -11,7 +11,7 @@ from flywheel.core.digests import DEEPEST
 from flywheel.core.envs import Task, always, build
 from flywheel.core.envs.workplace.request_templates import generate
 from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
 from flywheel.core.verifiers.rubric import needs, read
 from tests.core.envs.test_tool_call import PEOPLE, TASK, TOOLS

@@ -17,8 +17,9 @@ from flywheel.accounts.models import Scope, User
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
-from flywheel.core.traces import Message, ToolCall, Trace, tools
+from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.red_green_proof import (
@@ -38,14 +39,15 @@ from flywheel.environments.tasks import recorded_tasks
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.versions import trials
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.pages import page_of
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-GOLD = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}))
-WRONG = Message("assistant", tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"}))
+GOLD = Message("assistant", tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"}))
+WRONG = Message("assistant", tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"}))
 
 pytestmark = pytest.mark.django_db
 
@@ -215,13 +217,13 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
     version = make_version(environment, cast, {"exact": 1})
     assert environment.provings.get().state == "queued"
     assert {task.proof["recorded"]["content"] for task in environment.tasks.filter(retired_at=None)} == {WRONG.content}
-    with pytest.raises(CannotMake, match="3 tasks wait for a worker to prove them under mail@2"):
+    with pytest.raises(Refused, match="3 tasks wait for a worker to prove them under mail@2"):
         freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     client = sign_in(cast.viewer)
     pages = [reverse("environments:environment", args=["acme", "mail"])]
     pages.append(reverse("environments:task", args=["acme", "mail", made.number]))
     for page in pages:
-        text = client.get(page).content.decode()
+        text = page_of(client.get(page))
         assert "waits for its proof</span>" in text
         assert "not proved</span>" not in text
     told = client.get("/api/v1/environments/mail/tasks", headers=key(Scope.READ)).json()["items"]
@@ -247,7 +249,7 @@ def test_the_page_says_which_check_failed(
     task.proof, task.is_proved = prove(task, task.environment.latest, recorded=WRONG, is_failure=True)
     task.save()
     url = reverse("environments:task", args=["acme", "mail", task.number])
-    page = sign_in(cast.viewer).get(url).content.decode()
+    page = page_of(sign_in(cast.viewer).get(url))
     assert "The proof is not green" in page
     assert "Check “corrected” wanted high and scored 0.90" in page
 
@@ -332,7 +334,7 @@ def test_a_verifier_that_passes_what_is_commonly_wrong_is_warned_of_with_the_ans
     assert (warning["name"], warning["wanted"], warning["score"], warning["passed"]) == (COMMON, "fails", 1.0, False)
     assert WRONG.content in warning["reason"]
     assert task.proof["missing"] == {}
-    page = sign_in(cast.viewer).get(reverse("environments:task", args=["acme", "mail", task.number])).content.decode()
+    page = page_of(sign_in(cast.viewer).get(reverse("environments:task", args=["acme", "mail", task.number])))
     assert "The verifier passes the most common wrong answer.</b>" in page
     assert "! passes</span>" in page
     assert "! look</span>" in page
@@ -472,6 +474,6 @@ def prove_again_of(task: Task) -> None:
 def test_the_page_says_what_was_not_checked(cast: Cast, sign_in: Callable[[User], Client], task: Task) -> None:
     prove_again_of(task)
     url = reverse("environments:task", args=["acme", task.environment.name, task.number])
-    page = sign_in(cast.builder).get(url).content.decode()
+    page = page_of(sign_in(cast.builder).get(url))
     assert "no common wrong answer is known" in page
     assert "not checked" in page

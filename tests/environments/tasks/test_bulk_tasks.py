@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
 from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Environment, Task
 from flywheel.failures.labels.decisions import decide
@@ -20,8 +20,8 @@ from tests.conftest import Build, Cast
 from workers.jobs.bulk_changes import carry_out
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-WRONG = tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
-RIGHT_CALL = tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
+WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
+RIGHT_CALL = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
 PEOPLE = {"state": {"people": ["Bako", "Ines"]}, "slice": "plain"}
 
 pytestmark = pytest.mark.django_db(transaction=True)

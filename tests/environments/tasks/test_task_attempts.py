@@ -9,12 +9,12 @@ from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.bundle import identity
-from flywheel.core.traces import tools
+from flywheel.core.traces import tooling
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_attempts import Attempt, attempt_of
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 from flywheel.trajectories.models import Source, Trajectory
@@ -22,7 +22,7 @@ from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
-WRONG = tools.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
+WRONG = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "monday"})
 SAID = {"role": "assistant", "content": WRONG}
 
 
@@ -63,7 +63,7 @@ def test_an_attempt_at_what_is_not_trained_on_is_refused_when_it_comes_back(
     build: Build, cast: Cast, format: str, split: Split
 ) -> None:
     source = imported(build, format, build.task(split))
-    with pytest.raises(CannotMake, match="an attempt at a task that is not trained on"):
+    with pytest.raises(Refused, match="an attempt at a task that is not trained on"):
         made_of(cast, build, source)
 
 

@@ -15,6 +15,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.pages import run_facts, run_table
 from tests.conftest import Build, Cast
 from tests.evals.fake import claim, finished, right, submit, wrong
+from tests.pages import page_of
 
 SignIn = Callable[[User], Client]
 
@@ -42,8 +43,8 @@ def test_the_list_shows_success_with_its_interval_and_filters_by_address(
     url = reverse("evals:index", args=["acme"])
     answer = client.get(url)
     assert [row["run"].pk for row in answer.context["runs"]] == [other.pk, run.pk]
-    assert "100.0" in answer.content.decode()
-    assert "New eval" not in answer.content.decode()
+    assert "100.0" in page_of(answer)
+    assert "New eval" not in page_of(answer)
     for filters, found in (
         ({"state": "queued"}, [other]),
         ({"split": "held_out"}, [run]),
@@ -73,7 +74,7 @@ def test_a_finished_run_shows_every_metric_each_cell_and_the_cause_of_what_is_un
     run = finished(build, monkeypatch, half, task_set=build.task_set(held_out=12), samples=3)
     client = sign_in(cast.viewer)
     answer = client.get(page(run))
-    text = answer.content.decode()
+    text = page_of(answer)
     assert [tile["label"] for tile in answer.context["tiles"]][:4] == ["Success", "pass@3", "pass^3", "Valid output"]
     unscored = run.results.filter(score=None)
     assert 0 < unscored.count() < 36
@@ -81,7 +82,7 @@ def test_a_finished_run_shows_every_metric_each_cell_and_the_cause_of_what_is_un
     for result in run.results.select_related("trajectory"):
         assert reverse("trajectories:detail", args=["acme", result.trajectory.trace_id]) in text  # type: ignore[union-attr]
     assert "<b>too long" not in text
-    assert "&lt;b&gt;too long" in client.get(page(run), {"show": "unscored"}).content.decode()
+    assert "&lt;b&gt;too long" in page_of(client.get(page(run), {"show": "unscored"}))
     assert "held-out opened 1 time" in text
     assert run.verifier_digest in text
     assert "every 2s" not in text
@@ -115,7 +116,7 @@ def test_the_table_filters_and_turns_pages(
 def test_a_waiting_run_is_polled_and_the_end_loads_the_page_anew(build: Build, cast: Cast, sign_in: SignIn) -> None:
     run = submit(build)
     client = sign_in(cast.builder)
-    text = client.get(page(run)).content.decode()
+    text = page_of(client.get(page(run)))
     assert 'hx-trigger="every 2s"' in text
     assert "waits for a worker" in text
     assert "Stop" in text
@@ -123,8 +124,8 @@ def test_a_waiting_run_is_polled_and_the_end_loads_the_page_anew(build: Build, c
     EvalRun.objects.filter(pk=run.pk).update(done=4)
     answer = client.get(page(run, "live"))
     assert answer.status_code == 200
-    assert "4 / 16" in answer.content.decode()
-    assert "Stop" not in sign_in(cast.viewer).get(page(run, "live")).content.decode()
+    assert "4 / 16" in page_of(answer)
+    assert "Stop" not in page_of(sign_in(cast.viewer).get(page(run, "live")))
     EvalRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
     answer = client.get(page(run, "live"))
     assert (answer.status_code, answer["HX-Refresh"]) == (286, "true")
@@ -135,7 +136,7 @@ def test_a_failed_run_shows_its_reason_and_goes_on_when_asked(build: Build, cast
     run = submit(build)
     EvalRun.objects.filter(pk=run.pk).update(state=State.FAILED, error="tensor <q> has shape [1]", error_kind="engine")
     client = sign_in(cast.builder)
-    text = client.get(page(run)).content.decode()
+    text = page_of(client.get(page(run)))
     assert "Tensor &lt;q&gt; has shape [1]" in text
     assert "Resume" in text
     assert sign_in(cast.reviewer).post(page(run, "resume")).status_code == 403
@@ -166,7 +167,7 @@ def test_several_samples_tell_the_best_and_what_can_be_relied_on(
     tiles = {tile["label"]: tile["estimate"] for tile in run_facts.tiles(run)}
     assert list(tiles)[:3] == ["Success", "pass@2", "pass^2"]
     assert tiles["pass^2"]["mean"] <= tiles["Success"]["mean"] <= tiles["pass@2"]["mean"]
-    assert "every one of 2 attempts" in sign_in(cast.viewer).get(page(run)).content.decode()
+    assert "every one of 2 attempts" in page_of(sign_in(cast.viewer).get(page(run)))
     run.samples = 1
     assert "pass^1" not in {tile["label"] for tile in run_facts.tiles(run)}
 
@@ -226,10 +227,10 @@ def test_a_finished_run_offers_to_ask_again_what_its_server_was_away_for(
 ) -> None:
     run = finished(build, monkeypatch, away, task_set=build.task_set(held_out=12), samples=3)
     silent = run.results.filter(cause="away").count()
-    text = sign_in(cast.builder).get(page(run)).content.decode()
+    text = page_of(sign_in(cast.builder).get(page(run)))
     assert f"<b>{silent} attempts not answered.</b>" in text
     assert "Ask again</button>" in text
-    assert "Ask again</button>" not in sign_in(cast.viewer).get(page(run)).content.decode()
+    assert "Ask again</button>" not in page_of(sign_in(cast.viewer).get(page(run)))
     sign_in(cast.builder).post(page(run, "resume"))
     run.refresh_from_db()
     assert (run.state, run.results.count()) == (State.QUEUED, 36 - silent)

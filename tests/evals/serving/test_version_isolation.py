@@ -21,6 +21,7 @@ from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.evals.serving.loaded_adapters import name_of
 from tests.conftest import Build, Cast
 from tests.evals.fake import adapted, finished, on_vllm, submit
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -91,36 +92,36 @@ def test_the_pages_and_the_api_say_which_test_vouches_or_what_to_run(
     old, new = (on_vllm(finished(build, monkeypatch, task_set=task_set, version=one)) for one in (first, second))
     page, url = reverse("evals:compare", args=["acme", new.pk, old.pk]), f"/api/v1/evals/{new.pk}/against/{old.pk}"
     viewer, headers = sign_in(cast.viewer), key("read")
-    said = viewer.get(page).content.decode()
+    said = page_of(viewer.get(page))
     assert "<b>Not compared.</b> No self-test has shown that the vLLM server keeps" in said
     assert "Put " not in said
     asked = f"version={quote(str(first))}&task_set={quote(str(task_set))}&split=train&samples=1&engine=vllm"
     way_out = f"{reverse('evals:new', args=['acme'])}?{asked}"
     assert way_out not in unescape(said)
     builder = sign_in(cast.builder)
-    assert f'href="{way_out}">Evaluate {first}</a>' in unescape(builder.get(page).content.decode())
+    assert f'href="{way_out}">Evaluate {first}</a>' in unescape(page_of(builder.get(page)))
     form = builder.get(way_out).context["form"]
     assert [str(form[name].value()) for name in ("version", "samples", "engine")] == [str(first), "1", "vllm"]
     refused = client.get(url, headers=headers)
     TaskSetMember.objects.filter(split=Split.TRAIN).delete()
-    assert "&split=held_out&samples=1" in unescape(builder.get(page).content.decode()), "where none are for training"
+    assert "&split=held_out&samples=1" in unescape(page_of(builder.get(page))), "where none are for training"
     assert (refused.status_code, f"keeps {first} and {second} apart" in refused.json()["detail"]) == (409, True)
 
     on_vllm(new, first)
-    said = viewer.get(page).content.decode()
+    said = page_of(viewer.get(page))
     assert "The vLLM server kept these two apart: self-test of" in said
     assert f'href="{reverse("evals:run", args=["acme", new.pk])}#isolation">eval {new.pk}</a>, 24 answers' in said
     assert client.get(url, headers=headers).json()["self_test"] == {"eval": new.pk, "answers": 24}
-    said = viewer.get(reverse("evals:run", args=["acme", new.pk])).content.decode()
+    said = page_of(viewer.get(reverse("evals:run", args=["acme", new.pk])))
     assert f"<dt>Beside</dt><dd><code>{name_of(first)}</code></dd>" in said
 
 
 def test_a_test_that_is_under_way_has_no_card(build: Build, cast: Cast, sign_in: SignIn, ended: Ended) -> None:
     run = ended(adapted(build, 1))
     page = reverse("evals:run", args=["acme", run.pk])
-    assert "Adapters kept apart" in sign_in(cast.viewer).get(page).content.decode()
+    assert "Adapters kept apart" in page_of(sign_in(cast.viewer).get(page))
     EvalRun.objects.filter(pk=run.pk).update(isolation={"arms": ["assistant-v1-00000001"]}, state=State.RUNNING)
-    assert "Adapters kept apart" not in sign_in(cast.viewer).get(page).content.decode()
+    assert "Adapters kept apart" not in page_of(sign_in(cast.viewer).get(page))
 
 
 def test_the_table_of_versions_names_the_pairs_and_asks_once_for_all(
@@ -135,7 +136,7 @@ def test_the_table_of_versions_names_the_pairs_and_asks_once_for_all(
     with CaptureQueriesContext(connection) as few:
         shown = viewer.get(page)
     assert shown.context["unshown"] == [(first, third)]
-    assert f"<li>{first} and {third}</li>" in shown.content.decode()
+    assert f"<li>{first} and {third}</li>" in page_of(shown)
     api = client.get(f"/api/v1/task-sets/{task_set.name}/{task_set.version}/grid", headers=key("read"))
     assert api.json()["not_shown_apart"] == [[str(first), str(third)]]
     for version in more:
@@ -144,7 +145,7 @@ def test_the_table_of_versions_names_the_pairs_and_asks_once_for_all(
         assert viewer.get(page).context["unshown"] == [(first, third)]
     assert len(many) <= len(few)
     ended(first, third)
-    assert "No self-test" not in viewer.get(page).content.decode()
+    assert "No self-test" not in page_of(viewer.get(page))
 
 
 def test_a_self_test_asks_what_its_version_is_likely_to_be_compared_with(

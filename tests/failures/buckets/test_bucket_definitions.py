@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project, User
 from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.edge.refusals import Refused
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.failures.buckets import bucket_counts
 from flywheel.failures.buckets.bucket_definitions import (
-    BadBucket,
     Wanted,
     archive,
     change,
@@ -24,11 +24,12 @@ from flywheel.failures.buckets.bucket_definitions import (
     name_of,
     of_project,
 )
-from flywheel.failures.labels.decisions import BadLabel, decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import ProjectBucket
 from flywheel.training.launch.fix_recommendation import buckets_of, evidence_of
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -93,7 +94,7 @@ def test_what_does_not_fit_is_refused_by_field(
 ) -> None:
     key = fields.pop("key", "")
     wanted = Wanted(**{"label": "Another", "parent": "other", **fields})
-    with pytest.raises(BadBucket) as caught:
+    with pytest.raises(Refused) as caught:
         define(project=cast.project, actor=Actor(cast.builder), wanted=wanted, key=key)
     assert message in str(caught.value)
 
@@ -114,11 +115,11 @@ def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build:
     project = again(cast.project)
     assert "refund_promised" not in of_project(project)
     assert every(project)["refund_promised"].is_archived
-    with pytest.raises(BadLabel, match="'refund_promised' is archived, one of format_error"):
+    with pytest.raises(Refused, match="'refund_promised' is archived, one of format_error"):
         decide(trajectory=new, actor=Actor(cast.reviewer), bucket="refund_promised")
     decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised", note="still so")
     other = define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND, key="refund")
-    with pytest.raises(BadBucket, match="label: there is a bucket"):
+    with pytest.raises(Refused, match="label: there is a bucket"):
         archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
     archive(bucket=other, actor=Actor(cast.builder))
     archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
@@ -148,16 +149,16 @@ def test_it_is_chosen_by_its_key_in_the_queue_and_named_everywhere(
 ) -> None:
     row = build.trajectory()
     client = sign_in(cast.reviewer)
-    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    page = page_of(client.get(f"/p/acme/failures/review/{row.trace_id}/"))
     assert 'value="refund_promised" data-key="o" data-key-label="Refund promised"' in page
     sent = {"bucket": "refund_promised", "then": "stay"}
     assert client.post(f"/p/acme/failures/review/{row.trace_id}/label/", sent).status_code == 302
     assert Trajectory.objects.get(pk=row.pk).label_bucket == "refund_promised"
     for path in ("?days=90", "trajectories/", "trajectories/?q=bucket:refund_promised", "failures/"):
-        assert "efund promised" in client.get(f"/p/acme/{path}").content.decode(), path
-    assert "failure refund promised" in client.get(f"/p/acme/trajectories/{row.trace_id}/").content.decode()
+        assert "efund promised" in page_of(client.get(f"/p/acme/{path}")), path
+    assert "failure refund promised" in page_of(client.get(f"/p/acme/trajectories/{row.trace_id}/"))
     archive(bucket=refund, actor=Actor(cast.builder))
-    page = client.get(f"/p/acme/failures/review/{row.trace_id}/").content.decode()
+    page = page_of(client.get(f"/p/acme/failures/review/{row.trace_id}/"))
     assert 'value="refund_promised" checked> Refund promised' in page
-    fresh = client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/").content.decode()
+    fresh = page_of(client.get(f"/p/acme/failures/review/{build.trajectory().trace_id}/"))
     assert 'value="refund_promised"' not in fresh

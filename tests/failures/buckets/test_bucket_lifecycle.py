@@ -12,13 +12,15 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import Wanted, archive, define
-from flywheel.failures.buckets.bucket_lifecycle import BadLife, State
+from flywheel.failures.buckets.bucket_lifecycle import State
 from flywheel.failures.labels.decisions import decide, undo
 from flywheel.failures.models import BucketLife
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.django_db
@@ -77,7 +79,7 @@ def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cas
     ],
 )
 def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str], message: str) -> None:
-    with pytest.raises(BadLife) as caught:
+    with pytest.raises(Refused) as caught:
         bucket_lifecycle.steer(project=cast.project, actor=Actor(cast.reviewer), **{"key": "wrong_tool", **fields})
     assert message in str(caught.value)
     assert not AuditEntry.objects.exists()
@@ -85,7 +87,7 @@ def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str
 
 def test_closing_wants_a_reason_and_twice_is_once(cast: Cast) -> None:
     for reason in (" ", "x" * 2001, "a\0"):
-        with pytest.raises(BadLife, match="reason: between 1"):
+        with pytest.raises(Refused, match="reason: between 1"):
             bucket_lifecycle.close(project=cast.project, key="wrong_tool", actor=Actor(cast.builder), reason=reason)
     first, second = closed(cast), closed(cast)
     assert (second.closed_at, bucket_lifecycle.of(cast.project, "wrong_tool").state) == (first.closed_at, State.CLOSED)
@@ -150,27 +152,27 @@ def test_the_page_steers_closes_and_reopens(cast: Cast, build: Build, sign_in: S
     client = sign_in(cast.reviewer)
     assert client.post(f"{PAGE}steer/", {"priority": "urgent"}).status_code == 302
     assert client.post(f"{PAGE}steer/", {"owner": "builder"}).status_code == 302
-    page = client.post(f"{PAGE}steer/", {"owner": "nobody"}, follow=True).content.decode()
-    assert "Nothing was changed. owner: &#x27;nobody&#x27; may not label here" in page
+    page = page_of(client.post(f"{PAGE}steer/", {"owner": "nobody"}, follow=True))
+    assert "Nothing was changed: owner: &#x27;nobody&#x27; may not label here" in page
     refused = client.post(f"{PAGE}close/", {"reason": " "})
-    assert (refused.status_code, "reason: between 1 and 2000" in refused.content.decode()) == (422, True)
+    assert (refused.status_code, "reason: between 1 and 2000" in page_of(refused)) == (422, True)
     assert client.post(f"{PAGE}close/", {"reason": "<b>done</b>"}).status_code == 302
     row = later(build, title="Again the wrong one")
     later(build, proposed_bucket="wrong_tool", proposed_score=0.9)
-    page = client.get(PAGE).content.decode()
+    page = page_of(client.get(PAGE))
     assert "Closed by reviewer" in page
     assert "&lt;b&gt;done&lt;/b&gt;" in page
     assert "1 proposed since" in page
     assert "set priority to urgent" in page
-    index = client.get("/p/acme/failures/").content.decode()
+    index = page_of(client.get("/p/acme/failures/"))
     assert "1 closed" in index
     assert index.index("1 closed") < index.index(PAGE)
     decide(trajectory=row, actor=Actor(cast.builder), bucket="wrong_tool")
-    page = client.get(PAGE).content.decode()
+    page = page_of(client.get(PAGE))
     assert "began after it was closed; builder confirmed it" in page
     assert "Again the wrong one" in page
     assert "confirmed a failure that reopened it" in page
-    assert "closed</summary>" not in client.get("/p/acme/failures/").content.decode()
+    assert "closed</summary>" not in page_of(client.get("/p/acme/failures/"))
 
 
 def test_a_bucket_is_defined_changed_and_archived_by_page(cast: Cast, build: Build, sign_in: SignIn) -> None:
@@ -180,17 +182,17 @@ def test_a_bucket_is_defined_changed_and_archived_by_page(cast: Cast, build: Bui
     assert client.get(new).status_code == 200
     assert client.post(new, {**form, "parent": ""}).status_code == 422
     refused = client.post(new, {**form, "label": "wrong tool"})
-    assert (refused.status_code, "there is a bucket" in refused.content.decode()) == (422, True)
+    assert (refused.status_code, "there is a bucket" in page_of(refused)) == (422, True)
     made = client.post(new, form, follow=True)
     assert made.redirect_chain == [("/p/acme/failures/buckets/refund_promised/", 302)]
-    assert "A kind of" in made.content.decode()
+    assert "A kind of" in page_of(made)
     build.trajectory()
-    assert "Refund promised" in client.get("/p/acme/failures/").content.decode()
+    assert "Refund promised" in page_of(client.get("/p/acme/failures/"))
     edit = "/p/acme/failures/buckets/refund_promised/edit/"
-    assert 'value="o" selected' in client.get(edit).content.decode()
+    assert 'value="o" selected' in page_of(client.get(edit))
     assert client.post(edit, {**form, "label": "Money promised"}).status_code == 302
     assert client.post("/p/acme/failures/buckets/refund_promised/archive/").status_code == 302
-    page = client.get("/p/acme/failures/buckets/refund_promised/").content.decode()
+    page = page_of(client.get("/p/acme/failures/buckets/refund_promised/"))
     assert "archived" in page
     assert "Offer again" in page
     assert client.post("/p/acme/failures/buckets/refund_promised/archive/", {"archived": "0"}).status_code == 302
@@ -205,7 +207,7 @@ def test_the_index_puts_what_is_urgent_first(cast: Cast, build: Build, sign_in: 
     bucket_lifecycle.steer(
         project=cast.project, key="format_error", actor=Actor(cast.reviewer), priority="urgent", owner="admin"
     )
-    page = sign_in(cast.viewer).get("/p/acme/failures/").content.decode()
+    page = page_of(sign_in(cast.viewer).get("/p/acme/failures/"))
     assert page.index("buckets/format_error/") < page.index("buckets/wrong_tool/")
     assert "Define bucket" not in page
 
@@ -220,7 +222,7 @@ def test_the_index_costs_the_same_however_many_buckets(
         build.task(bucket=row.key)
         bucket_lifecycle.steer(project=cast.project, key=row.key, actor=Actor(cast.reviewer), owner="builder")
     with django_assert_max_num_queries(45):
-        page = client.get("/p/acme/failures/").content.decode()
+        page = page_of(client.get("/p/acme/failures/"))
     assert page.count("Own 1") >= 3
 
 

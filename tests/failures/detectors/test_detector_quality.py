@@ -13,7 +13,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import proportion
-from flywheel.failures.buckets.bucket_definitions import BadBucket, Wanted, archive, define
+from flywheel.edge.refusals import Refused
+from flywheel.failures.buckets.bucket_definitions import Wanted, archive, define
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.detectors.detector_quality import Judged
@@ -26,6 +27,7 @@ from flywheel.failures.queues.queue_definitions import make
 from flywheel.failures.queues.reviews import give
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from workers.jobs.detection import detect_waiting
 
 SignIn = Callable[[User], Client]
@@ -167,7 +169,7 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
     archive_queue(queue=sample, actor=Actor(cast.builder))
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk], 0)
     archive_queue(queue=sample, actor=Actor(cast.builder), is_archived=False)
-    listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
+    listed = page_of(sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])))
     assert "2 drawn by lot are not decided." in listed
     told = Client().get("/api/v1/detectors/broken_output", headers=key("read")).json()
     assert (told["undecided"], told["random_sample"]["recall"]["n"]) == (2, 1)
@@ -233,7 +235,7 @@ def test_switching_twice_is_switching_once_and_is_in_the_audit_log(cast: Cast) -
         ("failures.detector_off", "detector unfinished"),
         ("failures.detector_on", "detector unfinished"),
     ]
-    with pytest.raises(detector_settings.NoDetector):
+    with pytest.raises(Refused):
         detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="moon", is_on=False)
 
 
@@ -267,7 +269,7 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     assert [item.trajectory_id for item in queue.items.all()] == [waiting.pk]
     # The desk has it filled in, its filter finds it, and one key confirms it.
     client, where = sign_in(cast.reviewer), reverse("failures:queue", args=["acme"])
-    page = client.get(where, {"bucket": "cut_off"}).content.decode()
+    page = page_of(client.get(where, {"bucket": "cut_off"}))
     assert 'value="cut_off" checked' in page
     assert "Filter left out" not in page
     label = reverse("failures:label", args=["acme", waiting.trace_id])
@@ -289,11 +291,11 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     decide(trajectory=late, actor=Actor(cast.reviewer), bucket="cut_off")
     assert not cast.project.bucket_lives.get(bucket="cut_off").is_closed
     # It cannot be archived under the detector, and comes back to its own.
-    with pytest.raises(BadBucket, match="broken_output proposes it"):
+    with pytest.raises(Refused, match="broken_output proposes it"):
         archive(bucket=cut_off, actor=Actor(cast.builder))
     assert detector_settings.point(**common, bucket="")
     archive(bucket=cut_off, actor=Actor(cast.builder))
-    with pytest.raises(BadBucket, match="archived"):
+    with pytest.raises(Refused, match="archived"):
         detector_settings.point(**common, bucket="cut_off")
     assert build.trajectory(answer=BROKEN).proposals.exists() is False
     detect_waiting()
@@ -327,15 +329,15 @@ def test_the_page_and_programs_let_it_propose_another_bucket(
     address = reverse("failures:detector", args=["acme", "broken_output"])
     where = reverse("failures:point_detector", args=["acme", "broken_output"])
     assert sign_in(cast.builder).post(where, {"bucket": "cut_off"}).status_code == 403
-    assert 'id="proposes"' not in sign_in(cast.builder).get(address).content.decode()
+    assert 'id="proposes"' not in page_of(sign_in(cast.builder).get(address))
     admin = sign_in(cast.admin)
-    said = admin.post(where, {"bucket": "cut_off"}, follow=True).content.decode()
+    said = page_of(admin.post(where, {"bucket": "cut_off"}, follow=True))
     assert "broken_output proposes cut off from now on." in said
     assert "let it propose cut off in the place of broken format" in said
-    assert "Nothing was changed." in admin.post(where, {"bucket": "moon"}, follow=True).content.decode()
-    assert "broken_output" in admin.get(reverse("failures:bucket", args=["acme", "cut_off"])).content.decode()
+    assert "Nothing was changed: bucket" in page_of(admin.post(where, {"bucket": "moon"}, follow=True))
+    assert "broken_output" in page_of(admin.get(reverse("failures:bucket", args=["acme", "cut_off"])))
     refused = admin.post(reverse("failures:archive_bucket", args=["acme", "cut_off"]), follow=True)
-    assert "let it propose another one first" in refused.content.decode()
+    assert "let it propose another one first" in page_of(refused)
     client, api = Client(), "/api/v1/detectors/broken_output"
     found = client.get(api, headers=key("read")).json()
     assert (found["bucket"], found["own_bucket"], found["is_on"]) == ("cut_off", "format_error", True)
@@ -356,11 +358,11 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
     decide(trajectory=right, actor=Actor(cast.reviewer), bucket="format_error")
     decide(trajectory=wrong, actor=Actor(cast.reviewer))
     decide(trajectory=missed, actor=Actor(cast.reviewer), bucket="format_error")
-    listed = sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])).content.decode()
+    listed = page_of(sign_in(cast.viewer).get(reverse("failures:detectors", args=["acme"])))
     assert "50.0" in listed
     assert "No recall without bias yet." in listed
     address = reverse("failures:detector", args=["acme", "broken_output"])
-    page = sign_in(cast.viewer).get(address).content.decode()
+    page = page_of(sign_in(cast.viewer).get(address))
     assert "&lt;b&gt;Meet&lt;/b&gt;" in page
     assert "Nobody saw it" in page
     assert "Switch off" not in page
@@ -368,7 +370,7 @@ def test_the_pages_show_what_was_measured_and_only_admins_switch(cast: Cast, bui
     assert sign_in(cast.builder).post(switch, {"on": "0"}).status_code == 403
     assert sign_in(cast.stranger).post(switch, {"on": "0"}).status_code == 404
     admin = sign_in(cast.admin)
-    assert "is withdrawn" in admin.post(switch, {"on": "0"}, follow=True).content.decode()
+    assert "is withdrawn" in page_of(admin.post(switch, {"on": "0"}, follow=True))
     assert not DetectorSetting.objects.get().is_on
     assert admin.get(reverse("failures:detector", args=["acme", "moon"])).status_code == 404
     assert admin.post(reverse("failures:switch_detector", args=["acme", "moon"])).status_code == 404

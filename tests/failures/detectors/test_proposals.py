@@ -10,7 +10,7 @@ from django.db.models import F
 
 from flywheel.core.detectors.standard_buckets import Context
 from flywheel.core.detectors.standard_buckets import detect as run_detectors
-from flywheel.core.traces import Trace, episodes, tools
+from flywheel.core.traces import Trace, episodes, tooling
 from flywheel.failures.detectors.proposals import detect, make_searchable, unread
 from flywheel.failures.models import Proposal
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -50,7 +50,7 @@ def test_a_good_trajectory_gets_no_proposal_and_is_not_read_twice(build: Build) 
 def test_growth_replaces_what_was_proposed(build: Build) -> None:
     row = build.trajectory(answer='{"tool": "email.send", "arguments": {"to": ')
     detect_waiting()
-    good = tools.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
+    good = tooling.call_text("calendar.create_event", {"person": "Bako", "day": "friday"})
     Step.objects.filter(trajectory=row, span_id="s2").update(body={"output": [{"role": "assistant", "content": good}]})
     Trajectory.objects.filter(pk=row.pk).update(changed_at=F("changed_at") + timedelta(seconds=1))
     assert detect_waiting() == 1

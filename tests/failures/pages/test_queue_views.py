@@ -20,6 +20,7 @@ from flywheel.failures.queues.reservations import hold, take
 from flywheel.failures.queues.reviews import give
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from workers.jobs.detection import detect_waiting
 
 BROKEN = '{"tool": "email.send", "arguments": {"to": '
@@ -62,30 +63,30 @@ def test_a_queue_is_made_edited_and_archived(cast: Cast, sign_in: SignIn, queue:
     assert (found.rule, found.bucket, found.needed, found.minutes) == ("detected", "format_error", 2, 5)
     refused = client.post(at("new_queue"), {**sent, "needed": "3", "assignees": ["reviewer"]})
     assert refused.status_code == 422
-    assert "there is a queue &#x27;format&#x27; already" in refused.content.decode()
-    page = client.get(at("edit_queue", found)).content.decode()
+    assert "there is a queue &#x27;format&#x27; already" in page_of(refused)
+    page = page_of(client.get(at("edit_queue", found)))
     assert "Look twice." in page
     client.post(at("edit_queue", found), {**sent, "name": "renamed"})
     found.refresh_from_db()
     assert (found.name, found.assignees.count()) == ("renamed", 0)
     client.post(at("archive_queue", found))
-    assert "renamed" not in client.get(at("queues")).content.decode()
-    assert "renamed" in client.get(at("queues") + "?archived=1").content.decode()
+    assert "renamed" not in page_of(client.get(at("queues")))
+    assert "renamed" in page_of(client.get(at("queues") + "?archived=1"))
 
 
 def test_a_queue_begins_with_what_was_chosen_in_the_list(cast: Cast, sign_in: SignIn, build: Build) -> None:
     wanted = [build.trajectory(prompt=f"A refund {n}", tags=["vip"]) for n in range(3)]
     build.trajectory()
     client, sent = sign_in(cast.builder), {"key": str(uuid.uuid4()), "q": "tag:vip"}
-    assert "New queue…" in client.get("/p/acme/trajectories/").content.decode()
-    assert "New queue…" not in sign_in(cast.reviewer).get("/p/acme/trajectories/").content.decode()
-    page = client.post(at("new_queue"), {**sent, "all": "1", "id": wanted[0].trace_id, "begin": "1"}).content.decode()
+    assert "New queue…" in page_of(client.get("/p/acme/trajectories/"))
+    assert "New queue…" not in page_of(sign_in(cast.reviewer).get("/p/acme/trajectories/"))
+    page = page_of(client.post(at("new_queue"), {**sent, "all": "1", "id": wanted[0].trace_id, "begin": "1"}))
     assert "Begins with 3 trajectories" in re.sub("<[^>]*>", "", page)
     assert "tag:vip" in page
     assert wanted[0].trace_id not in page
     filled = {**sent, "rule": "hand", "needed": "2", "minutes": "5"}
-    assert "This field is required" in client.post(at("new_queue"), {**filled, "name": ""}).content.decode()
-    told = client.post(at("new_queue"), {**filled, "name": "refunds"}, follow=True).content.decode()
+    assert "This field is required" in page_of(client.post(at("new_queue"), {**filled, "name": ""}))
+    told = page_of(client.post(at("new_queue"), {**filled, "name": "refunds"}, follow=True))
     assert "put into it in the background" in told
     job, made = Bulk.objects.get(), Queue.objects.get()
     assert (job.action, job.q, job.ids, job.options["queue"]) == ("queue", "tag:vip", [], made.pk)
@@ -93,7 +94,7 @@ def test_a_queue_begins_with_what_was_chosen_in_the_list(cast: Cast, sign_in: Si
     assert Bulk.objects.get() == job, "the same key is the same request"
     one = {**filled, "key": str(uuid.uuid4()), "id": wanted[1].trace_id, "name": "one"}
     assert "Begins with 1 trajectory" in re.sub(
-        "<[^>]*>", "", client.post(at("new_queue"), {**one, "begin": "1"}).content.decode()
+        "<[^>]*>", "", page_of(client.post(at("new_queue"), {**one, "begin": "1"}))
     )
     client.post(at("new_queue"), one)
     assert Bulk.objects.latest("pk").ids == [wanted[1].trace_id]
@@ -107,14 +108,14 @@ def test_trajectories_are_added_by_hand_and_what_was_not_found_is_said(
     made, row, other = queue(0), build.trajectory(), build.trajectory(project=cast.elsewhere)
     client = sign_in(cast.reviewer)
     sent = {"queue": str(made.pk), "trace_ids": f"{row.trace_id},\n{other.trace_id}"}
-    page = client.post(at("add_to_queue"), sent, follow=True).content.decode()
+    page = page_of(client.post(at("add_to_queue"), sent, follow=True))
     assert "1 added" in page
     assert f"1 not found: {other.trace_id}" in page
-    page = client.post(at("add_to_queue"), sent, follow=True).content.decode()
+    page = page_of(client.post(at("add_to_queue"), sent, follow=True))
     assert "0 added" in page
     assert "1 was in it already" in page
     archive(queue=made, actor=Actor(cast.builder))
-    assert "is archived" in client.post(at("add_to_queue"), sent, follow=True).content.decode()
+    assert "is archived" in page_of(client.post(at("add_to_queue"), sent, follow=True))
     assert client.post(at("add_to_queue"), {"queue": "0", "trace_ids": "x"}).status_code == 404
 
 
@@ -124,14 +125,14 @@ def test_taking_leads_from_item_to_item_until_nothing_is_left(cast: Cast, sign_i
     client = sign_in(cast.reviewer)
     assert client.post(at("take", made))["Location"] == at("item", made, a)
     assert client.get(at("desk", made))["Location"] == at("item", made, a)
-    page = client.get(at("item", made, a)).content.decode()
+    page = page_of(client.get(at("item", made, a)))
     assert "Write to person 0" in page
     assert re.search(r'<span class="chip accent">yours</span>', page)
     answer = client.post(at("decide", made, a), {"quick": "confirm", "seen": "0"}, headers=HTMX)
     assert answer["HX-Push-Url"] == at("item", made, b)
     answer = client.post(at("decline", made, b), {"reason": "a test run"}, headers=HTMX)
     assert answer["HX-Push-Url"] == at("desk", made)
-    assert "Every item is decided" in answer.content.decode()
+    assert "Every item is decided" in page_of(answer)
     assert [item.state for item in items(made)] == [State.DONE, State.DECLINED]
 
 
@@ -139,18 +140,18 @@ def test_looking_reserves_nothing_and_the_open_page_does(cast: Cast, sign_in: Si
     made = queue(1)
     [item] = items(made)
     client = sign_in(cast.reviewer)
-    page = client.get(at("item", made, item)).content.decode()
+    page = page_of(client.get(at("item", made, item)))
     assert not items(made)[0].is_reserved
     assert re.search(rf'hx-post="{at("hold", made, item)}" hx-trigger="load, every 60s,', page)
-    fragment = client.post(at("hold", made, item), headers=HTMX).content.decode()
+    fragment = page_of(client.post(at("hold", made, item), headers=HTMX))
     assert items(made)[0].reserved_by == cast.reviewer
     assert 'hx-trigger="every 60s,' in fragment
-    told = sign_in(cast.builder).post(at("hold", made, item), headers=HTMX).content.decode()
+    told = page_of(sign_in(cast.builder).post(at("hold", made, item), headers=HTMX))
     assert "Reviewer has this item, for 15 more minutes at least" in told
-    page = sign_in(cast.builder).get(at("item", made, item)).content.decode()
+    page = page_of(sign_in(cast.builder).get(at("item", made, item)))
     assert "reviewer has this item" in page
     assert 'id="decision"' not in page
-    viewer = sign_in(cast.viewer).get(at("item", made, item)).content.decode()
+    viewer = page_of(sign_in(cast.viewer).get(at("item", made, item)))
     assert 'id="hold"' not in viewer
 
 
@@ -164,14 +165,14 @@ def test_who_comes_too_late_is_told_and_keeps_what_was_written(cast: Cast, sign_
     sent = {"bucket": "wrong_tool", "note": "my words", "seen": "0", "correct": "1", "tool": "email.send"}
     sent |= {"was": "form", "arg.to": "Bako", "arg.subject": "hello"}
     answer = client.post(at("decide", made, item), sent, headers=HTMX)
-    page = answer.content.decode()
+    page = page_of(answer)
     assert (answer.status_code, answer["HX-Retarget"]) == (422, "#decision-pane")
     assert "Your reservation has run out, and builder has this item" in page
     assert ">my words</textarea>" in page
     assert 'value="hello"' in page
     assert not Review.objects.exists()
     give(item=item, actor=Actor(cast.builder), bucket="format_error")
-    page = client.post(at("decide", made, item), sent, headers=HTMX).content.decode()
+    page = page_of(client.post(at("decide", made, item), sent, headers=HTMX))
     assert "builder decided broken format since you opened this. Yours is not saved; save again to put it above" in page
     failure = Failure.objects.get()
     client.post(at("decide", made, item), {**sent, "seen": str(failure.pk)}, headers=HTMX)
@@ -188,19 +189,19 @@ def test_reviewers_are_blind_until_enough_have_decided(cast: Cast, sign_in: Sign
     trace = item.trajectory.trace_id
     pages += [reverse(f"failures:{name}", args=["acme", trace]) for name in ("review", "panel")]
     for page in pages:
-        text = second.get(page).content.decode()
+        text = page_of(second.get(page))
         assert "secret of the first" not in text, page
         assert not re.search(r"[Bb]ad planning</b>", text), page
-    text = second.get(at("item", made, item)).content.decode()
+    text = page_of(second.get(at("item", made, item)))
     assert 'hx-get="/p/acme/environments/make' not in text, "no task before there is an outcome"
-    own = first.get(at("item", made, item)).content.decode()
+    own = page_of(first.get(at("item", made, item)))
     assert "<b>Bad planning</b>, you said" in own
     assert "secret of the first</textarea>" in own
     second.post(at("decide", made, item), {"bucket": "bad_planning", "seen": "0"})
-    text = second.get(at("item", made, item)).content.decode()
+    text = page_of(second.get(at("item", made, item)))
     assert "secret of the first" in text
     assert "<b>bad planning</b> by reviewer" in text
-    third = sign_in(cast.trainer).get(at("item", made, item)).content.decode()
+    third = page_of(sign_in(cast.trainer).get(at("item", made, item)))
     assert "Enough reviewers have decided." in third
     assert "Reopen for another reviewer" in third
 
@@ -211,16 +212,16 @@ def test_a_builder_settles_what_reviewers_disagree_on(cast: Cast, sign_in: SignI
     give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note="first words")
     give(item=item, actor=Actor(cast.trainer), bucket="bad_planning")
     client = sign_in(cast.builder)
-    page = client.get(at("item", made, item)).content.decode()
+    page = page_of(client.get(at("item", made, item)))
     assert "Its reviewers do not agree" in page
     assert "first words" not in page
-    page = client.get(at("item", made, item) + "?settle=1").content.decode()
+    page = page_of(client.get(at("item", made, item) + "?settle=1"))
     assert "first words" in page
     sent = {"bucket": "wrong_tool", "seen": "0", "settle": "1"}
     assert sign_in(cast.approver).post(at("decide", made, item), sent).status_code == 403
     aside = reverse("failures:label", args=["acme", item.trajectory.trace_id])
     assert sign_in(cast.approver).post(aside, {**sent, "item": item.pk}).status_code == 403, "nor by the open queue"
-    assert "first words" not in sign_in(cast.approver).get(at("item", made, item) + "?settle=1").content.decode()
+    assert "first words" not in page_of(sign_in(cast.approver).get(at("item", made, item) + "?settle=1"))
     client.post(at("decide", made, item), sent)
     assert Failure.objects.get().bucket == "wrong_tool"
     assert items(made)[0].state == State.DONE
@@ -236,12 +237,12 @@ def test_a_builder_who_is_no_reviewer_settles_also_what_somebody_has_in_hand(
     assert take(queue=made, actor=Actor(cast.approver)) == item
     client = sign_in(cast.builder)
     address = at("item", made, item)
-    assert "names its reviewers" in client.get(address).content.decode()
-    page = client.get(f"{address}?settle=1").content.decode()
+    assert "names its reviewers" in page_of(client.get(address))
+    page = page_of(client.get(f"{address}?settle=1"))
     assert "Settle and next" in page
     assert 'id="hold"' not in page, "nothing is reserved by who settles"
     sent = {"bucket": "wrong_tool", "seen": "0", "settle": "1"}
-    page = client.post(at("decide", made, item), sent, headers=HTMX).content.decode()
+    page = page_of(client.post(at("decide", made, item), sent, headers=HTMX))
     assert "Settled." in page
     assert items(made)[0].state == State.DONE
     answer = client.post(at("skip", made, item), headers=HTMX)
@@ -258,23 +259,23 @@ def test_undo_takes_back_the_decisions_of_the_sitting_one_by_one(cast: Cast, sig
         else:
             client.post(at("decide", made, item), {"quick": "confirm", "seen": "0"}, headers=HTMX)
     for item in reversed(items(made)):
-        page = client.get(at("desk", made), follow=True).content.decode()
+        page = page_of(client.get(at("desk", made), follow=True))
         undo = re.search(r'class="last" method="post" action="([^"]+)"', page)
         assert undo
         assert undo[1] == at("take_back", made, item)
         answer = client.post(undo[1], headers=HTMX)
         assert answer["HX-Push-Url"] == at("item", made, item)
-        assert "Taken back: " in answer.content.decode()
+        assert "Taken back: " in page_of(answer)
     assert [item.state for item in items(made)] == [State.TO_REVIEW] * 4
     assert not Failure.objects.filter(current=True).exists()
     assert set(Trajectory.objects.values_list("label", flat=True)) == {""}
-    assert 'data-key="u"' not in client.get(at("desk", made), follow=True).content.decode()
+    assert 'data-key="u"' not in page_of(client.get(at("desk", made), follow=True))
 
 
 def test_the_open_queue_does_not_undo_what_came_of_an_item(cast: Cast, sign_in: SignIn, queue: Make) -> None:
     made = queue(1)
     give(item=items(made)[0], actor=Actor(cast.reviewer), bucket="wrong_tool")
-    assert 'data-key="u"' not in sign_in(cast.reviewer).get(at("queue")).content.decode()
+    assert 'data-key="u"' not in page_of(sign_in(cast.reviewer).get(at("queue")))
 
 
 def test_skipping_and_putting_at_the_end(cast: Cast, sign_in: SignIn, queue: Make) -> None:
@@ -286,7 +287,7 @@ def test_skipping_and_putting_at_the_end(cast: Cast, sign_in: SignIn, queue: Mak
     assert client.post(at("requeue", made, b), headers=HTMX)["HX-Push-Url"] == at("item", made, a)
     assert items(made) == [a, c, b]
     take(queue=made, actor=Actor(cast.builder))
-    told = client.post(at("requeue", made, c), headers=HTMX).content.decode()
+    told = page_of(client.post(at("requeue", made, c), headers=HTMX))
     assert "Not put at the end: builder has this item" in told
 
 
@@ -297,14 +298,14 @@ def test_a_task_is_made_from_the_desk_of_a_queue(cast: Cast, sign_in: SignIn, qu
     [item] = items(made)
     client = sign_in(cast.builder)
     client.post(at("take", made))
-    page = client.get(at("item", made, item)).content.decode()
+    page = page_of(client.get(at("item", made, item)))
     assert f'<input type="hidden" name="item" value="{item.pk}">' in page
     sent = {"item": str(item.pk), "seen": "0", "environment": "mail", "bucket": "format_error", "correct": "1"}
     sent |= {"tool": "email.send", "was": "form", "arg.to": "Bako"}
     url = reverse("environments:make_task", args=["acme", item.trajectory.trace_id])
     refused = client.post(url, sent, headers=HTMX)
     assert refused.status_code == 422
-    assert f'action="{at("decide", made, item)}"' in refused.content.decode()
+    assert f'action="{at("decide", made, item)}"' in page_of(refused)
     client.post(url, {**sent, "arg.subject": "hello"}, headers=HTMX)
     assert items(made)[0].state == State.DONE
     assert Review.objects.get().corrected == {"tool": "email.send", "arguments": {"to": "Bako", "subject": "hello"}}
@@ -314,8 +315,8 @@ def test_who_is_not_named_may_look_and_not_decide(cast: Cast, sign_in: SignIn, q
     made = queue(1, assignees=["trainer"])
     [item] = items(made)
     client = sign_in(cast.reviewer)
-    assert "names its reviewers, and you are none of them" in client.get(at("item", made, item)).content.decode()
-    page = client.post(at("take", made), follow=True).content.decode()
+    assert "names its reviewers, and you are none of them" in page_of(client.get(at("item", made, item)))
+    page = page_of(client.post(at("take", made), follow=True))
     assert "Nothing to take" in page
     client.post(at("decide", made, item), {"bucket": "wrong_tool", "seen": "0"})
     assert not Review.objects.exists()
@@ -330,10 +331,10 @@ def test_progress_and_agreement_are_shown_per_person_and_bucket(cast: Cast, sign
     assert disputed.state == State.NEEDS_ANOTHER
     give(item=disputed, actor=Actor(cast.builder), bucket="wrong_tool")
     client = sign_in(cast.viewer)
-    page = client.get(at("queue_detail", made)).content.decode()
+    page = page_of(client.get(at("queue_detail", made)))
     assert re.search(r"<td>reviewer</td><td class=\"num\">12</td>", page)
     assert re.search(r"<td>builder</td><td class=\"num\">1</td>", page)
-    shown = client.get(at("queue_agreement", made)).content.decode()
+    shown = page_of(client.get(at("queue_agreement", made)))
     assert "12 items" in shown
     assert "reviewer, trainer" in shown
     assert "builder" not in shown, "who came because the others disagreed says nothing of how far they agree"
@@ -348,7 +349,7 @@ def test_what_an_agent_or_a_person_wrote_stays_text(cast: Cast, sign_in: SignIn,
     give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool", note=hostile)
     client = sign_in(cast.builder)
     for page in (at("queues"), at("queue_detail", made), at("item", made, item), at("edit_queue", made)):
-        assert "<script>alert" not in client.get(page).content.decode(), page
+        assert "<script>alert" not in page_of(client.get(page)), page
 
 
 def test_the_pages_cost_the_same_for_one_item_and_for_many(

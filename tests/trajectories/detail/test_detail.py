@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.template import engines
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -21,6 +22,7 @@ from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.merge import Part, store
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.trajectories import talking
 from tests.trajectories.lengthy import ERROR_EVERY, long_trajectory
 
@@ -161,7 +163,7 @@ def test_calls_of_one_tool_in_a_row_are_one_line(cast: Cast, sign_in: SignIn) ->
     (run,) = [turn.opens for turn in turns if turn.opens]
     assert (run.name, run.calls, run.errors) == ("search", 4, 1)
     assert [turn.closes for turn in turns].index(True) == len(turns) - 2
-    assert "4 × <code>search</code>" in sign_in(cast.viewer).get(url(row)).content.decode()
+    assert "4 × <code>search</code>" in page_of(sign_in(cast.viewer).get(url(row)))
 
 
 def test_what_is_said_between_calls_ends_a_run(cast: Cast) -> None:
@@ -183,7 +185,7 @@ def test_what_was_said_before_is_one_line(cast: Cast, sign_in: SignIn) -> None:
     row = keep(cast, [Trace.from_messages("t", messages)])
     turns = transcript.conversation_of(row)
     assert [turn.same_as.position if turn.same_as else None for turn in turns] == [None, None, None, 0, 1, None]
-    content = sign_in(cast.viewer).get(url(row)).content.decode()
+    content = page_of(sign_in(cast.viewer).get(url(row)))
     assert "same as step 1" in content
     assert "same as step 2" in content
 
@@ -197,11 +199,17 @@ def test_a_prompt_is_not_repeated_far_from_the_beginning(cast: Cast) -> None:
 # Trees
 
 
+def tree_html(value: Any, limits: value_tree.Limits = value_tree.BRIEF) -> str:
+    module: Any = engines["jinja2"].env.get_template("trajectories/tree.html").module  # type: ignore[attr-defined]
+    return str(module.tree(value_tree.tree_of(value, limits).branch, "tree"))
+
+
 def test_json_is_a_tree_and_json_in_a_string_too() -> None:
-    found = value_tree.tree_of({"a": 1, "b": '{"c": [true, null, "x"]}', "d": "{no"})
-    assert not found.is_cut
+    value = {"a": 1, "b": '{"c": [true, null, "x"]}', "d": "{no"}
+    assert not value_tree.tree_of(value).is_cut
+    html = tree_html(value)
     for part in ('data-k="c"', "JSON in a string", '<code class="number">1</code>', "true", "null", "{no"):
-        assert part in found.html
+        assert part in html
     assert value_tree.held_by("[]") is None
 
 
@@ -211,11 +219,11 @@ def test_trees_are_cut_and_whole_when_asked(cast: Cast, sign_in: SignIn) -> None
     assert not value_tree.tree_of(value, value_tree.WHOLE).is_cut
     row = keep(cast, [Trace("t", calls(json.dumps(value)))])
     client = sign_in(cast.viewer)
-    assert "z" * 5_000 not in client.get(url(row)).content.decode()
-    assert "Show all" in client.get(url(row)).content.decode()
-    assert "z" * 5_000 in client.get(f"{url(row, 'turn')}?at=0&n=1&whole").content.decode()
-    as_text = client.get(f"{url(row, 'turn')}?at=0&n=1&text").content.decode()
-    assert "&quot;list&quot;" in as_text
+    assert "z" * 5_000 not in page_of(client.get(url(row)))
+    assert "Show all" in page_of(client.get(url(row)))
+    assert "z" * 5_000 in page_of(client.get(f"{url(row, 'turn')}?at=0&n=1&whole"))
+    as_text = page_of(client.get(f"{url(row, 'turn')}?at=0&n=1&text"))
+    assert "&#34;list&#34;" in as_text
     assert 'class="tree"' not in as_text
 
 
@@ -226,7 +234,7 @@ def test_a_value_is_copied_as_it_was_sent(cast: Cast, sign_in: SignIn) -> None:
 
     def copied(*path: str, **query: str) -> str:
         asked: dict[str, Any] = {"at": 0, "n": 1, "path": path, **query}
-        return client.get(url(row, "turn"), asked).content.decode()
+        return page_of(client.get(url(row, "turn"), asked))
 
     assert copied("rows", "0", "id") == "12345678901234567890"
     assert copied("rows", "0", "who") == HIDDEN
@@ -238,16 +246,14 @@ def test_a_value_is_copied_as_it_was_sent(cast: Cast, sign_in: SignIn) -> None:
 
 
 def test_hostile_values_stay_text_in_a_tree() -> None:
-    html = value_tree.tree_of(
-        {"<img src=x onerror=alert(1)>": "</pre><script>1</script>", HIDDEN: HIDDEN, "deep": "[" * 9_000}
-    ).html
+    html = tree_html({"<img src=x onerror=alert(1)>": "</pre><script>1</script>", HIDDEN: HIDDEN, "deep": "[" * 9_000})
     assert "<script" not in html
     assert "<img" not in html
     assert "\u202e" not in html.replace(f'data-k="{HIDDEN}"', "")
     nested: Any = "end"
     for _ in range(900):
         nested = [nested]
-    assert value_tree.tree_of(nested, value_tree.WHOLE).html
+    assert tree_html(nested, value_tree.WHOLE)
 
 
 # The chosen step
@@ -256,20 +262,20 @@ def test_hostile_values_stay_text_in_a_tree() -> None:
 def test_expected_and_actual_stand_side_by_side(cast: Cast, build: Build, sign_in: SignIn) -> None:
     row = build.trajectory()
     client = sign_in(cast.viewer)
-    assert "Expected" not in client.get(url(row), {"step": "s2"}).content.decode()
+    assert "Expected" not in page_of(client.get(url(row), {"step": "s2"}))
     right = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "monday"}}
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step="s2", corrected=right)
     found = expected_of(row, failure)
     assert found is not None
     assert found.action == right
-    content = client.get(url(row), {"step": "s2", "side": "expected"}).content.decode()
+    content = page_of(client.get(url(row), {"step": "s2", "side": "expected"}))
     assert "<del>friday</del><ins>monday</ins>" in content
     assert "reviewer&#x27;s correction" in content
-    assert "neither calls" in client.get(url(row), {"step": "s1", "side": "expected"}).content.decode()
+    assert "neither calls" in page_of(client.get(url(row), {"step": "s1", "side": "expected"}))
 
 
 def test_the_preview_shows_what_the_step_itself_did(talk: Trajectory, cast: Cast, sign_in: SignIn) -> None:
-    content = sign_in(cast.viewer).get(url(talk, "step"), {"at": 3}).content.decode()
+    content = page_of(sign_in(cast.viewer).get(url(talk, "step"), {"at": 3}))
     assert "A-1" in content
     assert "Where is my order?" not in content
     assert 'id="step-' not in content
@@ -289,16 +295,16 @@ def test_steps_are_summed_by_model_and_by_tool(cast: Cast, talk: Trajectory, sig
     api = Client().get(f"/api/v1/trajectories/{talk.trace_id}/totals", headers=key("read")).json()
     assert api["tools"][0]["name"] == "orders.find"
     client = sign_in(cast.viewer)
-    assert "200 → 20 tokens" in client.get(url(talk)).content.decode()
-    assert "200 → 20 tokens" in client.get(url(talk, "totals")).content.decode()
+    assert "200 → 20 tokens" in page_of(client.get(url(talk)))
+    assert "200 → 20 tokens" in page_of(client.get(url(talk, "totals")))
     long = long_trajectory(cast.project, 1_200)
-    assert url(long, "totals") in client.get(url(long)).content.decode()
+    assert url(long, "totals") in page_of(client.get(url(long)))
 
 
 def test_who_stepped_in_is_told(cast: Cast, sign_in: SignIn) -> None:
     stepped = [Intervention("t0", "edited", "ada", "wrong day", "2026-11-01T10:00:00Z")]
     row = keep(cast, [Trace("t", calls("a"), interventions=stepped)])
-    content = sign_in(cast.viewer).get(url(row)).content.decode()
+    content = page_of(sign_in(cast.viewer).get(url(row)))
     assert "Who stepped in" in content
     assert "wrong day" in content
 

@@ -1,5 +1,5 @@
 from flywheel.core.traces import Message, Step, Trace
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.trajectories.detail.transcript import conversation_of
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.merge import store

@@ -51,8 +51,8 @@ def as_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
 def both(request: ExportTraceServiceRequest) -> list[otlp_traces.Batch]:
     """The request as it is read from protobuf and from JSON."""
     return [
-        otlp_traces.parse(request.SerializeToString(), otlp_traces.PROTOBUF),
-        otlp_traces.parse(json.dumps(as_json(request)).encode(), otlp_traces.JSON),
+        otlp_traces.traces_of(otlp_traces.decode(request.SerializeToString(), otlp_traces.PROTOBUF)),
+        otlp_traces.traces_of(otlp_traces.decode(json.dumps(as_json(request)).encode(), otlp_traces.JSON)),
     ]
 
 

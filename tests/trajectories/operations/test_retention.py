@@ -21,6 +21,7 @@ from flywheel.trajectories.models import Batch, Body, Retention, Source, Step, T
 from flywheel.trajectories.operations import retention
 from flywheel.trajectories.operations.retention import doomed, expire, set_retention
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.trajectories.talking import body_of, episode
 
 DEFAULTS: dict[str, Any] = {
@@ -156,9 +157,9 @@ def test_the_page_shows_what_it_would_delete_before_it_is_saved(
     decide(trajectory=rows[0], actor=Actor(cast.reviewer), bucket="wrong_tool")
     client = sign_in(cast.admin)
     page = reverse("settings:retention", args=[cast.project.slug])
-    assert "Would delete no trajectory now" in client.get(page).content.decode()
+    assert "Would delete no trajectory now" in page_of(client.get(page))
     asked = {"production_days": "30", "bodies_days": "7", "quarantine_days": "30"}
-    preview = client.get(reverse("settings:retention_preview", args=[cast.project.slug]), asked).content.decode()
+    preview = page_of(client.get(reverse("settings:retention_preview", args=[cast.project.slug]), asked))
     assert "Would delete 2 trajectories now" in preview
     assert "Somebody has decided about it" in preview
     assert not Retention.objects.exists()

@@ -21,6 +21,7 @@ from flywheel.trajectories.ingest.onboarding.diagnosis import Diagnosis, diagnos
 from flywheel.trajectories.ingest.onboarding.snippets import KEY, ORIGIN, SNIPPETS
 from flywheel.trajectories.models import Attempt, Trajectory
 from tests.conftest import Cast
+from tests.pages import page_of
 from tests.trajectories.talking import TRACE, body_of, episode, request_of, span
 
 PROTOBUF = "application/x-protobuf"
@@ -50,7 +51,7 @@ def chat(number: int = 1, **attributes: Any) -> Span:
 
 
 def test_every_framework_is_shown_with_the_real_address(cast: Cast, sign_in: Callable[[User], Client]) -> None:
-    page = sign_in(cast.viewer).get(HERE, headers={"host": "localhost:8123"}).content.decode()
+    page = page_of(sign_in(cast.viewer).get(HERE, headers={"host": "localhost:8123"}))
     for snippet in SNIPPETS.values():
         assert f'id="text-{snippet.key}"' in page
         assert snippet.label in page
@@ -61,7 +62,7 @@ def test_every_framework_is_shown_with_the_real_address(cast: Cast, sign_in: Cal
 
 
 def test_the_framework_is_in_the_address(cast: Cast, sign_in: Callable[[User], Client]) -> None:
-    page = sign_in(cast.viewer).get(HERE, {"with": "vercel"}).content.decode()
+    page = page_of(sign_in(cast.viewer).get(HERE, {"with": "vercel"}))
     assert re.search(r'id="with-vercel" aria-label="Vercel AI SDK">', page)
     assert re.search(r'id="with-curl" aria-label="curl" hidden>', page)
     assert sign_in(cast.viewer).get(HERE, {"with": "<nonsense>"}).status_code == 200
@@ -70,15 +71,15 @@ def test_the_framework_is_in_the_address(cast: Cast, sign_in: Callable[[User], C
 def test_behind_a_proxy_the_address_is_the_proxys(cast: Cast, sign_in: Callable[[User], Client], settings: Any) -> None:
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     page = sign_in(cast.viewer).get(HERE, headers={"host": "localhost", "x-forwarded-proto": "https"})
-    assert "https://localhost/v1/traces" in page.content.decode()
+    assert "https://localhost/v1/traces" in page_of(page)
 
 
 def test_grpc_is_named_where_it_is_taken(
     cast: Cast, sign_in: Callable[[User], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "gRPC" not in sign_in(cast.viewer).get(HERE).content.decode().partition("</header>")[2].partition("nav")[0]
+    assert "gRPC" not in page_of(sign_in(cast.viewer).get(HERE)).partition("</header>")[2].partition("nav")[0]
     monkeypatch.setenv("FLYWHEEL_GRPC_PORT", "4317")
-    page = sign_in(cast.viewer).get(HERE, headers={"host": "localhost:8000"}).content.decode()
+    page = page_of(sign_in(cast.viewer).get(HERE, headers={"host": "localhost:8000"}))
     assert "by gRPC to <code>localhost:4317</code>" in page
 
 
@@ -95,13 +96,13 @@ def test_a_key_is_made_shown_once_and_audited(cast: Cast, sign_in: Callable[[Use
     assert (key.project, key.scopes, key.created_by) == (cast.project, ["ingest"], cast.admin)
     assert AuditEntry.objects.get().action == "accounts.make_key"
     page = client.get(answer.headers["Location"])
-    text = re.search(rf"fw_{key.public}_[\w-]+", page.content.decode())
+    text = re.search(rf"fw_{key.public}_[\w-]+", page_of(page))
     assert text is not None
     assert ApiKey.find(text[0]) == key
     assert "no-store" in page.headers["Cache-Control"]
     filled = page.context["snippets"]
     assert all((text[0] in s.text) == (s.scope == "ingest") for s in filled), "not where its scope does not fit"
-    assert key.public not in client.get(HERE).content.decode()
+    assert key.public not in page_of(client.get(HERE))
 
 
 def test_a_double_click_makes_one_key(cast: Cast, sign_in: Callable[[User], Client]) -> None:
@@ -122,12 +123,12 @@ def test_a_key_is_not_shown_in_another_project(cast: Cast, sign_in: Callable[[Us
     client = sign_in(cast.admin)
     make(client)
     public = ApiKey.objects.get().public
-    assert public not in client.get(HERE.replace("acme", "elsewhere")).content.decode()
-    assert public in client.get(HERE).content.decode()
+    assert public not in page_of(client.get(HERE.replace("acme", "elsewhere")))
+    assert public in page_of(client.get(HERE))
 
 
 def test_who_may_not_make_keys_is_told_who_may(cast: Cast, sign_in: Callable[[User], Client]) -> None:
-    page = sign_in(cast.builder).get(HERE).content.decode()
+    page = page_of(sign_in(cast.builder).get(HERE))
     assert "Make a key" not in page
     assert "An admin of the project makes one" in page
     assert make(sign_in(cast.builder)).status_code == 403
@@ -135,31 +136,31 @@ def test_who_may_not_make_keys_is_told_who_may(cast: Cast, sign_in: Callable[[Us
 
 @pytest.mark.parametrize("path", ["", "trajectories/", "settings/keys/"])
 def test_the_way_to_the_page(path: str, cast: Cast, sign_in: Callable[[User], Client]) -> None:
-    assert f'href="{HERE}"' in sign_in(cast.admin).get(f"/p/acme/{path}").content.decode()
+    assert f'href="{HERE}"' in page_of(sign_in(cast.admin).get(f"/p/acme/{path}"))
 
 
 def test_the_fragment_asks_again_until_all_is_seen(
     cast: Cast, sign_in: Callable[[User], Client], client: Client, key: Keys
 ) -> None:
     viewer = sign_in(cast.viewer)
-    page = viewer.get(HERE).content.decode()
+    page = page_of(viewer.get(HERE))
     again = re.search(r'hx-get="([^"]+)" hx-trigger="every 2s"', page)
     assert again is not None
     address = again[1].replace("&amp;", "&")
-    assert f'hx-get="{again[1]}"' in viewer.get(address).content.decode(), "from the same moment until the same moment"
+    assert f'hx-get="{again[1]}"' in page_of(viewer.get(address)), "from the same moment until the same moment"
     send(client, body_of(episode()), **key("ingest"))
-    fragment = viewer.get(address).content.decode()
+    fragment = page_of(viewer.get(address))
     assert "First trajectory: <a" in fragment
     assert "hx-get" in fragment, "more spans may come"
     Trajectory.objects.update(changed_at=timezone.now() - timedelta(seconds=10))
-    fragment = viewer.get(address).content.decode()
+    fragment = page_of(viewer.get(address))
     assert "it works" in fragment
     assert "hx-get" not in fragment
 
 
 def test_it_stops_looking_after_a_while(cast: Cast, sign_in: Callable[[User], Client]) -> None:
     viewer = sign_in(cast.viewer)
-    fragment = viewer.get(f"{HERE}live/", {"since": "1", "until": "1"}).content.decode()
+    fragment = page_of(viewer.get(f"{HERE}live/", {"since": "1", "until": "1"}))
     assert "hx-get" not in fragment
     assert "Look again" in fragment
     for nonsense in ("", "x", "-1", "9" * 30, "٣"):

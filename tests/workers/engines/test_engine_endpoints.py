@@ -22,9 +22,8 @@ from transformers import AutoModelForCausalLM
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError, Sampling
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.network import http_replies
-from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces import tools as tooling
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces import Message, ToolCall, tooling
+from flywheel.core.traces.tooling import call_text
 from tests.waiting import PATIENCE_S
 from workers.engines import transformers_engine
 from workers.engines.engine_endpoints import open_engine

@@ -29,9 +29,10 @@ from flywheel.environments.models import Opening, Split, Task, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import build as dataset
 from flywheel.training.datasets.dataset_mix import mix
-from flywheel.training.launch.run_control import launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import Point, TrainingRun
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from tests.worker import Worker
 from workers.jobs import training_runs
 
@@ -53,17 +54,16 @@ def launched(build: Build, cast: Cast) -> Launch:
         baseline(cast, base, task_set)
         build.overridden(base, task_set)
         batch = {"batch_size": 8} if algorithm != "sft" else {"batch_size": 4}
-        run, _ = launch(
+        request = LaunchRequest(
             key=uuid.uuid4(),
             base=base,
             algorithm=algorithm,
             task_set=task_set,
-            actor=Actor(cast.trainer),
             settings={"steps": steps, "max_completion_length": 32, "learning_rate": 1e-4, **batch},
             override_reason="a test",
             **fields,
         )
-        return run
+        return launch(request, Actor(cast.trainer))[0]
 
     return go
 
@@ -246,7 +246,7 @@ def page(cast: Cast, sign_in: Callable[[User], Client]) -> Callable[[TrainingRun
     def read(run: TrainingRun) -> str:
         response = sign_in(cast.viewer).get(f"/p/{cast.project.slug}/training/runs/{run.pk}/")
         assert response.status_code == 200
-        return response.content.decode()
+        return page_of(response)
 
     return read
 

@@ -29,6 +29,7 @@ from flywheel.training.rollouts.rollout_selection import NotForTraining, attempt
 from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import SYSTEM, TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, submit, wrong
+from tests.pages import page_of
 from tests.workers.judge_server import JudgeServer, answer_of, judge_server
 from tests.workers.judging.test_attempt_verdicts import recorded
 from workers.jobs import eval_runs
@@ -126,7 +127,7 @@ def test_what_a_judge_took_is_spent_of_the_runs_dollars(
     assert (run.state, run.error_kind, run.results.count()) == (State.CANCELLED, "budget", 16)
     assert run.judges["right"]["cost_usd"] == pytest.approx(26 * 110 / 1e6)
     assert run.error == "The budget of $0.002 is spent: $0.0030."
-    page = sign_in(cast.builder).get(reverse("evals:run", args=["acme", run.pk])).content.decode()
+    page = page_of(sign_in(cast.builder).get(reverse("evals:run", args=["acme", run.pk])))
     assert "480 tokens, $0.0002 by the policy · 2.9\u00a0k tokens, $0.0029 by the judge" in page
     assert "tokens in and 260 out for $0.0029." in page
 

@@ -25,7 +25,7 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.openai_messages import items
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.environments import ledger
 from flywheel.environments.exchange.environment_packages import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
@@ -336,7 +336,7 @@ def test_rows_are_nemo_gyms_and_hold_no_answer_also_where_a_judge_is(
 
 
 def test_what_is_asked_wrongly_is_told(build: Build, cast: Cast) -> None:
-    usual: dict[str, Any] = {"held_out": False, "host": "127.0.0.1", "port": 0, "token": None, "no_token": False}
+    usual: dict[str, Any] = {"held_out": False, "host": "127.0.0.1", "port": 0, "token": None}
     usual |= {"rows": None, "task_set": ""}
     with pytest.raises(CannotExport, match="there is no project 'acne'"):
         environment_hosting.opened(project="acne", environment="mail@1", **usual)

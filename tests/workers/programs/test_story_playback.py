@@ -5,8 +5,7 @@ import pytest
 
 from flywheel.core import digests
 from flywheel.core.envs import build
-from flywheel.core.traces import Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Trace, tooling
 from workers.reference import story
 
 

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flywheel.core.traces import Message
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, tooling
 from workers.engines.transformers_engine import TransformersEngine
 from workers.reference import build, story, traffic
 

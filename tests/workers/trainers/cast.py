@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from tests.waiting import PATIENCE_S, wait_for
 from workers.trainers import checkpoints
 

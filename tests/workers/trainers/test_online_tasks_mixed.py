@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from tests.workers.trainers.cast import NAMES, TOOLS, Make, Start, sft_row, task
 from workers.trainers import run_spec as specs
 

@@ -6,7 +6,7 @@ import pytest
 
 from flywheel.core.envs import Say, Table, Task, build
 from flywheel.core.traces import Message
-from flywheel.core.traces.tools import call_text
+from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
 from workers.trainers.rewards import DEAD_STEPS, Judge, reward_functions

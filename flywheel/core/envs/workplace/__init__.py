@@ -31,8 +31,7 @@ from flywheel.core.envs.environment import Say, Table, Task, always, token_limit
 from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, NOW, TIME, Change, World, changes
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS, TOOLS, call
-from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded
 
 PARTS = ("outcome", "changes", "valid")

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-OPTIONS = ("environment", "project", "task_set", "held_out", "host", "port", "token", "no_token", "rows")
+OPTIONS = ("environment", "project", "task_set", "held_out", "host", "port", "token", "rows")
 
 
 class Command(BaseCommand):
@@ -31,5 +31,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Become the worker's program that serves: judging is the workers' affair."""
-        asked = json.dumps({name: options[name] for name in OPTIONS})
-        os.execv(sys.executable, [sys.executable, "-m", "workers.programs.environment_server", asked])  # noqa: S606
+        asked = {name: options[name] for name in OPTIONS}
+        if options["no_token"]:
+            asked["token"] = ""
+        program = [sys.executable, "-m", "workers.programs.environment_server", json.dumps(asked)]
+        os.execv(sys.executable, program)  # noqa: S606

@@ -12,7 +12,7 @@ from flywheel.core.digests import read_json
 from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
-from flywheel.core.traces.tools import check_definitions
+from flywheel.core.traces.tooling import check_definitions
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion

@@ -1,7 +1,6 @@
 """The playground's page: one episode, a person's moves in it and a version's."""
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
@@ -15,13 +14,12 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.edge import job_pages
-from flywheel.edge.numbers import number
+from flywheel.edge.numbers import form_key, number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm, find_tool
-from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import state
-from flywheel.environments.versions.environment_versions import CannotMake
 
 VERSIONS_SHOWN = 50
 
@@ -29,7 +27,8 @@ VERSIONS_SHOWN = 50
 @require_POST
 @requires(Permission.BUILD)
 def start(request: PageRequest, name: str, number: int) -> HttpResponse:
-    return _open(request, get_object_or_404(_tasks(request, name), number=number))
+    task = get_object_or_404(_tasks(request, name), number=number)
+    return _to(request, episode_moves.start(task=task, actor=request.actor))
 
 
 @require_POST
@@ -41,14 +40,14 @@ def start_any(request: PageRequest, name: str) -> HttpResponse:
     if chosen is None:
         messages.warning(request, "There is no task to train on yet; a held-out one can be played from its own page.")
         return redirect("environments:environment", request.project.slug, name)
-    return _open(request, chosen)
+    return _to(request, episode_moves.start(task=chosen, actor=request.actor))
 
 
 @require_GET
 @requires(Permission.VIEW)
 def play(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = find_tool(verbs.environment_of(row).tools, request.GET.get("tool", ""))
+    tool = find_tool(episode_moves.environment_of(row).tools, request.GET.get("tool", ""))
     return _page(request, row, MoveForm(tool=tool))
 
 
@@ -57,7 +56,7 @@ def play(request: PageRequest, play: int) -> HttpResponse:
 def live(request: PageRequest, play: int) -> HttpResponse:
     """What the page asks for each second while a version makes its moves; at the end it is loaded anew."""
     row = _find(request, play)
-    if verbs.waiting(row) is None:
+    if episode_moves.waiting(row) is None:
         return loaded_anew()
     return render(request, "environments/_talk.html", _talk(row))
 
@@ -66,12 +65,13 @@ def live(request: PageRequest, play: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def say(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = find_tool(verbs.environment_of(row).tools, request.POST.get("tool", ""))
+    tool = find_tool(episode_moves.environment_of(row).tools, request.POST.get("tool", ""))
     form = MoveForm(request.POST, tool=tool)
     if not form.is_valid():
         return _page(request, row, form, status=422)
     message = form.message(f"call-{len(row.moves)}")
-    return _move(request, row, lambda: verbs.say(play=row, message=message, at=_at(request)))
+    episode_moves.say(play=row, message=message, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -81,26 +81,24 @@ def ask(request: PageRequest, play: int) -> HttpResponse:
     form = AskForm(request.POST, versions=_versions(request))
     if not form.is_valid():
         return _page(request, row, MoveForm(tool=None), asking=form, status=422)
-
-    def move() -> None:
-        verbs.ask(
-            play=row,
-            version=form.cleaned_data["version"],
-            actor=request.actor,
-            at=_at(request),
-            key=uuid.UUID(request.POST.get("key", "")),
-            to_the_end="to_the_end" in request.POST,
-            temperature=form.cleaned_data["temperature"],
-        )
-
-    return _move(request, row, move)
+    episode_moves.ask(
+        play=row,
+        version=form.cleaned_data["version"],
+        actor=request.actor,
+        at=_at(request),
+        key=form_key(request.POST.get("key", "")),
+        to_the_end="to_the_end" in request.POST,
+        temperature=form.cleaned_data["temperature"],
+    )
+    return _to(request, row)
 
 
 @require_POST
 @requires(Permission.BUILD)
 def take_back(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    return _move(request, row, lambda: verbs.take_back(play=row, at=_at(request)))
+    episode_moves.take_back(play=row, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -108,7 +106,8 @@ def take_back(request: PageRequest, play: int) -> HttpResponse:
 def judge(request: PageRequest, play: int) -> HttpResponse:
     """Have an episode judged whose verdict was stopped, or failed."""
     row = _find(request, play)
-    return _move(request, row, lambda: verbs.have_judged(play=row, actor=request.actor, at=_at(request)))
+    episode_moves.have_judged(play=row, actor=request.actor, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -116,18 +115,10 @@ def judge(request: PageRequest, play: int) -> HttpResponse:
 def stop(request: PageRequest, play: int) -> HttpResponse:
     """Do not wait for the version any longer."""
     row = _find(request, play)
-    if (turn := verbs.waiting(row)) is not None:
+    if (turn := episode_moves.waiting(row)) is not None:
         with job_pages.refusal_told(request, "Not stopped"):
             turn.cancel(request.actor)
     return _to(request, row)
-
-
-def _open(request: PageRequest, task: Task) -> HttpResponse:
-    try:
-        return _to(request, verbs.start(task=task, actor=request.actor))
-    except CannotMake as error:
-        messages.warning(request, str(error))
-        return redirect("environments:task", request.project.slug, task.environment.name, task.number)
 
 
 def _tasks(request: PageRequest, name: str) -> QuerySet[Task]:
@@ -135,20 +126,12 @@ def _tasks(request: PageRequest, name: str) -> QuerySet[Task]:
     return environment.tasks.select_related("environment")
 
 
-def _move(request: PageRequest, row: Play, move: Callable[[], object]) -> HttpResponse:
-    try:
-        move()
-    except ValueError as error:  # CannotPlay is one, and a key that is none
-        messages.warning(request, f"Not made: {error}.")
-    return _to(request, row)
-
-
 def _page(
     request: PageRequest, row: Play, form: MoveForm, asking: AskForm | None = None, status: int = 200
 ) -> HttpResponse:
-    env, slug, name = verbs.environment_of(row), request.project.slug, row.task.environment.name
+    env, slug, name = episode_moves.environment_of(row), request.project.slug, row.task.environment.name
     versions = _versions(request)
-    hinted = verbs.hint(row) if "hint" in request.GET and not row.is_over else None
+    hinted = episode_moves.hint(row) if "hint" in request.GET and not row.is_over else None
     context: dict[str, Any] = _talk(row) | {
         "form": form,
         "tools": env.tools,
@@ -178,12 +161,12 @@ def _talk(row: Play) -> dict[str, Any]:
         {**message, "move": next(moves, None)} if message["role"] == "assistant" else message
         for message in row.messages
     ]
-    return {"play": row, "task": row.task, "said": said, "waiting": verbs.waiting(row)}
+    return {"play": row, "task": row.task, "said": said, "waiting": episode_moves.waiting(row)}
 
 
 def _versions(request: PageRequest) -> list[Version]:
     rows = Version.objects.filter(agent__project=request.project).select_related("agent").order_by("-pk")
-    return verbs.usable(list(rows[:VERSIONS_SHOWN]))
+    return episode_moves.usable(list(rows[:VERSIONS_SHOWN]))
 
 
 def _at(request: PageRequest) -> int:

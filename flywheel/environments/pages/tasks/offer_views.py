@@ -10,12 +10,12 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Task
 from flywheel.environments.proofs.red_green_proof import failed_checks
 from flywheel.environments.tasks import recorded_tasks
 from flywheel.environments.tasks.bulk_tasks import taking_failures
-from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.failures.pages.desk import decision_form as decisions
+from flywheel.failures.pages.desk import decision_form
 from flywheel.failures.pages.desk.open_queue_views import refused
 from flywheel.failures.queues import open_queue
 
@@ -32,8 +32,8 @@ def offer(request: PageRequest, trace_id: str) -> HttpResponse:
 def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     """Make a task of the trajectory's decision. Sent with the decision form, what that decides is saved first."""
     trajectory = _trajectory(request, trace_id)
-    if "seen" in request.POST and not decisions.is_settled(trajectory, request.POST.dict()):
-        failure, written = decisions.save(trajectory, request.actor, request.POST.dict())
+    if "seen" in request.POST and not decision_form.is_settled(trajectory, request.POST.dict()):
+        failure, written = decision_form.save(trajectory, request.actor, request.POST.dict())
         if failure is None:
             return refused(request, open_queue.Filters.read(request.project, request.GET.dict()), trajectory, written)
     failure = trajectory.failures.filter(current=True).select_related("trajectory").first()
@@ -46,7 +46,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     else:
         try:
             made, is_new = recorded_tasks.task_from(failure=failure, environment=chosen, actor=request.actor)
-        except CannotMake as error:
+        except Refused as error:
             problem = str(error)
     if request.htmx:
         context = _offer(request, trajectory) | {"made": made, "is_new": is_new, "problem": problem, "seen": failure}

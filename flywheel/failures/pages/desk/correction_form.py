@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flywheel.core.traces import tools as tooling
+from flywheel.core.traces import tooling
 from flywheel.failures.labels.decisions import correction_problems
 
 TEXT = "(answer in words)"

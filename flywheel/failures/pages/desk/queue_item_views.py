@@ -15,12 +15,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.edge.htmx import answer
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets.bucket_definitions import name_of
-from flywheel.failures.labels.decisions import BadLabel, Superseded
+from flywheel.failures.labels.decisions import Superseded
 from flywheel.failures.models import Queue, QueueItem, Review
 from flywheel.failures.pages.desk import conversation_window, correction_form, decision_form, panes
-from flywheel.failures.queues import queue_progress, reviews
-from flywheel.failures.queues import reservations as taking
+from flywheel.failures.queues import queue_progress, reservations, reviews
 from flywheel.trajectories.models import Trajectory
 
 BEFORE, AFTER = 8, 30
@@ -39,7 +39,7 @@ def take(request: PageRequest, pk: int) -> HttpResponse:
 def open_desk(request: PageRequest, pk: int) -> HttpResponse:
     """The item that one has; without one, the way to the first."""
     queue = _queue(request, pk)
-    held = taking.in_hand(queue, request.actor.user)
+    held = reservations.in_hand(queue, request.actor.user)
     if held is not None:
         return redirect(_address(request, queue, held))
     return _page(request, queue, None)
@@ -60,7 +60,7 @@ def decide(request: PageRequest, pk: int, item: int) -> HttpResponse:
     said, written = decision_form.save(row.trajectory, request.actor, {**request.POST.dict(), "item": str(row.pk)})
     if said is None:
         return refused(request, row, written)
-    if not taking.may_review(row.queue, request.actor.user):  # who settled is given nothing of it
+    if not reservations.may_review(row.queue, request.actor.user):  # who settled is given nothing of it
         return _go(request, row.queue, _item(request, pk, item), "Settled.")
     return _next(request, row.queue)
 
@@ -73,10 +73,10 @@ def decline(request: PageRequest, pk: int, item: int) -> HttpResponse:
     reason = request.POST.get("reason", "")
     try:
         reviews.give(item=row, actor=request.actor, declined=True, note=reason)
-    except BadLabel:
-        problem = "Say in a few words why it should not be here."
-    except (taking.Held, taking.NotYours, reviews.Closed) as error:
+    except (Stale, reservations.NotYours) as error:
         problem = f"Not declined: {error}."
+    except Refused:
+        problem = "Say in a few words why it should not be here."
     else:
         return _next(request, row.queue)
     written = decision_form.opened(row.trajectory)[2]
@@ -98,8 +98,8 @@ def requeue(request: PageRequest, pk: int, item: int) -> HttpResponse:
     """Put the item at the end and go to the next."""
     row = _item(request, pk, item)
     try:
-        taking.requeue(item=row, actor=request.actor)
-    except (taking.Held, taking.NotYours) as error:
+        reservations.requeue(item=row, actor=request.actor)
+    except (reservations.Held, reservations.NotYours) as error:
         return _go(request, row.queue, row, f"Not put at the end: {error}.")
     return _next(request, row.queue)
 
@@ -111,8 +111,8 @@ def hold(request: PageRequest, pk: int, item: int) -> HttpResponse:
     row = _item(request, pk, item)
     problem = ""
     try:
-        taking.hold(item=row, actor=request.actor)
-    except (taking.Held, taking.NotYours) as error:
+        reservations.hold(item=row, actor=request.actor)
+    except (reservations.Held, reservations.NotYours) as error:
         problem = str(error)
     row = _item(request, pk, item)
     return render(request, "failures/_hold.html", {"queue": row.queue, "entry": row, "problem": problem})
@@ -128,12 +128,12 @@ def take_back(request: PageRequest, pk: int, item: int) -> HttpResponse:
         notice = (
             f"Taken back: {words(request.project, said)}." if said else "There is nothing of yours to take back here."
         )
-        taking.hold(item=_item(request, pk, item), actor=request.actor)
+        reservations.hold(item=_item(request, pk, item), actor=request.actor)
     except Superseded as error:
         notice = f"Nothing was taken back: {error}."
-    except taking.Held as error:
+    except reservations.Held as error:
         notice = f"{notice} {str(error).capitalize()}."
-    except taking.NotYours:
+    except reservations.NotYours:
         pass  # taken off the queue since: one's own word can still be taken back
     return _go(request, row.queue, _item(request, pk, item), notice)
 
@@ -166,8 +166,8 @@ def words(project: Project, review: Review) -> str:
 
 def _next(request: PageRequest, queue: Queue, after: QueueItem | None = None) -> HttpResponse:
     try:
-        return _go(request, queue, taking.take(queue=queue, actor=request.actor, after=after))
-    except taking.NotYours as error:
+        return _go(request, queue, reservations.take(queue=queue, actor=request.actor, after=after))
+    except reservations.NotYours as error:
         messages.error(request, f"Nothing to take: {error}.")
         address = reverse("failures:queue_detail", args=[request.project.slug, queue.pk])
         return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
@@ -250,10 +250,10 @@ def _locked(request: PageRequest, item: QueueItem, mine: Review | None, settles:
         return "This queue is archived. What is in it stays as it is."
     if settles:
         return ""
-    if not taking.may_review(queue, request.actor.user):
-        return f"{taking.NotYours(queue)}.".capitalize()
+    if not reservations.may_review(queue, request.actor.user):
+        return f"{reservations.NotYours(queue)}.".capitalize()
     if mine is None and item.is_reserved and item.reserved_by_id != request.actor.user.pk:
-        return f"{taking.Held(item)}."
+        return f"{reservations.Held(item)}."
     if mine is None and queue.is_blind and not item.is_open:
         return "Enough reviewers have decided." if item.state == QueueItem.State.DONE else "Somebody declined it."
     return ""
@@ -270,7 +270,7 @@ def _reviews(item: QueueItem) -> list[tuple[Review, str]]:
 def _around(queue: Queue, request: PageRequest, item: QueueItem | None, own: list[Review]) -> dict[str, Any]:
     """One's own last items, the one in hand, and those that are free, in the order in which they come."""
     before = [review.item for review in reversed(own)]
-    free = taking.free_for(queue, request.actor.user, AFTER + 1)
+    free = reservations.free_for(queue, request.actor.user, AFTER + 1)
     later = [row for row in free if item is None or row.pk != item.pk][:AFTER]
     is_old = item is not None and any(row.pk == item.pk for row in before)
     items = [*before, *([item] if item and not is_old else []), *later]

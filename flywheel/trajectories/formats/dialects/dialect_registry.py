@@ -48,10 +48,7 @@ def keys(fact: str) -> tuple[str, ...]:
 
 def of(names: Container[str]) -> Dialect | None:
     """Whose instrumentation wrote a span with attributes of these names, where it left its marks."""
-    for mark, dialect in _BY_MARK.items():
-        if mark in names:
-            return dialect
-    return None
+    return next((dialect for mark, dialect in _BY_MARK.items() if mark in names), None)
 
 
 def of_scope(scope: Mapping[str, Any]) -> Dialect | None:

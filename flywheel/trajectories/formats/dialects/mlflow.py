@@ -75,11 +75,8 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
 
 def _streamed_reason(span: Span) -> str:
     """The last chunk that says why. `mlflow.spanOutputs` of a streamed answer says "stop" whatever happened."""
-    for event in reversed(span.events):
-        reason = payloads.finish_reason(event.attributes.get("mlflow.chunk.value"))
-        if reason and event.name.startswith(_CHUNK):
-            return reason
-    return ""
+    chunks = [event.attributes.get("mlflow.chunk.value") for event in span.events if event.name.startswith(_CHUNK)]
+    return next(filter(None, map(payloads.finish_reason, reversed(chunks))), "")
 
 
 def _streamed(span: Span) -> list[Message]:

@@ -17,14 +17,8 @@ KINDS: dict[str, Kind] = {
     "TOOL": "tool",
     "AGENT": "agent",
     "RETRIEVER": "retrieval",
-    "CHAIN": "other",
-    "EMBEDDING": "other",
-    "RERANKER": "other",
-    "GUARDRAIL": "other",
-    "EVALUATOR": "other",
-    "PROMPT": "other",
-    "DECISION": "other",
-    "UNKNOWN": "other",
+    **dict.fromkeys(("CHAIN", "EMBEDDING", "RERANKER", "GUARDRAIL"), "other"),
+    **dict.fromkeys(("EVALUATOR", "PROMPT", "DECISION", "UNKNOWN"), "other"),
 }
 
 

@@ -2,7 +2,7 @@
 
 `FORMATS` lists what a file may be made of. `parse_file` reads one of any kind (JSON Lines, JSON, archives, tables; see
 `file_values.py`) and says for each bad part what is wrong with it while its good siblings are kept; `parse_jsonl` does
-so for lines. OTLP over HTTP has its own entry, `otlp_traces.parse`.
+so for lines. OTLP over HTTP has its own entry, `otlp_traces.decode`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -17,16 +17,8 @@ from flywheel.trajectories.formats.values.times import moment
 
 _ATTACHMENT = "attachment://"
 _ABOUT = (
-    "target",
-    "metadata",
-    "choices",
-    "epoch",
-    "model_usage",
-    "total_time",
-    "working_time",
-    "limit",
-    "error_retries",
-)
+    "target", "metadata", "choices", "epoch", "model_usage", "total_time", "working_time", "limit", "error_retries",
+)  # fmt: skip
 
 
 def detect(row: dict[str, Any]) -> bool:
@@ -132,7 +124,7 @@ def _word(value: Any) -> str:
 def _told(turns: list[Turn], root: Row) -> str:
     """Say of each message what its event says; returns the model."""
     events = {}
-    for event in _events(root):
+    for event in (row.value for row in root.rows("events")):
         if event.get("event") == "model":
             for choice in _choices(event.get("output")):
                 message = choice.get("message")
@@ -171,11 +163,6 @@ def _tell(turn: Turn, event: dict[str, Any], choice: dict[str, Any]) -> None:
         turn.raw = {**turn.raw, "logprobs": choice["logprobs"]}
 
 
-def _events(root: Row) -> Iterator[dict[str, Any]]:
-    for row in root.rows("events"):
-        yield row.value
-
-
 def _choices(output: Any) -> Iterator[dict[str, Any]]:
     for choice in as_list(as_dict(output).get("choices")):
         if isinstance(choice, dict):
@@ -184,7 +171,7 @@ def _choices(output: Any) -> Iterator[dict[str, Any]]:
 
 def _tools(root: Row) -> list[dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
-    for event in _events(root):
+    for event in (row.value for row in root.rows("events")):
         if event.get("event") == "model":
             named |= {tool["name"]: tool for tool in message_shapes.tool_definitions(event.get("tools"))}
     return list(named.values())

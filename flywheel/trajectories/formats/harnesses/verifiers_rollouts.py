@@ -58,7 +58,11 @@ def _episode(root: Row, value: dict[str, Any]) -> Iterator[Trace]:
 def _v1(root: Row, value: Any, metadata: dict[str, Any]) -> Trace:
     nodes = list(root.rows("nodes"))
     calls = {node: row for row in root.rows("calls") if isinstance(node := row.value.get("node"), int)}
-    steps = _nodes(nodes, calls)
+    steps = steps_of([_node(row, calls.get(index)) for index, row in enumerate(nodes)], "n")
+    for step, row in zip(steps, nodes, strict=True):
+        parent = row.value.get("parent")
+        if isinstance(parent, int) and 0 <= parent < len(nodes):
+            step.parent_id = f"n{parent}"
     agent, task = root.row("agent"), root.row("task")
     rewards = {name: _score(item) for name, item in root.row("rewards").value.items()}
     scored = [item for item in rewards.values() if item is not None]
@@ -99,16 +103,6 @@ def _score(item: Any) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _nodes(nodes: list[Row], calls: dict[int, Row]) -> list[Step]:
-    turns = [_node(row, calls.get(index)) for index, row in enumerate(nodes)]
-    steps = steps_of(turns, "n")
-    for step, row in zip(steps, nodes, strict=True):
-        parent = row.value.get("parent")
-        if isinstance(parent, int) and 0 <= parent < len(nodes):
-            step.parent_id = f"n{parent}"
-    return steps
 
 
 def _node(row: Row, call: Row | None) -> Turn:
@@ -152,7 +146,9 @@ def _classic(root: Row, value: dict[str, Any]) -> Trace:
     steps = steps_of([*prompt, *said])
     own = [step for step in steps[len(prompt) :] if step.kind == "assistant"]
     _tokens(root, own)
-    _usage(root, own)
+    usage = root.value.get("token_usage")
+    if own and isinstance(usage, dict):
+        own[-1].tokens_in, own[-1].tokens_out = count(usage.get("input_tokens")), count(usage.get("output_tokens"))
     if (error := root.value.get("error")) and steps:
         steps[-1].status, steps[-1].error = "error", _error(error)
     tools = root.value.get("tool_defs") or root.value.get("oai_tools")
@@ -203,9 +199,3 @@ def _turn_tokens(turn: dict[str, Any]) -> dict[str, Any]:
         mask=row.get("completion_mask"),
         params=settings(turn.get("sampling_args")),
     )
-
-
-def _usage(root: Row, own: list[Step]) -> None:
-    usage = root.value.get("token_usage")
-    if own and isinstance(usage, dict):
-        own[-1].tokens_in, own[-1].tokens_out = count(usage.get("input_tokens")), count(usage.get("output_tokens"))

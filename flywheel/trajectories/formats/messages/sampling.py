@@ -7,30 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 SETTINGS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "min_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "stop_sequences",
-    "n",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "reasoning",
-    "reasoning_effort",
-    "response_format",
-    "tool_choice",
+    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens",
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "seed", "stop", "stop_sequences", "n", "logit_bias",
+    "logprobs", "top_logprobs", "reasoning", "reasoning_effort", "response_format", "tool_choice",
     "parallel_tool_calls",
-)
+)  # fmt: skip
 
 
 def settings(request: Any) -> dict[str, Any]:

@@ -23,12 +23,7 @@ KINDS: dict[str, Kind] = {
     "TOOL": "tool",
     "AGENT": "agent",
     "RETRIEVER": "retrieval",
-    "SPAN": "other",
-    "EVENT": "other",
-    "CHAIN": "other",
-    "EVALUATOR": "other",
-    "EMBEDDING": "other",
-    "GUARDRAIL": "other",
+    **dict.fromkeys(("SPAN", "EVENT", "CHAIN", "EVALUATOR", "EMBEDDING", "GUARDRAIL"), "other"),
 }
 _SOURCES = {"ANNOTATION": "human", "EVAL": "model", "API": "code"}
 _TRACE_ONLY = {

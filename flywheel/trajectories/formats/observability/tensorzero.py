@@ -100,7 +100,7 @@ def _step(root: Row, own: str) -> Step:
         said += message_shapes.parts_messages(row.value)
     params = as_dict(structured(root.value.get("inference_params")))
     ended = moment(root.value.get("timestamp")) or _of_uuid(own)
-    ms = root.value.get("processing_time_ms")
+    ms: Any = root.value.get("processing_time_ms")
     is_known = isinstance(ms, int | float) and not isinstance(ms, bool) and 0 <= ms < 1e10
     took = timedelta(milliseconds=ms if is_known else 0)
     return Step(

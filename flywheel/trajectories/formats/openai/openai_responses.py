@@ -31,7 +31,9 @@ def parse(value: dict[str, Any]) -> Trace:
 
 def exchange(request: Row, response: Row, value: Any, *ids: str) -> Trace:
     """A request and what came back as a trajectory; both may be one object."""
-    turns = instructions(request, response) + turns_of(request, "input")
+    said = request.value.get("instructions") or response.value.get("instructions")
+    turns = [Turn(Message("system", message_shapes.content(said)))] if said else []
+    turns += turns_of(request, "input")
     answers = turns_of(response, "output", sampled=True)
     if not turns and not answers:
         raise FormatError(f"{response.at('output')}: empty, at least one item is wanted")
@@ -47,11 +49,6 @@ def exchange(request: Row, response: Row, value: Any, *ids: str) -> Trace:
     )
 
 
-def instructions(request: Row, response: Row) -> list[Turn]:
-    said = request.value.get("instructions") or response.value.get("instructions")
-    return [Turn(Message("system", message_shapes.content(said)))] if said else []
-
-
 def describe(answers: list[Turn], request: Row, response: Row) -> None:
     """Say of the sampled turns what the response says of itself. Its usage is a sum and stands at its last turn."""
     own = [turn for turn in answers if turn.message.role == "assistant"]
@@ -64,10 +61,8 @@ def describe(answers: list[Turn], request: Row, response: Row) -> None:
         if params:
             turn.sampling["params"] = params
     last, usage = own[-1], response.row("usage")
-    last.tokens_in = usage.count("input_tokens") if "input_tokens" in usage.value else usage.count("prompt_tokens")
-    last.tokens_out = (
-        usage.count("output_tokens") if "output_tokens" in usage.value else usage.count("completion_tokens")
-    )
+    last.tokens_in = usage.count("input_tokens" if "input_tokens" in usage.value else "prompt_tokens")
+    last.tokens_out = usage.count("output_tokens" if "output_tokens" in usage.value else "completion_tokens")
     last.tokens_cached = (usage.value.get("input_tokens_details") or {}).get("cached_tokens") if usage.value else None
     last.finish_reason = _finish(response, last)
     own[0].started_at = moment(response.value.get("created_at"))

@@ -19,23 +19,9 @@ _RESOURCE = {"attributes", _DROPPED}
 _SCOPE_SPANS = {"scope", "spans", "schemaUrl"}
 _SCOPE = {"name", "version", "attributes", _DROPPED}
 _SPAN = {
-    "traceId",
-    "spanId",
-    "parentSpanId",
-    "traceState",
-    "flags",
-    "name",
-    "kind",
-    "startTimeUnixNano",
-    "endTimeUnixNano",
-    "attributes",
-    _DROPPED,
-    "events",
-    "droppedEventsCount",
-    "links",
-    "droppedLinksCount",
-    "status",
-}
+    "traceId", "spanId", "parentSpanId", "traceState", "flags", "name", "kind", "startTimeUnixNano", "endTimeUnixNano",
+    "attributes", _DROPPED, "events", "droppedEventsCount", "links", "droppedLinksCount", "status",
+}  # fmt: skip
 _EVENT = {"name", "timeUnixNano", "attributes", _DROPPED}
 _LINK = {"traceId", "spanId", "flags", "attributes", _DROPPED}
 """Without its trace state, which is not kept."""

@@ -7,7 +7,7 @@ that cannot be read at all raises FormatError.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -167,18 +167,13 @@ def _protobuf(body: bytes) -> Logs:
             raise FormatError(other) from None
         return _salvaged(body)
     logs, is_odd = Logs(), False
-    for record in _records(request):
-        is_odd = is_odd or len(record.trace_id) not in (0, 16) or len(record.span_id) not in (0, 8)
-        _keep_protobuf(logs, record)
+    for group in request.resource_logs:
+        for record in (record for scoped in group.scope_logs for record in scoped.log_records):
+            is_odd = is_odd or len(record.trace_id) not in (0, 16) or len(record.span_id) not in (0, 8)
+            _keep_protobuf(logs, record)
     if is_odd and not logs.events and (other := otlp_protobuf.other_signal(body, "logs")) is not None:
         raise FormatError(other)
     return logs
-
-
-def _records(request: logs_pb2.LogsData) -> Iterator[logs_pb2.LogRecord]:
-    for group in request.resource_logs:
-        for scoped in group.scope_logs:
-            yield from scoped.log_records
 
 
 def _keep_protobuf(logs: Logs, record: logs_pb2.LogRecord) -> None:

@@ -91,12 +91,7 @@ def _read(request: Any) -> Decoded:
 
 
 def _keep(
-    span: Any,
-    resource: dict[str, Any],
-    scoped: dict[str, Any],
-    group: Any,
-    scope_spans: Any,
-    decoded: Decoded,
+    span: Any, resource: dict[str, Any], scoped: dict[str, Any], group: Any, scope_spans: Any, decoded: Decoded
 ) -> None:
     try:
         made = _span(span, resource, scoped, decoded)

@@ -49,17 +49,9 @@ _WORDS = ("model", "tool_name", "tool_call_id", "agent", "version", "session_id"
 _COUNTS = ("tokens_in", "tokens_out", "tokens_cached")
 
 _SILENT = (
-    "gen_ai.operation.",
-    "gen_ai.provider.",
-    "gen_ai.request.",
-    "gen_ai.response.",
-    "gen_ai.usage.",
-    "server.",
-    "openinference.span.kind",
-    "llm.invocation_parameters",
-    "llm.token_count.",
-    "flywheel.",
-)
+    "gen_ai.operation.", "gen_ai.provider.", "gen_ai.request.", "gen_ai.response.", "gen_ai.usage.", "server.",
+    "openinference.span.kind", "llm.invocation_parameters", "llm.token_count.", "flywheel.",
+)  # fmt: skip
 """Attributes that hold no messages. What is missing here costs time, nothing else."""
 _TOOLS = (
     "gen_ai.tool.definitions",

@@ -4,7 +4,7 @@
 are kept; a body that cannot be read at all raises FormatError. Nothing else is ever raised, whatever the bytes.
 
 A span is stored as it came (`to_json`, `from_json`) and becomes a step when somebody reads it (`step_of`), so that
-whatever the dialects learn to read holds for what has long been stored. `parse` does both at once, for files.
+whatever the dialects learn to read holds for what has long been stored. `traces_of` does so at once, for files.
 
 `received` counts every span that was sent, so `received == steps kept + rejected`. A span id may come twice in one
 batch: both steps are there, since the store merges them and counts the duplicate. Steps are in order of their start.
@@ -29,14 +29,8 @@ OUTCOMES: dict[str, Outcome] = {"success": "success", "failed": "failed"}
 
 LABELS: dict[str, Outcome] = {
     **OUTCOMES,
-    "pass": "success",
-    "passed": "success",
-    "true": "success",
-    "correct": "success",
-    "fail": "failed",
-    "failure": "failed",
-    "false": "failed",
-    "incorrect": "failed",
+    **dict.fromkeys(("pass", "passed", "true", "correct"), "success"),
+    **dict.fromkeys(("fail", "failure", "false", "incorrect"), "failed"),
 }
 """Labels of an evaluation named `outcome`."""
 
@@ -58,11 +52,6 @@ def decode(body: bytes, content_type: str) -> Decoded:
         return otlp_protobuf.decode(body)
     request_bounds.check_json(body)
     return otlp_json.decode(load(body))
-
-
-def parse(body: bytes, content_type: str) -> Batch:
-    """The traces of an OTLP trace request. Raises FormatError for a body that cannot be read."""
-    return traces_of(decode(body, content_type))
 
 
 # Spans to traces

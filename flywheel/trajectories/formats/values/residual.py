@@ -5,6 +5,7 @@ the whole, and for each step the step it came from (`of`) and the fields that it
 them back. `Step.raw` is not compared: it shows what arrived, and what arrives next time is the export.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -15,8 +16,6 @@ from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, 
 _TRACE = [item.name for item in fields(Trace) if item.name not in ("steps", "interventions")]
 _STEP = [item.name for item in fields(Step) if item.name != "raw"]
 _BLANK = Step("", "other")
-_TEXTS = ("span_id", "name", "parent_id", "error", "model", "tool_name", "tool_call_id", "finish_reason")
-_COUNTS = ("tokens_in", "tokens_out", "tokens_cached")
 
 
 def residual(trace: Trace, back: Trace, became: list[str]) -> dict[str, Any]:
@@ -45,10 +44,8 @@ def restore(trace: Trace, rest: Row) -> Trace:
         trace.steps = steps
     whole = rest.row("trace")
     for name in whole.value:
-        if name == "interventions":
-            trace.interventions = [_intervention(row) for row in whole.rows(name)]
-        elif name in _TRACE:
-            _set_whole(trace, whole, name)
+        if name in _WHOLE and (name != "trace_id" or whole.text(name)):
+            setattr(trace, name, _WHOLE[name](whole, name))
     return trace
 
 
@@ -90,26 +87,8 @@ def _step(row: Row, known: dict[str, Step]) -> Step:
     step = Step(**{item.name: getattr(base, item.name) for item in fields(Step)})
     given = row.row("set")
     for name in given.value:
-        if name in _TEXTS:
-            setattr(step, name, given.text(name))
-        elif name in _COUNTS:
-            setattr(step, name, given.count(name))
-        elif name in ("started_at", "ended_at"):
-            setattr(step, name, given.time(name))
-        elif name in ("input", "output"):
-            setattr(step, name, [_message(message) for message in given.rows(name)])
-        elif name == "cost_usd":
-            step.cost_usd = given.cost(name)
-        elif name == "kind":
-            step.kind = given.choice(name, get_args(Kind))  # type: ignore[assignment]
-        elif name == "status":
-            step.status = given.choice(name, get_args(Status))  # type: ignore[assignment]
-        elif name == "sampling":
-            step.sampling = given.row(name).value
-        elif name == "arguments":
-            step.arguments = _arguments(given)
-        elif name == "result":
-            step.result = given.value[name]
+        if name in _OF_STEP:
+            setattr(step, name, _OF_STEP[name](given, name))
     if not step.span_id:
         raise FormatError(f"{row.at('set.span_id')}: missing, a string")
     return step
@@ -136,17 +115,24 @@ def _intervention(row: Row) -> Intervention:
     return Intervention(row.text("step"), row.text("kind"), row.text("by"), row.text("note"), row.text("at"))
 
 
-def _set_whole(trace: Trace, row: Row, name: str) -> None:
-    if name == "outcome":
-        trace.outcome = row.choice(name, ("success", "failed")) if row.value[name] is not None else None  # type: ignore[assignment]
-    elif name == "metadata":
-        trace.metadata = row.row(name).value
-    elif name == "tools":
-        trace.tools = [item.value for item in row.rows(name)]
-    elif name == "tags":
-        trace.tags = [tag for tag in row.list(name) if isinstance(tag, str)]
-    elif name == "trace_id":
-        if row.text(name):
-            trace.trace_id = row.text(name)
-    else:
-        setattr(trace, name, row.text(name))
+_OF_STEP: dict[str, Callable[[Row, str], Any]] = {
+    **dict.fromkeys(("span_id", "name", "parent_id", "error", "model"), Row.text),
+    **dict.fromkeys(("tool_name", "tool_call_id", "finish_reason"), Row.text),
+    **dict.fromkeys(("tokens_in", "tokens_out", "tokens_cached"), Row.count),
+    **dict.fromkeys(("started_at", "ended_at"), Row.time),
+    **dict.fromkeys(("input", "output"), lambda row, name: [_message(message) for message in row.rows(name)]),
+    "cost_usd": Row.cost,
+    "kind": lambda row, name: row.choice(name, get_args(Kind)),
+    "status": lambda row, name: row.choice(name, get_args(Status)),
+    "sampling": lambda row, name: row.row(name).value,
+    "arguments": lambda row, _: _arguments(row),
+    "result": lambda row, name: row.value[name],
+}
+_WHOLE: dict[str, Callable[[Row, str], Any]] = {
+    **dict.fromkeys(("trace_id", "agent", "version", "session_id", "user_id", "environment"), Row.text),
+    "outcome": lambda row, name: row.choice(name, ("success", "failed")) if row.value[name] is not None else None,
+    "metadata": lambda row, name: row.row(name).value,
+    "tools": lambda row, name: [item.value for item in row.rows(name)],
+    "tags": lambda row, name: [tag for tag in row.list(name) if isinstance(tag, str)],
+    "interventions": lambda row, name: [_intervention(each) for each in row.rows(name)],
+}

@@ -129,13 +129,13 @@ class Journal:
                 os.fsync(self.file)
             except OSError:
                 log.warning("%s could not be flushed", self.path, exc_info=True)
-            self._close()
+            self.close()
 
     def done(self) -> None:
         """It is recorded; forget it."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
-        self._close()
+        self.close()
         self._forget()
 
     def put_aside(self) -> None:
@@ -147,7 +147,7 @@ class Journal:
         with contextlib.suppress(OSError):
             (self.path.parent / "bad").mkdir(mode=0o700, exist_ok=True)
             self.path.rename(self.path.parent / "bad" / self.path.name)
-        self._close()
+        self.close()
 
     def lose(self, why: str) -> None:
         """Give it up, and count it once."""
@@ -162,7 +162,7 @@ class Journal:
     def _into_memory(self, content: bytes) -> None:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
-        self._close()
+        self.close()
         self.path, self.memory = None, bytearray()
         self._remember(content)
 
@@ -184,7 +184,8 @@ class Journal:
                 Journal.in_memory -= len(self.memory)
             self.memory = bytearray()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let others take it, as it lies on the disk."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

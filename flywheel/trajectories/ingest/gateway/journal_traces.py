@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from flywheel.core.traces import Message, Step, Trace
+from flywheel.core.traces import Step, Trace
 from flywheel.trajectories.formats.messages import message_shapes
+from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list
 from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, END, HEAD, REQUEST, RESPONSE, Frame, frames
 
 NOT_PARAMETERS = frozenset({"model", "messages", "tools", "functions", "stream", "stream_options", "user", "metadata"})
@@ -78,8 +79,6 @@ def trace_of(seen: Seen) -> Trace:
     """The part of a trajectory that the call is."""
     head, request = seen.head, _object(seen.request)
     answer = _answer(seen)
-    metadata = request.get("metadata")
-    said = metadata if isinstance(metadata, dict) else {}
     tools = request.get("tools") or request.get("functions")
     outcome = head.get("outcome")
     return Trace(
@@ -92,7 +91,7 @@ def trace_of(seen: Seen) -> Trace:
         environment=head.get("environment", ""),
         tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
         outcome=outcome if outcome in ("success", "failed") else None,
-        metadata={**said, "gateway.upstream": head.get("host", "")},
+        metadata={**as_dict(request.get("metadata")), "gateway.upstream": head.get("host", "")},
     )
 
 
@@ -101,7 +100,8 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
     error = _error(seen, answer)
     choices = [choice for choice in _rows(completion.get("choices")) if isinstance(choice.get("message"), dict)]
     first = choices[0] if choices else {}
-    usage = _mapping(completion.get("usage"))
+    spoken = [message_shapes.openai_message({**choice["message"], "role": "assistant"}) for choice in choices]
+    usage = as_dict(completion.get("usage"))
     tokens_in, tokens_out = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     model = _text(completion.get("model")) or _text(request.get("model"))
     return Step(
@@ -109,29 +109,21 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
         parent_id=head.get("parent", ""),
         kind="assistant",
         name=f"chat {model}".strip(),
-        started_at=_moment(head["started"]),
-        ended_at=_moment(seen.ended),
+        started_at=datetime.fromtimestamp(head["started"], UTC),
+        ended_at=datetime.fromtimestamp(seen.ended, UTC),
         status="error" if error else "ok",
         error=error,
         model=model,
         input=[message_shapes.openai_message(message) for message in _rows(request.get("messages"))],
-        output=[message for choice in choices if _said(message := message_shapes.openai_message(_spoken(choice)))],
+        output=[message for message in spoken if message.content or message.tool_calls or message.reasoning],
         finish_reason=_text(first.get("finish_reason")),
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        tokens_cached=_count(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        tokens_cached=_count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         cost_usd=_cost(head.get("prices"), tokens_in, tokens_out),
         sampling=_sampling(request, completion, first),
         raw=_raw(seen, request, answer),
     )
-
-
-def _spoken(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {**choice["message"], "role": "assistant"}
-
-
-def _said(message: Message) -> bool:
-    return bool(message.content or message.tool_calls or message.reasoning)
 
 
 def _error(seen: Seen, answer: Answer) -> str:
@@ -160,7 +152,7 @@ def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice:
     ):
         if isinstance(value, list) and value and all(_count(item) is not None for item in value):
             found[key] = value
-    tokens = _rows(_mapping(choice.get("logprobs")).get("content"))
+    tokens = _rows(as_dict(choice.get("logprobs")).get("content"))
     logprobs = [token.get("logprob") for token in tokens]
     if logprobs and all(isinstance(value, int | float) and not isinstance(value, bool) for value in logprobs):
         found["logprobs"] = [float(value) for value in logprobs if value is not None]
@@ -203,9 +195,7 @@ def _answer(seen: Seen) -> Answer:
     if seen.status is not None and seen.status >= 400:
         shown = error or _reason(value.get("detail")) or body[:500].decode(errors="replace")
         return Answer(error=shown, completion=value, is_whole=True)
-    if isinstance(value.get("choices"), list):
-        return Answer(completion=value, error=error, is_whole=True)
-    if error:
+    if isinstance(value.get("choices"), list) or error:
         return Answer(completion=value, error=error, is_whole=True)
     return Answer(text=body.decode(errors="replace"))
 
@@ -244,7 +234,7 @@ def _add(choices: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
     """Add one event's part of one choice. Returns whether it holds something of the answer."""
     index = _count(row.get("index")) or 0
     choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
-    message, delta = choice["message"], _mapping(row.get("delta"))
+    message, delta = choice["message"], as_dict(row.get("delta"))
     spoke = False
     for key, value in delta.items():
         if key == "tool_calls":
@@ -253,7 +243,7 @@ def _add(choices: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
                 _add_call(message.setdefault("tool_calls", []), part)
         elif key == "function_call":
             spoke = True
-            _extend(message.setdefault("function_call", {}), _mapping(value))
+            _extend(message.setdefault("function_call", {}), as_dict(value))
         elif isinstance(value, str) and key != "role":
             spoke = spoke or bool(value)
             message[key] = message.get(key, "") + value if isinstance(message.get(key, ""), str) else value
@@ -281,7 +271,7 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
         calls.append(known)
     if isinstance(part.get("id"), str) and part["id"]:
         known["id"] = part["id"]
-    _extend(known["function"], _mapping(part.get("function")))
+    _extend(known["function"], as_dict(part.get("function")))
 
 
 def _extend(function: dict[str, Any], part: Mapping[str, Any]) -> None:
@@ -315,10 +305,9 @@ def _events(pieces: Sequence[Frame]) -> Iterator[tuple[float, str]]:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        return as_dict(json.loads(data))
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _reason(value: Any) -> str:
@@ -327,12 +316,8 @@ def _reason(value: Any) -> str:
     return _text(value)[:2000] if isinstance(value, str) else json.dumps(value)[:500] if value else ""
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _rows(value: Any) -> list[dict[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return [row for row in as_list(value) if isinstance(row, dict)]
 
 
 def _text(value: Any) -> str:
@@ -347,7 +332,3 @@ def _cost(prices: Any, tokens_in: int | None, tokens_out: int | None) -> float |
     if not isinstance(prices, list | tuple) or tokens_in is None or tokens_out is None:
         return None
     return (tokens_in * float(prices[0]) + tokens_out * float(prices[1])) / 1e6
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -21,7 +21,7 @@ from django.http.request import UnreadablePostError
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from flywheel.accounts.access import Declared, KeyRefused, admit, keyed
+from flywheel.accounts.access import Declared, KeyRefused, admit, bearer, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.messages import message_shapes
@@ -56,9 +56,7 @@ class Refused(Exception):
         self.status, self.type, self.code = status, type, code
 
 
-def _door(
-    *methods: str,
-) -> Callable[[Callable[[HttpRequest], HttpResponseBase]], Declared]:
+def _door(*methods: str) -> Callable[[Callable[[HttpRequest], HttpResponseBase]], Declared]:
     """What every path of the gateway does: the right method, and refusals in OpenAI's words, never a page."""
 
     def decorate(view: Callable[[HttpRequest], HttpResponseBase]) -> Declared:
@@ -150,8 +148,7 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
 @_door("GET")
 def models(request: HttpRequest) -> HttpResponseBase:
     """The live versions that are served, then what the upstream has."""
-    kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    admit(request, token.strip() if kind.lower() == "bearer" else "", Scope.GATEWAY)
+    admit(request, bearer(request.headers.get("Authorization", "")), Scope.GATEWAY)
     project = keyed(request).project
     rows: list[Any] = [
         {
@@ -199,10 +196,10 @@ def _body(request: HttpRequest) -> bytes:
     """The request's body, at most `REQUEST_MAX` bytes."""
     if (encoding := request.headers.get("Content-Encoding", "identity").strip().lower()) != "identity":
         raise Refused(415, f"Content-Encoding {encoding[:40]!r} is not taken here; send the JSON as it is")
-    declared = request.headers.get("Content-Length", "")
-    length = number(declared, most=BIGINT) or 0
+    too_long = Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
+    length = number(request.headers.get("Content-Length", ""), most=BIGINT) or 0
     if length > REQUEST_MAX:
-        raise Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
+        raise too_long
     stream: Any = request
     if "chunked" in request.headers.get("Transfer-Encoding", "").lower():
         if not request.META.get("wsgi.input_terminated"):
@@ -213,7 +210,7 @@ def _body(request: HttpRequest) -> bytes:
     except (UnreadablePostError, OSError):
         raise Refused(400, "the body ended before its length") from None
     if len(body) > REQUEST_MAX:
-        raise Refused(413, f"the request is longer than {REQUEST_MAX >> 20} MiB")
+        raise too_long
     if len(body) < length:
         raise Refused(400, f"the body ended after {len(body)} of {length} bytes")
     return body

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from django.db import Error, InterfaceError, OperationalError, connection
 
@@ -224,20 +224,14 @@ class Recorder:
         try:
             self.record(batch)
         finally:
-            _release(batch)
+            for journal in batch:
+                journal.close()
         return len(batch)
 
 
 def _batches(journals: Iterator[Journal]) -> Iterator[list[Journal]]:
     while batch := list(itertools.islice(journals, AT_ONCE)):
         yield batch
-
-
-def _release(journals: Iterable[Journal]) -> None:
-    for journal in journals:
-        if journal.file >= 0:
-            os.close(journal.file)
-            journal.file = -1
 
 
 recorder = Recorder()

@@ -22,7 +22,7 @@ from typing import Any, cast
 from django.db import InterfaceError, InternalError, OperationalError, close_old_connections, connection
 from django.http import HttpRequest
 
-from flywheel.accounts.access import KeyRefused, KeyRequest, admit
+from flywheel.accounts.access import KeyRefused, KeyRequest, admit, bearer
 from flywheel.accounts.models import Project, Scope
 from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, host_of, key_of, prices_of
 from flywheel.agents.models import Agent, Version
@@ -102,8 +102,7 @@ def route(request: HttpRequest, model: str) -> Route:
 
     The connection to the database is given back before anybody waits for a model.
     """
-    kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    token = token.strip() if kind.lower() == "bearer" else ""
+    token = bearer(request.headers.get("Authorization", ""))
     name = hashlib.sha256(f"{token}\0{model}".encode()).hexdigest()
     known, age_s = _remembered(name)
     if known and age_s < (REMEMBERED_S if time.monotonic() < _away_until else TRUSTED_S):
@@ -187,7 +186,8 @@ def find(request: KeyRequest, model: str) -> Route:
     project, key_id = request.project, request.key.pk
     name = model.removesuffix(LIVE)
     agent = Agent.objects.filter(project=project, name=name).select_related("live").first() if name else None
-    if name != model or _is_served(agent):
+    is_served = agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
+    if name != model or is_served:
         return _live(project, key_id, agent, name)
     if not project.upstream:
         raise NoRoute(
@@ -204,10 +204,6 @@ def served(project: Project) -> list[Version]:
     """The live versions that calls can be sent to."""
     live = Version.objects.filter(pk__in=Agent.objects.filter(project=project).values("live")).select_related("agent")
     return [version for version in live.order_by("agent__name") if _server_of(version, version.agent.served)]
-
-
-def _is_served(agent: Agent | None) -> bool:
-    return agent is not None and agent.live is not None and bool(_server_of(agent.live, agent.served))
 
 
 def _server_of(version: Version, served: str) -> Any:

@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from django.db.models import Count
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
+from flywheel.trajectories.formats.otlp.spans import word
 from flywheel.trajectories.formats.semantics.attribute_plans import reads
+from flywheel.trajectories.formats.values.hostile_json import as_dict
 from flywheel.trajectories.ingest.onboarding.refused_requests import WRONG_PATH
 from flywheel.trajectories.models import Attempt, Batch, Source, Step, Trajectory
 from flywheel.trajectories.store.stored_traces import complete, step_of
@@ -86,8 +88,8 @@ def diagnose(project: Project, *, since: datetime, user: User | None = None, now
     found += _rejected(batches)
     if batches and not found:
         found.append(_empty(batches[0]))
-    arrived = max((batch.received_at for batch in batches), default=None)
-    found += _refused(project, since if arrived is None or not _is_good(batches) else arrived)
+    is_good = any(batch.inserted or batch.updated or batch.duplicate for batch in batches)
+    found += _refused(project, max(batch.received_at for batch in batches) if is_good else since)
     found += _elsewhere(project, since, user)
     if not found:
         found.append(_silence(since, now))
@@ -119,45 +121,29 @@ def _arrived(row: Trajectory, calls: int) -> Finding:
     ids = {step.span_id for step in steps}
     orphans = sum(bool(step.parent_id) and step.parent_id not in ids for step in steps)
     facts = [
-        Fact("messages", _yes(has_content), has_content, CONTENT_HINT),
-        Fact("tools", f"{tools} {'call' if tools == 1 else 'calls'}" if tools else "none called", True),
-        Fact(
-            "tokens",
-            _yes(row.tokens is not None),
-            row.tokens is not None,
-            "send gen_ai.usage.input_tokens and output_tokens",
-        ),
-        Fact(
-            "cost", _yes(row.cost_usd is not None), row.cost_usd is not None, "send gen_ai.usage.cost or llm.cost.total"
-        ),
-        Fact("agent", row.agent_name or "missing", bool(row.agent_name), "send gen_ai.agent.name or service.name"),
-        Fact(
-            "version",
-            row.version_label or "missing",
-            bool(row.version_label),
-            "send gen_ai.agent.version or service.version",
-        ),
-        Fact("session", row.session_id or "missing", bool(row.session_id), "send gen_ai.conversation.id or session.id"),
-        Fact("outcome", row.outcome or "missing", bool(row.outcome), "send flywheel.outcome: success or failed"),
+        _stated("messages", has_content, CONTENT_HINT),
+        Fact("tools", _count(tools, "call") if tools else "none called", True),
+        _stated("tokens", row.tokens is not None, "send gen_ai.usage.input_tokens and output_tokens"),
+        _stated("cost", row.cost_usd is not None, "send gen_ai.usage.cost or llm.cost.total"),
+        _named("agent", row.agent_name, "send gen_ai.agent.name or service.name"),
+        _named("version", row.version_label, "send gen_ai.agent.version or service.version"),
+        _named("session", row.session_id, "send gen_ai.conversation.id or session.id"),
+        _named("outcome", row.outcome, "send flywheel.outcome: success or failed"),
     ]
     if orphans and row.step_count <= STEPS_READ:
         waiting = "1 span names a parent" if orphans == 1 else f"{orphans} spans name a parent"
         facts.append(Fact("tree", f"{waiting} that has not come", False, "an outer span is sent when it ends"))
-    return Finding(
-        "ok",
-        f"{_count(row.step_count, 'step')}, {_count(calls, 'model call')}.",
-        row.changed_at,
-        facts=facts,
-        trajectory=row,
-    )
+    said = f"{_count(row.step_count, 'step')}, {_count(calls, 'model call')}."
+    return Finding("ok", said, row.changed_at, facts=facts, trajectory=row)
 
 
 def _no_model_call(row: Trajectory) -> Finding:
     steps = list(row.steps.order_by("position")[:STEPS_READ])
-    names = Counter(name for step in steps for name in _attributes(step))
+    bodies = [step.body for step in steps if step.is_span]
+    names = Counter(name for body in bodies for name in as_dict(body.get("attributes")))
     read = [name for name, _ in names.most_common() if reads(name)]
     unread = [name for name, _ in names.most_common() if not reads(name)]
-    scopes = sorted({scope for step in steps if (scope := _scope(step))})
+    scopes = sorted({scope for body in bodies if (scope := word(as_dict(body.get("scope")), "name"))})
     advice = []
     if any(name.startswith(DIALECTS) for name in names):
         advice.append(
@@ -187,32 +173,19 @@ def _no_model_call(row: Trajectory) -> Finding:
 
 
 def _rejected(batches: Iterable[Batch]) -> list[Finding]:
-    for batch in batches:
-        if batch.rejected:
-            what = f"{batch.rejected} of {_count(batch.received, 'span')}"
-            return [
-                Finding(
-                    "warn",
-                    f"200, but {what} {'was' if batch.rejected == 1 else 'were'} rejected.",
-                    batch.received_at,
-                    advice=["Rejected spans are kept as they came; the others are stored."],
-                    reasons=[f"{item['at']}: {item['reason']}" for item in batch.problems[:REASONS]],
-                )
-            ]
-    return []
+    batch = next((batch for batch in batches if batch.rejected), None)
+    if batch is None:
+        return []
+    what = f"{batch.rejected} of {_count(batch.received, 'span')}"
+    said = f"200, but {what} {'was' if batch.rejected == 1 else 'were'} rejected."
+    advice = ["Rejected spans are kept as they came; the others are stored."]
+    reasons = [f"{item['at']}: {item['reason']}" for item in batch.problems[:REASONS]]
+    return [Finding("warn", said, batch.received_at, advice=advice, reasons=reasons)]
 
 
 def _empty(batch: Batch) -> Finding:
-    return Finding(
-        "warn",
-        "200, but the request held no spans.",
-        batch.received_at,
-        advice=["The exporter reaches this server. Is a span made and ended, and is it sampled?"],
-    )
-
-
-def _is_good(batches: Iterable[Batch]) -> bool:
-    return any(batch.inserted or batch.updated or batch.duplicate for batch in batches)
+    advice = ["The exporter reaches this server. Is a span made and ended, and is it sampled?"]
+    return Finding("warn", "200, but the request held no spans.", batch.received_at, advice=advice)
 
 
 # What was refused
@@ -272,14 +245,9 @@ def _elsewhere(project: Project, since: datetime, user: User | None) -> list[Fin
     )
     if batch is None or batch.key is None:
         return []
-    return [
-        Finding(
-            "warn",
-            f"A request came with the key “{batch.key.name}” of another project: it is stored in {batch.project.name}.",
-            batch.received_at,
-            advice=["The key decides which project it is. Use one that was made here."],
-        )
-    ]
+    said = f"A request came with the key “{batch.key.name}” of another project: it is stored in {batch.project.name}."
+    advice = ["The key decides which project it is. Use one that was made here."]
+    return [Finding("warn", said, batch.received_at, advice=advice)]
 
 
 def _silence(since: datetime, now: datetime) -> Finding:
@@ -296,24 +264,17 @@ def _silence(since: datetime, now: datetime) -> Finding:
 # Words
 
 
-def _attributes(step: Step) -> Iterable[str]:
-    attributes: Any = step.body.get("attributes") if step.is_span else None
-    return attributes if isinstance(attributes, dict) else ()
-
-
-def _scope(step: Step) -> str:
-    scope: Any = step.body.get("scope") if step.is_span else None
-    name = scope.get("name") if isinstance(scope, dict) else None
-    return name if isinstance(name, str) else ""
-
-
 def _age(time: timedelta) -> str:
     seconds = max(0, int(time.total_seconds()))
     return f"{seconds} s ago" if seconds < 60 else f"{seconds // 60} m ago" if seconds < 3600 else "over an hour ago"
 
 
-def _yes(condition: bool) -> str:
-    return "yes" if condition else "no"
+def _stated(name: str, is_there: bool, hint: str) -> Fact:
+    return Fact(name, "yes" if is_there else "no", is_there, hint)
+
+
+def _named(name: str, value: str | None, hint: str) -> Fact:
+    return Fact(name, value or "missing", bool(value), hint)
 
 
 def _count(number: int, what: str) -> str:

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from django.db import connection, transaction
 from django.utils import timezone
@@ -33,14 +32,6 @@ WRONG_PATH = "OTLP is taken under /v1/traces, and it was sent to another path"
 OTHER_HEADERS = ("x-api-key", "api-key", "apikey", "x-flywheel-key", "x-honeycomb-team", "dd-api-key")
 
 
-@dataclass(frozen=True, slots=True)
-class Presented:
-    """What a request showed for a key: whose it is, if the server knows its name, and what is wrong with it."""
-
-    key: ApiKey | None
-    problem: str
-
-
 def note(status: int, reason: str, headers: Mapping[str, str]) -> None:
     """Remember that a request with these headers (names in any case) was answered with this. Never raises."""
     try:
@@ -53,58 +44,52 @@ def note(status: int, reason: str, headers: Mapping[str, str]) -> None:
 
 def _write(status: int, reason: str, given: Mapping[str, str]) -> None:
     with transaction.atomic():
-        shown = presented(given)
-        key = shown.key
-        if status == 401 or key is None or shown.problem:
+        key, problem = presented(given)
+        if status == 401 or key is None or problem:
             # A refusal for another cause than the key is told only to whoever has a key that is in force.
-            status, reason = (401, shown.problem) if status != 404 else (404, WRONG_PATH)
+            status, reason = (401, problem) if status != 404 else (404, WRONG_PATH)
+        project, number = (key.project_id, key.pk) if key else (None, None)
         with connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO trajectories_attempt (project_id, key_id, status, reason, at, count)"
                 " VALUES (%s, %s, %s, %s, %s, 1) ON CONFLICT (project_id, key_id, status, reason)"
                 " DO UPDATE SET at = EXCLUDED.at, count = trajectories_attempt.count + 1 RETURNING count",
-                [
-                    key.project_id if key else None,
-                    key.pk if key else None,
-                    status,
-                    reason.replace("\0", "")[:300],
-                    timezone.now(),
-                ],
+                [project, number, status, reason.replace("\0", "")[:300], timezone.now()],
             )
             is_new = cursor.fetchone() == (1,)
         if is_new:
-            rows = Attempt.objects.filter(project=key.project if key else None)
+            rows = Attempt.objects.filter(project=project)
             Attempt.objects.filter(pk__in=rows.order_by("-at", "-pk").values("pk")[KEPT:]).delete()
 
 
-def presented(given: Mapping[str, str]) -> Presented:
-    """Read the key out of headers (names in lower case), and say what is wrong with it. The problem is empty for a
-    key in force."""
+def presented(given: Mapping[str, str]) -> tuple[ApiKey | None, str]:
+    """The key in headers (names in lower case), if the server knows it, and what is wrong with it: nothing with one in
+    force."""
     header = given.get("authorization", "").strip()
     token = bearer(header)
     if not header:
         for name in OTHER_HEADERS:
             if given.get(name, "").strip().lower().removeprefix("bearer ").startswith("fw_"):
-                return Presented(None, f"the key came in the header {name}; it belongs in Authorization: Bearer fw_…")
-        return Presented(None, "there was no header Authorization: Bearer fw_…")
+                return None, f"the key came in the header {name}; it belongs in Authorization: Bearer fw_…"
+        return None, "there was no header Authorization: Bearer fw_…"
     if not token:
-        return Presented(None, _not_bearer(header))
+        return None, _not_bearer(header)
     if token == snippets.KEY or token.startswith(("fw_…", "fw_...", "$", "<")):
-        return Presented(None, "the key is still the placeholder of the example")
+        return None, "the key is still the placeholder of the example"
     prefix, _, rest = token.strip("\"'").partition("_")
     public, _, secret = rest.partition("_")
     if prefix != "fw" or not secret:
-        return Presented(None, "the key is none of this server's: they look like fw_<12 letters>_<secret>")
+        return None, "the key is none of this server's: they look like fw_<12 letters>_<secret>"
     row = ApiKey.objects.select_related("project").filter(public=public[:16]).first()
     if row is None:
-        return Presented(None, "no key of this server begins like this one")
+        return None, "no key of this server begins like this one"
     if row.revoked_at is not None:
-        return Presented(row, f"the key “{row.name}” is revoked")
+        return row, f"the key “{row.name}” is revoked"
     if row.is_expired:
-        return Presented(row, f"the key “{row.name}” has expired")
+        return row, f"the key “{row.name}” has expired"
     if ApiKey.find(token) is None:
-        return Presented(row, f"the secret does not fit the key “{row.name}”: it was not copied whole, or was changed")
-    return Presented(row, "")
+        return row, f"the secret does not fit the key “{row.name}”: it was not copied whole, or was changed"
+    return row, ""
 
 
 def _not_bearer(header: str) -> str:

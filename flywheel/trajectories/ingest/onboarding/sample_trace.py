@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -15,26 +16,68 @@ SENT_BY = "manage.py send_test_trace"
 MS = 1_000_000
 
 
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": content}]}
+
+
+def _value(item: Any) -> AnyValue:
+    if isinstance(item, int):
+        return AnyValue(int_value=item)
+    return AnyValue(string_value=item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
+
+
+FOUND = {"status": "shipped", "arrives": "Friday"}
+SAID = [_message("system", "You help customers."), _message("user", "Is my order A-17 on its way?")]
+CALL = {"type": "tool_call", "id": "call_1", "name": "orders.find", "arguments": {"order": "A-17"}}
+ASKED = {"role": "assistant", "parts": [CALL], "finish_reason": "tool_calls"}
+TOLD = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": FOUND}]}
+ANSWER = {**_message("assistant", "Yes. It was shipped and arrives on Friday."), "finish_reason": "stop"}
+TOOL = {
+    "type": "function",
+    "name": "orders.find",
+    "description": "Find an order.",
+    "parameters": {"type": "object"},
+}
+MODEL = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "test", "gen_ai.request.model": "test-model"}
+AGENT = {
+    "gen_ai.operation.name": "invoke_agent",
+    "gen_ai.agent.name": "test-agent",
+    "gen_ai.agent.version": "1",
+    "flywheel.outcome": "success",
+    "flywheel.meta.sent_by": SENT_BY,
+}
+FIRST = {
+    **MODEL,
+    "gen_ai.input.messages": SAID,
+    "gen_ai.output.messages": [ASKED],
+    "gen_ai.tool.definitions": [TOOL],
+    "gen_ai.usage.input_tokens": 61,
+    "gen_ai.usage.output_tokens": 17,
+    "gen_ai.response.finish_reasons": ["tool_calls"],
+}
+LOOKUP = {
+    "gen_ai.operation.name": "execute_tool",
+    "gen_ai.tool.name": "orders.find",
+    "gen_ai.tool.call.id": "call_1",
+    "gen_ai.tool.call.arguments": {"order": "A-17"},
+    "gen_ai.tool.call.result": FOUND,
+}
+SECOND = {
+    **MODEL,
+    "gen_ai.input.messages": [*SAID, ASKED, TOLD],
+    "gen_ai.output.messages": [ANSWER],
+    "gen_ai.usage.input_tokens": 96,
+    "gen_ai.usage.output_tokens": 12,
+    "gen_ai.response.finish_reasons": ["stop"],
+}
+
+
 def episode() -> tuple[ExportTraceServiceRequest, str]:
     """The request, and its trace id."""
     trace_id, spans = secrets.token_bytes(16), [secrets.token_bytes(8) for _ in range(SPANS)]
     start = time.time_ns() - 2_400 * MS
-    question = "Is my order A-17 on its way?"
-    call = {"type": "tool_call", "id": "call_1", "name": "orders.find", "arguments": {"order": "A-17"}}
-    found = {"status": "shipped", "arrives": "Friday"}
-    said = [_message("system", "You help customers."), _message("user", question)]
-    asked = {"role": "assistant", "parts": [call], "finish_reason": "tool_calls"}
-    told = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": found}]}
-    answer = {**_message("assistant", "Yes. It was shipped and arrives on Friday."), "finish_reason": "stop"}
-    tool = {
-        "type": "function",
-        "name": "orders.find",
-        "description": "Find an order.",
-        "parameters": {"type": "object"},
-    }
-    model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "test", "gen_ai.request.model": "test-model"}
 
-    def span(number: int, name: str, at_ms: int, took_ms: int, **attributes: Any) -> Span:
+    def span(number: int, name: str, at_ms: int, took_ms: int, attributes: Mapping[str, Any]) -> Span:
         return Span(
             trace_id=trace_id,
             span_id=spans[number],
@@ -50,48 +93,14 @@ def episode() -> tuple[ExportTraceServiceRequest, str]:
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
     resource.resource.attributes.append(KeyValue(key="service.name", value=_value("test-agent")))
-    agent = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": "test-agent",
-        "gen_ai.agent.version": "1",
-        "gen_ai.conversation.id": f"test-{trace_id.hex()[:8]}",
-        "flywheel.outcome": "success",
-        "flywheel.meta.sent_by": SENT_BY,
-    }
-    first = {
-        **model,
-        "gen_ai.input.messages": said,
-        "gen_ai.output.messages": [asked],
-        "gen_ai.tool.definitions": [tool],
-        "gen_ai.usage.input_tokens": 61,
-        "gen_ai.usage.output_tokens": 17,
-        "gen_ai.response.finish_reasons": ["tool_calls"],
-    }
-    lookup = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": "orders.find",
-        "gen_ai.tool.call.id": "call_1",
-        "gen_ai.tool.call.arguments": {"order": "A-17"},
-        "gen_ai.tool.call.result": found,
-    }
-    second = {
-        **model,
-        "gen_ai.input.messages": [*said, asked, told],
-        "gen_ai.output.messages": [answer],
-        "gen_ai.usage.input_tokens": 96,
-        "gen_ai.usage.output_tokens": 12,
-        "gen_ai.response.finish_reasons": ["stop"],
-    }
-    resource.scope_spans.append(
-        ScopeSpans(
-            spans=[
-                span(0, "invoke_agent test-agent", 0, 2_400, **agent),
-                span(1, "chat test-model", 10, 900, **first),
-                span(2, "execute_tool orders.find", 950, 300, **lookup),
-                span(3, "chat test-model", 1_300, 1_050, **second),
-            ]
-        )
-    )
+    agent = {**AGENT, "gen_ai.conversation.id": f"test-{trace_id.hex()[:8]}"}
+    episode_spans = [
+        span(0, "invoke_agent test-agent", 0, 2_400, agent),
+        span(1, "chat test-model", 10, 900, FIRST),
+        span(2, "execute_tool orders.find", 950, 300, LOOKUP),
+        span(3, "chat test-model", 1_300, 1_050, SECOND),
+    ]
+    resource.scope_spans.append(ScopeSpans(spans=episode_spans))
     return request, trace_id.hex()
 
 
@@ -105,13 +114,3 @@ def to_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
         if span.parent_span_id:
             row["parentSpanId"] = span.parent_span_id.hex()
     return body
-
-
-def _message(role: str, content: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": content}]}
-
-
-def _value(item: Any) -> AnyValue:
-    if isinstance(item, int):
-        return AnyValue(int_value=item)
-    return AnyValue(string_value=item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))

@@ -64,6 +64,33 @@ answer = OpenAI().chat.completions.create(
 print(answer.choices[0].message.content)
 """
 
+_RUN = """\
+def run(question: str) -> str:
+    answer = OpenAI().chat.completions.create(
+        model="gpt-4.1-mini", messages=[{"role": "user", "content": question}]
+    )
+    return answer.choices[0].message.content or ""
+
+
+print(run("Where is my order A-17?"))
+"""
+_JS_IMPORTS = """\
+import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
+import { resourceFromAttributes } from '@opentelemetry/resources'
+import { BatchSpanProcessor, NodeTracerProvider } from '@opentelemetry/sdk-trace-node'
+"""
+_JS_PROVIDER = """\
+const exporter = new OTLPTraceExporter({
+  url: 'http://127.0.0.1:8000/v1/traces',
+  headers: { Authorization: 'Bearer fw_YOUR_KEY' },
+})
+const provider = new NodeTracerProvider({
+  resource: resourceFromAttributes({ 'service.name': 'my-agent' }),
+  spanProcessors: [new BatchSpanProcessor(exporter)],
+})
+provider.register()
+"""
+
 _ALL = (
     Snippet(
         key="environment",
@@ -117,21 +144,9 @@ provider.shutdown()
         file="agent.mjs",
         install="npm install @opentelemetry/api @opentelemetry/sdk-trace-node @opentelemetry/exporter-trace-otlp-http"
         " @opentelemetry/resources",
-        text="""\
-import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
-import { resourceFromAttributes } from '@opentelemetry/resources'
-import { BatchSpanProcessor, NodeTracerProvider } from '@opentelemetry/sdk-trace-node'
-
-const exporter = new OTLPTraceExporter({
-  url: 'http://127.0.0.1:8000/v1/traces',
-  headers: { Authorization: 'Bearer fw_YOUR_KEY' },
-})
-const provider = new NodeTracerProvider({
-  resource: resourceFromAttributes({ 'service.name': 'my-agent' }),
-  spanProcessors: [new BatchSpanProcessor(exporter)],
-})
-provider.register()
-
+        text=f"""{_JS_IMPORTS}
+{_JS_PROVIDER}"""
+        """
 // An instrumentation writes spans like this one; by hand it looks so.
 const said = (role, content) => JSON.stringify([{ role, parts: [{ type: 'text', content }] }])
 const span = provider.getTracer('my-agent').startSpan('chat gpt-4.1-mini')
@@ -170,7 +185,7 @@ from openinference.instrumentation.openai import OpenAIInstrumentor
         install="pip install openai traceloop-sdk",
         needs=("openai", "traceloop.sdk"),
         note="api_endpoint is the base address; the SDK appends /v1/traces.",
-        text="""\
+        text=f"""\
 from openai import OpenAI
 from traceloop.sdk import Traceloop
 from traceloop.sdk.decorators import agent
@@ -178,21 +193,13 @@ from traceloop.sdk.decorators import agent
 Traceloop.init(
     app_name="my-agent",
     api_endpoint="http://127.0.0.1:8000",
-    headers={"Authorization": "Bearer fw_YOUR_KEY"},
+    headers={{"Authorization": "Bearer fw_YOUR_KEY"}},
     disable_batch=True,
 )
 
 
 @agent(name="my-agent")
-def run(question: str) -> str:
-    answer = OpenAI().chat.completions.create(
-        model="gpt-4.1-mini", messages=[{"role": "user", "content": question}]
-    )
-    return answer.choices[0].message.content or ""
-
-
-print(run("Where is my order A-17?"))
-""",
+{_RUN}""",
     ),
     Snippet(
         key="vercel",
@@ -206,20 +213,11 @@ print(run("Where is my order A-17?"))
         text="""\
 import { openai } from '@ai-sdk/openai'
 import { OpenTelemetry } from '@ai-sdk/otel'
-import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
-import { resourceFromAttributes } from '@opentelemetry/resources'
-import { BatchSpanProcessor, NodeTracerProvider } from '@opentelemetry/sdk-trace-node'
-import { generateText, registerTelemetry } from 'ai'
+"""
+        f"""{_JS_IMPORTS}import {{ generateText, registerTelemetry }} from 'ai'
 
-const exporter = new OTLPTraceExporter({
-  url: 'http://127.0.0.1:8000/v1/traces',
-  headers: { Authorization: 'Bearer fw_YOUR_KEY' },
-})
-const provider = new NodeTracerProvider({
-  resource: resourceFromAttributes({ 'service.name': 'my-agent' }),
-  spanProcessors: [new BatchSpanProcessor(exporter)],
-})
-provider.register()
+{_JS_PROVIDER}"""
+        """\
 registerTelemetry(new OpenTelemetry({ usage: true }))
 
 const { text } = await generateText({
@@ -312,15 +310,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 
 @observe(name="my-agent", as_type="agent")
-def run(question: str) -> str:
-    answer = OpenAI().chat.completions.create(
-        model="gpt-4.1-mini", messages=[{{"role": "user", "content": question}}]
-    )
-    return answer.choices[0].message.content or ""
-
-
-print(run("Where is my order A-17?"))
-langfuse.flush()
+{_RUN}langfuse.flush()
 """,
     ),
     Snippet(

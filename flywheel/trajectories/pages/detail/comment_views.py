@@ -15,6 +15,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations import comments as talk
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
@@ -36,8 +37,8 @@ def say(request: PageRequest, trace_id: str) -> HttpResponse:
     row = _find(request, trace_id)
     step, text = request.POST.get("step", ""), request.POST.get("text", "")
     try:
-        talk.say(trajectory=row, actor=request.actor, text=text, step=step, key=form_key(request.POST))
-    except talk.BadComment as error:
+        talk.say(trajectory=row, actor=request.actor, text=text, step=step, key=form_key(request.POST.get("key", "")))
+    except Refused as error:
         return _refused(request, row, str(error), written=text)
     return _done(request, row)
 
@@ -49,7 +50,7 @@ def edit_comment(request: PageRequest, trace_id: str, comment: int) -> HttpRespo
     text = request.POST.get("text", "")
     try:
         talk.edit(comment=_comment(request, row, comment), actor=request.actor, text=text)
-    except (talk.BadComment, talk.NotYours) as error:
+    except (Refused, talk.NotYours) as error:
         return _refused(request, row, str(error), editing=(comment, text))
     return _done(request, row)
 

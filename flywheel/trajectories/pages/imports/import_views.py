@@ -69,7 +69,7 @@ def import_page(request: PageRequest) -> HttpResponse:
     imported = list(batches.filter(pk__in=chosen).order_by("id")) if chosen else []
     context = {
         "form": form,
-        "key": form_key(request.POST) or uuid.uuid4(),
+        "key": form_key(request.POST.get("key", "")),
         "formats": FORMATS.values(),
         "imported": imported,
         "sums": _sums(imported),
@@ -100,7 +100,7 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
     elif report := _imported(request, source, format=format):
         return _told(request, file.name or "", report)
     upload = uploads.keep(request.project, request.user, file.name or "file", source)
-    return _left_to_a_worker(request, upload, form_key(request.POST) or uuid.uuid4(), format=format)
+    return _left_to_a_worker(request, upload, form_key(request.POST.get("key", "")), format=format)
 
 
 def _imported(request: PageRequest, source: BinaryIO, **more: Any) -> Report | None:

@@ -46,14 +46,11 @@ def slug_of(name: str) -> str:
     """
     slug = slugify(name)[:100]
     plain = unicodedata.normalize("NFKD", name)
-    is_whole = all(_is_latin(letter) for letter in plain if letter.isalpha())
+    letters = [letter for letter in plain if letter.isalpha() and not letter.isascii()]
+    is_whole = all(unicodedata.name(letter, "").startswith("LATIN ") for letter in letters)
     if not plain.strip() or (slug and is_whole):
         return slug
     return f"{slug[:90] or 'agent'}-{hashlib.sha256(plain.encode(errors='replace')).hexdigest()[:8]}"
-
-
-def _is_latin(letter: str) -> bool:
-    return letter.isascii() or unicodedata.name(letter, "").startswith("LATIN ")
 
 
 Known = dict[str, tuple[int | None, dict[int, int]]]
@@ -67,7 +64,8 @@ def _known(project: Project, said: Mapping[str, str], numbers: list[int]) -> Kno
         return {}
     known = _read(project, sorted(said), numbers)
     if missing := [name for name in sorted(said) if name not in known]:
-        new = [Agent(project=project, name=name, description=_description(said[name])) for name in missing]
+        seen_as = {name: SEEN if said[name].isascii() else f"{SEEN} as {said[name]}" for name in missing}
+        new = [Agent(project=project, name=name, description=words) for name, words in seen_as.items()]
         Agent.objects.bulk_create(new, ignore_conflicts=True)
         known |= _read(project, missing, numbers)
     return known
@@ -76,10 +74,6 @@ def _known(project: Project, said: Mapping[str, str], numbers: list[int]) -> Kno
 SEEN = "seen in telemetry"
 IS_SEEN = Q(description=SEEN) | Q(description__startswith=f"{SEEN} as ")
 """Agents that were made here, and that nobody has described since."""
-
-
-def _description(said: str) -> str:
-    return SEEN if said.isascii() else f"{SEEN} as {said}"
 
 
 _READ = """

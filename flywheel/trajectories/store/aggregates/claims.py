@@ -25,20 +25,9 @@ JUDGED = "judged"
 COLUMNS = {"agent": "agent_name"}
 WIDTHS = {"agent": 200, "session_id": 200, "user_id": 200, "environment": 100, "title": 300}
 COMPARED = (
-    "said",
-    "agent_name",
-    "version_label",
-    "session_id",
-    "user_id",
-    "environment",
-    "title",
-    "outcome",
-    "interventions",
-    "tools",
-    "tool_names",
-    "tags",
-    "metadata",
-)
+    "said", "agent_name", "version_label", "session_id", "user_id", "environment", "title", "outcome", "interventions",
+    "tools", "tool_names", "tags", "metadata",
+)  # fmt: skip
 """Columns that this module writes."""
 _FIRST = attrgetter("first")
 

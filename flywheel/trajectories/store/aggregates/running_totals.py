@@ -13,9 +13,10 @@ from django.db.models.functions import Cast, Extract
 
 from flywheel.core import traces
 from flywheel.system.sql import bound
+from flywheel.trajectories.formats.values.times import EPOCH
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.store.aggregates.step_order import UNTIMED
-from flywheel.trajectories.store.arrivals.incoming_steps import EPOCH, Arrival
+from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 
 COST = "cost"
 """In `Trajectory.said`: the cost of all steps, in nanodollars."""
@@ -87,16 +88,8 @@ def settle(twice: Mapping[int, traces.Trace]) -> None:
     found = Trajectory.objects.filter(pk__in=twice).only("tokens_in", "tokens_out", "cost_usd", "said")
     changed = [row for row in found if _settle(row, twice[row.pk])] if twice else []
     if changed:
-        bound(
-            _SETTLE,
-            [
-                [row.pk for row in changed],
-                [row.tokens_in for row in changed],
-                [row.tokens_out for row in changed],
-                [row.cost_usd for row in changed],
-                [row.said[COST] for row in changed],
-            ],
-        )
+        rows = [(row.pk, row.tokens_in, row.tokens_out, row.cost_usd, row.said[COST]) for row in changed]
+        bound(_SETTLE, [list(column) for column in zip(*rows, strict=True)])
 
 
 _SETTLE = """

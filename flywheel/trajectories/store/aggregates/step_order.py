@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
-
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 
@@ -105,8 +104,6 @@ def tails(earliest: dict[int, int]) -> dict[int, list[Known]]:
     """The stored steps that may stand after the earliest new one (µs), by trajectory. -1 asks for all."""
     found: dict[int, list[Known]] = {pk: [] for pk in earliest}
     if earliest:
-        with connection.cursor() as cursor:
-            cursor.execute(_TAILS, [list(earliest), list(earliest.values())])
-            for trajectory, *values in cursor.fetchall():
-                found[trajectory].append(Known(*values))
+        for trajectory, *values in bound(_TAILS, [list(earliest), list(earliest.values())]):
+            found[trajectory].append(Known(*values))
     return found

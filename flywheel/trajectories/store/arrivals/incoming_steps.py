@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -18,19 +18,18 @@ from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Message, Outcome
-from flywheel.core.traces.tools import parse_call
+from flywheel.core.traces.tooling import parse_call
 from flywheel.trajectories.formats.otlp.spans import Facts, Span, word
 from flywheel.trajectories.formats.semantics import attribute_plans, judgments, otlp_traces, span_meaning
 from flywheel.trajectories.formats.semantics.attribute_plans import Plan
 from flywheel.trajectories.formats.semantics.judgments import Judgment
 from flywheel.trajectories.formats.values.hostile_json import plain, quote, text
+from flywheel.trajectories.formats.values.times import microseconds
 from flywheel.trajectories.store.arrivals import trace_redaction
 
 Key = tuple[int, bool, str]
 """`(microseconds since 1970, is a child, span id)`, which orders statements."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 MAX_US = 253_402_300_799_999_999
 """The last microsecond that a datetime holds."""
 LATEST = MAX_US + 1
@@ -282,8 +281,8 @@ def _step(step: traces.Step, place: int) -> Arrival:
     arrival = Arrival(
         span_id=text(fit(step.span_id)),
         parent_id=text(fit(step.parent_id)),
-        start_us=_microseconds(step.started_at),
-        end_us=_microseconds(step.ended_at),
+        start_us=microseconds(step.started_at) if step.started_at else None,
+        end_us=microseconds(step.ended_at) if step.ended_at else None,
         place=place,
         kind=step.kind,
         name=text(step.name)[:300],
@@ -307,25 +306,11 @@ def _step(step: traces.Step, place: int) -> Arrival:
     return arrival
 
 
-def _columns(arrival: Arrival) -> list[Any]:
-    """Everything that a step says beside its body; its place among its siblings is not its content."""
-    return [
-        arrival.parent_id,
-        arrival.start_us,
-        arrival.end_us,
-        arrival.kind,
-        arrival.name,
-        arrival.status,
-        arrival.error,
-        arrival.model,
-        arrival.tool_name,
-        arrival.tool_call_id,
-        arrival.finish_reason,
-        arrival.tokens_in,
-        arrival.tokens_out,
-        arrival.tokens_cached,
-        arrival.cost_usd,
-    ]
+_columns = attrgetter(
+    "parent_id", "start_us", "end_us", "kind", "name", "status", "error", "model", "tool_name", "tool_call_id",
+    "finish_reason", "tokens_in", "tokens_out", "tokens_cached", "cost_usd",
+)  # fmt: skip
+"""Everything that a step says beside its body; its place among its siblings is not its content."""
 
 
 def _is_utf8(body: str) -> bool:
@@ -334,10 +319,6 @@ def _is_utf8(body: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _microseconds(moment: datetime | None) -> int | None:
-    return (moment - EPOCH) // _MICROSECOND if moment else None
 
 
 def _keys(steps: list[traces.Step], arrivals: list[Arrival]) -> tuple[Key, Key]:

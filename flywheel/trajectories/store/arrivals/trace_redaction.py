@@ -25,17 +25,8 @@ LARGEST = 1024 * 1024
 """Bytes of protobuf that are made JSON to be looked through, which takes many times their memory."""
 
 _WORDS = (
-    "name",
-    "error",
-    "model",
-    "tool_name",
-    "tool_call_id",
-    "finish_reason",
-    "arguments",
-    "result",
-    "raw",
-    "sampling",
-)
+    "name", "error", "model", "tool_name", "tool_call_id", "finish_reason", "arguments", "result", "raw", "sampling",
+)  # fmt: skip
 """What a step says, beside its messages."""
 _SAID = ("agent", "version", "session_id", "user_id", "environment", "tools", "tags", "metadata")
 

@@ -7,7 +7,7 @@ other (`unnest … CROSS JOIN LATERAL`), for which there is one good plan, and i
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
@@ -17,14 +17,13 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import IntegrityError, connection, models
 
 from flywheel.system.sql import bound, patience, planned
+from flywheel.trajectories.formats.values.times import microseconds
 from flywheel.trajectories.models import Blob, Step, Trajectory
 from flywheel.trajectories.store.aggregates import claims
-from flywheel.trajectories.store.arrivals.incoming_steps import EPOCH, Arrival
+from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 from flywheel.trajectories.store.rows.blobs import spill
 
-_MICROSECOND = timedelta(microseconds=1)
-_PG_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_PG_EPOCH_US = (_PG_EPOCH - EPOCH) // _MICROSECOND
+_PG_EPOCH_US = microseconds(datetime(2000, 1, 1, tzinfo=UTC))
 
 
 class Raced(Exception):
@@ -50,10 +49,8 @@ def heads_of(wanted: Collection[tuple[int, str]]) -> dict[int, dict[str, Head]]:
     found: dict[int, dict[str, Head]] = {}
     if wanted:
         keys, spans = zip(*wanted, strict=True)
-        with connection.cursor() as cursor:
-            cursor.execute(_HEADS, [list(keys), list(spans)])
-            for trajectory, span_id, *values in cursor.fetchall():
-                found.setdefault(trajectory, {})[span_id] = Head(*values)
+        for trajectory, span_id, *values in bound(_HEADS, [list(keys), list(spans)]):
+            found.setdefault(trajectory, {})[span_id] = Head(*values)
     return found
 
 
@@ -73,21 +70,9 @@ def hurry(lock_s: float = 10) -> None:
 
 _FIELDS = [(field.attname, str(field.column)) for field in Trajectory._meta.concrete_fields]
 _CHANGING = [
-    *claims.COMPARED,
-    "agent_id",
-    "version_id",
-    "started_at",
-    "ended_at",
-    "changed_at",
-    "latency_ms",
-    "step_count",
-    "error_count",
-    "tokens_in",
-    "tokens_out",
-    "cost_usd",
-    "event_count",
-    "feedback_count",
-]
+    *claims.COMPARED, "agent_id", "version_id", "started_at", "ended_at", "changed_at", "latency_ms", "step_count",
+    "error_count", "tokens_in", "tokens_out", "cost_usd", "event_count", "feedback_count",
+]  # fmt: skip
 
 _ROWS = "jsonb_populate_recordset(NULL::trajectories_trajectory, %s::jsonb) AS given"
 _UPDATE = (
@@ -144,7 +129,7 @@ _values_of = attrgetter(*(name for name, _ in _FIELDS))
 
 def _moment(value: datetime) -> bytes:
     """The 64-bit number of microseconds since 2000."""
-    return ((value - _PG_EPOCH) // _MICROSECOND).to_bytes(8, signed=True)
+    return (microseconds(value) - _PG_EPOCH_US).to_bytes(8, signed=True)
 
 
 def _jsonb(value: Any) -> bytes:
@@ -177,35 +162,20 @@ _TYPES = [
 
 def update_trajectories(changed: Sequence[Trajectory]) -> None:
     if changed:
-        bound(_UPDATE, [_recordset(changed)])
-
-
-def _recordset(given: Sequence[Trajectory]) -> str:
-    """JSON numbers beyond 64 bits never get here: `hostile_json.plain` has made text of them."""
-    return orjson.dumps([{column: getattr(row, name) for name, column in _FIELDS} for row in given]).decode()
+        rows = [{column: getattr(row, name) for name, column in _FIELDS} for row in changed]
+        bound(_UPDATE, [orjson.dumps(rows).decode()])
 
 
 # Steps
 
 _STEP_COLUMNS = {
     "trajectory_id": "int8",
-    "span_id": "text",
-    "parent_id": "text",
-    "position": "int4",
-    "place": "int4",
-    "kind": "text",
-    "name": "text",
-    "status": "text",
-    "error": "text",
-    "started_at": "int8",
-    "ended_at": "int8",
-    "model": "text",
-    "tool_name": "text",
-    "tool_call_id": "text",
-    "finish_reason": "text",
-    "tokens_in": "int4",
-    "tokens_out": "int4",
-    "tokens_cached": "int4",
+    **dict.fromkeys(("span_id", "parent_id"), "text"),
+    **dict.fromkeys(("position", "place"), "int4"),
+    **dict.fromkeys(("kind", "name", "status", "error"), "text"),
+    **dict.fromkeys(("started_at", "ended_at"), "int8"),
+    **dict.fromkeys(("model", "tool_name", "tool_call_id", "finish_reason"), "text"),
+    **dict.fromkeys(("tokens_in", "tokens_out", "tokens_cached"), "int4"),
     "cost_usd": "float8",
     "is_span": "bool",
     "body": "bytea",
@@ -231,7 +201,7 @@ def write_steps(
         Step.objects.filter(pk__in=gone).delete()
     if not any(fresh.values()):
         return
-    received = (now - _PG_EPOCH) // _MICROSECOND
+    received = microseconds(now) - _PG_EPOCH_US
     taken: dict[tuple[int, str], str] = {}
     with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(list(_STEP_COLUMNS.values()))
@@ -282,9 +252,8 @@ def write_steps(
 def move_steps(moved: Sequence[tuple[int, int]]) -> None:
     """Give stored steps (by key) their new positions."""
     if moved:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE trajectories_step AS step SET position = moved.position"
-                " FROM unnest(%s::bigint[], %s::int[]) AS moved (id, position) WHERE step.id = moved.id",
-                [[pk for pk, _ in moved], [position for _, position in moved]],
-            )
+        bound(
+            "UPDATE trajectories_step AS step SET position = moved.position"
+            " FROM unnest(%s::bigint[], %s::int[]) AS moved (id, position) WHERE step.id = moved.id",
+            [list(column) for column in zip(*moved, strict=True)],
+        )

@@ -19,7 +19,7 @@ from flywheel.core.envs.workplace.seeded_worlds import world_of
 from flywheel.core.envs.workplace.world import FIELDS, KEYS, World, changes
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS, PROPERTIES, TOOLS, call
 from flywheel.core.traces import Message, ToolCall, Trace
-from flywheel.core.traces.tools import call_text, check_definitions, schema_problems
+from flywheel.core.traces.tooling import call_text, check_definitions, schema_problems
 from flywheel.core.verifiers import Verdict, VerifierError
 
 ENV = Workplace({}, {})

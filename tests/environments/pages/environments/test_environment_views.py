@@ -21,6 +21,7 @@ from flywheel.environments.versions import environment_versions
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -33,9 +34,9 @@ def url(name: str, *args: object) -> str:
 
 
 def test_an_empty_room_says_what_to_do(cast: Cast, sign_in: SignIn) -> None:
-    assert "A builder creates the first one" in sign_in(cast.viewer).get(url("index")).content.decode()
-    assert url("create") in sign_in(cast.builder).get(url("index")).content.decode()
-    assert "No version to take tools from" in sign_in(cast.builder).get(url("create")).content.decode()
+    assert "A builder creates the first one" in page_of(sign_in(cast.viewer).get(url("index")))
+    assert url("create") in page_of(sign_in(cast.builder).get(url("index")))
+    assert "No version to take tools from" in page_of(sign_in(cast.builder).get(url("create")))
 
 
 def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -56,7 +57,7 @@ def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: Sign
     assert made.latest.verifier["weights"] == {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "exact": 0.5}
     again = client.post(url("create"), sent)
     assert again.status_code == 422
-    assert "there is an environment &#x27;mail&#x27; already" in again.content.decode()
+    assert "there is an environment &#x27;mail&#x27; already" in page_of(again)
     assert Environment.objects.count() == 1
 
 
@@ -76,7 +77,7 @@ def test_a_form_that_does_not_fit_says_where(
     sent = {"name": "mail", "version": str(build.version().pk), "held_out_share": "0.3", **WEIGHTS, **changed}
     answer = sign_in(cast.builder).post(url("create"), sent)
     assert answer.status_code == 422
-    assert message in answer.content.decode()
+    assert message in page_of(answer)
     assert not Environment.objects.exists()
 
 
@@ -87,7 +88,7 @@ def test_new_weights_make_a_new_version_and_the_same_ones_none(cast: Cast, sign_
     client.post(url("make_version", "mail"), sent)
     assert environment.latest.number == 2
     assert environment.latest.verifier["weights"]["exact"] == 0.5
-    page = client.post(url("make_version", "mail"), sent, follow=True).content.decode()
+    page = page_of(client.post(url("make_version", "mail"), sent, follow=True))
     assert "Nothing changed" in page
     assert environment.latest.number == 2
 
@@ -105,7 +106,7 @@ def test_tools_that_are_none_are_refused(cast: Cast, sign_in: SignIn, build: Bui
     build.environment()
     answer = sign_in(cast.builder).post(url("make_version", "mail"), {"tools": tools, **WEIGHTS})
     assert answer.status_code == 422
-    assert message in answer.content.decode()
+    assert message in page_of(answer)
 
 
 def test_all_failures_become_tasks_and_the_page_says_what_came_of_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -113,8 +114,8 @@ def test_all_failures_become_tasks_and_the_page_says_what_came_of_it(cast: Cast,
     row = build.trajectory(answer="{", metadata={"state": {"people": ["Bako"]}})
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="format_error", corrected=RIGHT)
     client = sign_in(cast.builder)
-    assert "Make tasks of 1 failure" in client.get(url("environment", "mail")).content.decode()
-    page = client.post(url("make_all", "mail"), follow=True).content.decode()
+    assert "Make tasks of 1 failure" in page_of(client.get(url("environment", "mail")))
+    page = page_of(client.post(url("make_all", "mail"), follow=True))
     assert "1 task made." in page
     assert "t-1" in page
     assert "Make tasks of" not in page
@@ -131,17 +132,17 @@ def test_tasks_are_filtered_by_the_address(cast: Cast, sign_in: SignIn, build: B
         ("bucket=none", "held out, not shown", "in train"),
         ("proved=yes", "in train", "nowhere"),
     ):
-        page = client.get(url("environment", "mail") + f"?{query}").content.decode()
+        page = page_of(client.get(url("environment", "mail") + f"?{query}"))
         assert seen in page, query
         assert unseen not in page, query
-    assert "No task fits these filters" in client.get(url("environment", "mail") + "?proved=no").content.decode()
+    assert "No task fits these filters" in page_of(client.get(url("environment", "mail") + "?proved=no"))
 
 
 def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in: SignIn, build: Build) -> None:
     old = build.task_set(train=2, held_out=3)
     new = [build.task(split) for split in (Split.TRAIN, Split.HELD_OUT, Split.HELD_OUT, Split.SEALED)]
     client = sign_in(cast.builder)
-    page = client.get(url("environment", "mail") + "?fresh=yes").content.decode()
+    page = page_of(client.get(url("environment", "mail") + "?fresh=yes"))
     assert "<b>1</b> train, <b>2</b> held-out: those" in page, "one sealed source would show nothing"
     assert '<input type="hidden" name="fresh" value="yes">' in page
     client.post(url("freeze", "mail"), {"name": "fresh", "fresh": "yes"})
@@ -149,25 +150,27 @@ def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in:
     client.post(url("freeze", "mail"), {"name": "golden", "split": "held_out"})
     golden = TaskSet.objects.get(name="golden")
     assert set(golden.tasks.all()) == {*new[1:3], *old.tasks.filter(split=Split.HELD_OUT)}
-    page = client.get(url("environment", "mail") + "?fresh=yes").content.decode()
+    page = page_of(client.get(url("environment", "mail") + "?fresh=yes"))
     assert "None can be frozen" in page
-    page = client.post(url("freeze", "mail"), {"name": "none", "fresh": "yes"}, follow=True).content.decode()
-    assert "Nothing was frozen." in page
+    form = {"name": "none", "fresh": "yes"}
+    shown = {"Referer": f"http://testserver{url('environment', 'mail')}?fresh=yes"}
+    page = page_of(client.post(url("freeze", "mail"), form, follow=True, headers=shown))
+    assert "Nothing was changed: " in page
     assert '<input type="hidden" name="fresh" value="yes">' in page
-    assert "Freeze all proved tasks as" in client.get(url("environment", "mail")).content.decode()
+    assert "Freeze all proved tasks as" in page_of(client.get(url("environment", "mail")))
 
 
 def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: SignIn, build: Build) -> None:
     build.task(Split.TRAIN)
     client = sign_in(cast.builder)
-    page = client.post(url("freeze", "mail"), {"name": "mail"}, follow=True).content.decode()
-    assert "Nothing was frozen. no proved held-out task" in page
+    page = page_of(client.post(url("freeze", "mail"), {"name": "mail"}, follow=True))
+    assert "Nothing was changed: no proved held-out task" in page
     build.task(Split.HELD_OUT)
     for _ in range(2):
         answer = client.post(url("freeze", "mail"), {"name": "mail"})
         assert answer["Location"] == url("task_set", "mail", 1)
     assert TaskSet.objects.count() == 1
-    page = client.get(url("task_set", "mail", 1)).content.decode()
+    page = page_of(client.get(url("task_set", "mail", 1)))
     assert "✓ none" in page
     assert reverse("evals:new", args=["acme"]) + "?task_set=mail%401" in page
 
@@ -204,15 +207,15 @@ def evaluated(cast: Cast, build: Build) -> EvalRun:
 
 def test_results_show_on_task_set_and_environment(cast: Cast, sign_in: SignIn, evaluated: EvalRun) -> None:
     client = sign_in(cast.viewer)
-    page = client.get(url("environment", "mail")).content.decode()
+    page = page_of(client.get(url("environment", "mail")))
     assert "25.0" in page
     task = evaluated.results.order_by("pk")[2].task
-    page = client.get(url("task", "mail", task.number)).content.decode()
+    page = page_of(client.get(url("task", "mail", task.number)))
     assert "1 unscored" in page
     assert "timed out" in page
     task_set = evaluated.task_set
     ledger.opened(task_set=task_set, kind=Opening.Kind.EVAL, subject=evaluated)
-    page = client.get(url("task_set", task_set.name, task_set.version)).content.decode()
+    page = page_of(client.get(url("task_set", task_set.name, task_set.version)))
     assert "1 time<" in page
     assert reverse("evals:run", args=["acme", evaluated.pk]) in page
     [listed] = client.get(url("index")).context["page"].items
@@ -226,9 +229,9 @@ def test_older_task_sets_are_reached_by_pages_and_by_their_environment(
     monkeypatch.setattr("flywheel.environments.pages.environments.environment_views.SETS_AT_ONCE", 2)
     sets = [build.task_set(train=1, held_out=1) for _ in range(5)]
     client, mail = sign_in(cast.viewer), url("index") + "?environment=mail#sets"
-    assert mail in client.get(url("environment", "mail")).content.decode()
+    assert mail in page_of(client.get(url("environment", "mail")))
     other = build.task_set(train=1, held_out=1, name="other", environment=build.environment("other"))
-    assert "All its task sets" not in client.get(url("environment", "other")).content.decode()
+    assert "All its task sets" not in page_of(client.get(url("environment", "other")))
     seen, address = [], "?environment=mail"
     while address:
         page = client.get(url("index") + address).context["page"]
@@ -263,7 +266,7 @@ def test_who_may_look_and_who_may_build(cast: Cast, sign_in: SignIn, build: Buil
     for verb in verbs:
         assert sign_in(cast.reviewer).post(verb).status_code == 403
         assert sign_in(cast.stranger).post(verb).status_code == 404
-    page = sign_in(cast.reviewer).get(url("environment", "mail")).content.decode()
+    page = page_of(sign_in(cast.reviewer).get(url("environment", "mail")))
     assert "Save as the next version" not in page
     assert url("freeze", "mail") not in page
 
@@ -279,11 +282,11 @@ def test_what_is_not_there_is_not_there(cast: Cast, sign_in: SignIn, build: Buil
 def test_retiring_by_click(cast: Cast, sign_in: SignIn, build: Build) -> None:
     task = build.task()
     client = sign_in(cast.builder)
-    page = client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True).content.decode()
-    assert "Not retired. reason: say why" in page
-    page = client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True).content.decode()
+    page = page_of(client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True))
+    assert "Nothing was changed: reason: say why" in page
+    page = page_of(client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True))
     assert "enters no task set any more" in page
-    assert "retired" in client.get(url("environment", "mail") + "?retired=yes").content.decode()
+    assert "retired" in page_of(client.get(url("environment", "mail") + "?retired=yes"))
 
 
 def test_a_page_of_tasks_costs_the_same_however_many(
@@ -329,14 +332,14 @@ def test_a_large_setting_is_not_written_into_the_page_and_stays_as_it_is(
     office: Environment, cast: Cast, sign_in: SignIn
 ) -> None:
     client, before = sign_in(cast.builder), office.latest.config
-    page = client.get(url("environment", "office")).content.decode()
+    page = page_of(client.get(url("environment", "office")))
     shown = settings_of(page)
     assert set(shown) == {"max_turns", "system_prompt"}, "a long text is still written by hand"
     assert len(page) < 60_000
     assert "ada@atlas.com" not in page
     assert "2 names: calendar, contacts" in page
     sent = {"config": json.dumps(shown), "verifier": '{"kind": "workplace"}'}
-    told = client.post(url("make_version", "office"), sent, follow=True).content.decode()
+    told = page_of(client.post(url("make_version", "office"), sent, follow=True))
     assert "Nothing changed: office@1 has this content already" in told
     client.post(url("make_version", "office"), sent | {"config": '{"max_turns": 5}'})
     assert office.latest.config == {"max_turns": 5, "database": before["database"]}
@@ -398,5 +401,5 @@ def test_a_setting_that_is_none_is_refused_by_its_name(
     }
     answer = sign_in(cast.builder).post(url("make_version", "office"), data)
     assert answer.status_code == 422
-    assert said in answer.content.decode()
+    assert said in page_of(answer)
     assert office.latest.number == 1

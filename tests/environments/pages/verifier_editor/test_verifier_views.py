@@ -31,6 +31,7 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.pages import page_of
 from tests.workers.judging.test_attempt_verdicts import recorded
 
 pytestmark = pytest.mark.django_db
@@ -108,7 +109,7 @@ def test_the_weights_of_a_kind_are_kept_by_the_editor(build: Build) -> None:
 
 
 def test_the_editor_opens_with_what_judges_now(build: Build, cast: Cast, sign_in: SignIn) -> None:
-    text = sign_in(cast.builder).get(at(build.environment())).content.decode()
+    text = page_of(sign_in(cast.builder).get(at(build.environment())))
     assert 'value="effect"' in text
     assert "Environment&#x27;s own" in text
 
@@ -118,12 +119,12 @@ def test_parts_are_added_moved_and_removed_without_losing_what_was_written(
 ) -> None:
     client, address = sign_in(cast.builder), at(build.environment())
     two = [PARTS[1], PARTS[3]]
-    text = client.post(address, sent(two, do="add", kind="python")).content.decode()
+    text = page_of(client.post(address, sent(two, do="add", kind="python")))
     assert rubric_parts.EXAMPLE.splitlines()[0] in text
     assert text.index('value="day"') < text.index('value="polite"') < text.index('value="python"')
-    text = client.post(address, sent(two, do="up-1")).content.decode()
+    text = page_of(client.post(address, sent(two, do="up-1")))
     assert text.index('value="polite"') < text.index('value="day"')
-    text = client.post(address, sent(two, do="remove-0")).content.decode()
+    text = page_of(client.post(address, sent(two, do="remove-0")))
     assert 'value="day"' not in text
     assert "(?i)please|thanks" in text
     for odd in ("remove-99", "up--1", "down-x", "nothing", ""):
@@ -151,7 +152,7 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_saved(
     environment = build.environment()
     build.task(environment=environment)
     answer = sign_in(cast.builder).post(at(environment), sent([part], do=do))
-    text = answer.content.decode()
+    text = page_of(answer)
     assert answer.status_code == 422
     assert words in text[text.index("errors") :]
     assert "note bad" not in text
@@ -173,7 +174,7 @@ def test_saving_makes_the_next_version_and_proves_at_once_what_is_pure(
     assert Proving.objects.count() == 0
     client.post(at(environment), sent(pure, do="save"))
     assert environment.versions.count() == 2, "the same verifier again is the same version"
-    page = client.get(reverse("environments:environment", args=[environment.project.slug, "mail"])).content.decode()
+    page = page_of(client.get(reverse("environments:environment", args=[environment.project.slug, "mail"])))
     assert "Edit the verifier" in page
     assert "weight_exact" not in page, "the kind's weights have no say in a rubric"
 
@@ -186,9 +187,9 @@ def test_saving_python_leaves_the_proofs_to_a_worker(build: Build, cast: Cast, s
     assert not task.is_proved
     assert Proving.objects.get().environment == task.environment
     place = [task.environment.project.slug, "mail"]
-    assert "Tasks wait for a worker" in client.get(reverse("environments:environment", args=place)).content.decode()
+    assert "Tasks wait for a worker" in page_of(client.get(reverse("environments:environment", args=place)))
     Proving.objects.all().delete()
-    assert "not proved under mail@2 yet" in client.get(reverse("environments:environment", args=place)).content.decode()
+    assert "not proved under mail@2 yet" in page_of(client.get(reverse("environments:environment", args=place)))
     client.post(reverse("environments:prove", args=place))
     client.post(reverse("environments:prove", args=place))
     assert Proving.objects.count() == 1, "a double click makes one"
@@ -222,14 +223,14 @@ def test_other_settings_of_the_environment_keep_the_rubric(build: Build, cast: C
 def test_trying_asks_a_worker_and_a_double_click_makes_one(build: Build, cast: Cast, sign_in: SignIn) -> None:
     task = build.task()
     client, data = sign_in(cast.builder), sent(PARTS[-1:], do="try", tasks=f"t-{task.number}")
-    text = client.post(at(task.environment), data).content.decode()
+    text = page_of(client.post(at(task.environment), data))
     client.post(at(task.environment), data)
     trial = Trial.objects.get()
     assert (trial.tasks, trial.verifier["parts"][0]["type"]) == ([task.number], "python")
     assert reverse("environments:trial", args=[cast.project.slug, trial.pk]) in text
     for tasks, words in (("t-999999", "no task t-999999"), ("x", "is not of the form t-12")):
         answer = client.post(at(task.environment), sent(PARTS[-1:], do="try", tasks=tasks))
-        assert (answer.status_code, words in answer.content.decode()) == (422, True)
+        assert (answer.status_code, words in page_of(answer)) == (422, True)
 
 
 def test_only_builders_of_the_project_edit(build: Build, cast: Cast, sign_in: SignIn) -> None:

@@ -17,6 +17,7 @@ from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted, make
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from workers.jobs.detection import detect_waiting
 
 BROKEN = '{"tool": "email.send", "arguments": {"to": '
@@ -44,14 +45,14 @@ def test_the_queue_opens_on_what_is_most_certain(cast: Cast, sign_in: SignIn, bu
     rows = [build.trajectory(answer=BROKEN, prompt=f"Write to {name}") for name in ("Ines", "Bako")]
     detect_waiting()
     Trajectory.objects.filter(pk=rows[1].pk).update(proposed_score=0.99)
-    page = sign_in(cast.reviewer).get(url("queue")).content.decode()
+    page = page_of(sign_in(cast.reviewer).get(url("queue")))
     assert page.index("Write to Bako") < page.index("Write to Ines")
     assert "2 waiting" in page
     assert "No tool call" not in page
 
 
 def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
-    page = sign_in(cast.builder).get(url("review", row)).content.decode()
+    page = page_of(sign_in(cast.builder).get(url("review", row)))
     radios = re.findall(r'name="bucket" value="(\w+)"[^>]* data-key="(.)"', page)
     assert dict(radios) == {key: bucket.shortcut for key, bucket in BUCKETS.items()}
     others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="Review"', page)
@@ -63,7 +64,7 @@ def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: 
 def test_the_failing_step_is_marked_and_the_agents_call_is_prefilled(
     cast: Cast, sign_in: SignIn, row: Trajectory
 ) -> None:
-    page = sign_in(cast.reviewer).get(url("review", row)).content.decode()
+    page = page_of(sign_in(cast.reviewer).get(url("review", row)))
     assert re.search(r'class="turn tool failing" id="step-s2"', page)
     assert '<option value="s2" selected>3 calendar.create_event</option>' in page
     assert 'name="arg.person" id="arg.person" value="Bako"' in page
@@ -78,11 +79,11 @@ def test_saving_answers_with_the_next_item_and_its_address(cast: Cast, sign_in: 
     answer = client.post(url("label", second), sent, headers=HTMX)
     assert answer.status_code == 200
     assert answer["HX-Push-Url"] == url("review", first)
-    assert 'id="desk"' in answer.content.decode()
-    assert "<html" not in answer.content.decode()
+    assert 'id="desk"' in page_of(answer)
+    assert "<html" not in page_of(answer)
     plain = client.post(url("label", first), sent)
     assert (plain.status_code, plain["Location"]) == (302, url("queue"))
-    assert "Nothing waits for review" in client.get(plain["Location"]).content.decode()
+    assert "Nothing waits for review" in page_of(client.get(plain["Location"]))
 
 
 def test_filters_stay_in_the_address_from_item_to_item(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -92,11 +93,11 @@ def test_filters_stay_in_the_address_from_item_to_item(cast: Cast, sign_in: Sign
     query = {"bucket": "format_error", "order": "oldest"}
     answer = sign_in(cast.reviewer).post(url("label", first, **query), {"quick": "confirm", "seen": "0"}, headers=HTMX)
     assert answer["HX-Push-Url"] == url("review", second, **query)
-    assert "1 waiting" in answer.content.decode()
+    assert "1 waiting" in page_of(answer)
 
 
 def test_an_unknown_filter_is_said_and_left_out(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
-    page = sign_in(cast.reviewer).get(url("queue", bucket="weird", version="none@x")).content.decode()
+    page = page_of(sign_in(cast.reviewer).get(url("queue", bucket="weird", version="none@x")))
     assert "bucket: &#x27;weird&#x27; is unknown" in page
 
 
@@ -117,7 +118,7 @@ def test_a_correction_is_saved_from_the_fields(cast: Cast, sign_in: SignIn, row:
     bad = client.post(url("label", row), {**sent, "arg.person": "Bako", "arg.day": "someday"}, headers=HTMX)
     assert bad.status_code == 422
     assert bad["HX-Retarget"] == "#decision-pane"
-    assert "The corrected action does not fit yet" in bad.content.decode()
+    assert "The corrected action does not fit yet" in page_of(bad)
     assert not Failure.objects.exists()
     client.post(url("label", row), {**sent, "arg.person": "Bako", "arg.day": "friday"}, headers=HTMX)
     assert Failure.objects.get().corrected == {
@@ -134,13 +135,13 @@ def test_an_unticked_correction_is_not_saved(cast: Cast, sign_in: SignIn, row: T
 
 def test_what_is_refused_comes_back_with_what_was_written(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     answer = sign_in(cast.reviewer).post(url("label", row), {"note": "my words", "seen": "0"}, headers=HTMX)
-    page = answer.content.decode()
+    page = page_of(answer)
     assert answer.status_code == 422
     assert "Choose a bucket" in page
     assert ">my words</textarea>" in page
     whole = sign_in(cast.reviewer).post(url("label", row), {"note": "my words", "seen": "0"})
     assert whole.status_code == 422
-    assert ">my words</textarea>" in whole.content.decode()
+    assert ">my words</textarea>" in page_of(whole)
 
 
 def test_the_second_reviewer_sees_the_first_and_can_go_above(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
@@ -149,7 +150,7 @@ def test_the_second_reviewer_sees_the_first_and_can_go_above(cast: Cast, sign_in
     sent = {"bucket": "format_error", "note": "cut", "seen": "0"}
     page = client.post(url("label", row), sent, headers=HTMX)
     assert page.status_code == 422
-    text = page.content.decode()
+    text = page_of(page)
     assert "builder decided wrong tool since you opened this" in text
     assert f'name="seen" id="seen" value="{first.pk}"' in text
     assert ">cut</textarea>" in text
@@ -172,29 +173,29 @@ def test_undo_takes_back_the_reviewers_own_last_decisions_one_by_one(cast: Cast,
     for row in rows:
         client.post(url("label", row), {"bucket": "format_error", "seen": "0"}, headers=HTMX)
     for row in reversed(rows):
-        page = client.get(url("queue")).content.decode()
+        page = page_of(client.get(url("queue")))
         found = re.search(r'action="([^"]+/undo/[^"]*)"[\s\S]*?name="seen" value="(\d+)"', page)
         assert found is not None
         assert row.trace_id in found[1]
         answer = client.post(found[1], {"seen": found[2]}, headers=HTMX)
         assert answer["HX-Push-Url"] == url("review", row)
-        assert "Taken back." in answer.content.decode()
+        assert "Taken back." in page_of(answer)
     assert not Failure.objects.filter(current=True).exists()
-    assert 'data-key="u"' not in client.get(url("queue")).content.decode()
+    assert 'data-key="u"' not in page_of(client.get(url("queue")))
 
 
 def test_undo_of_what_somebody_decided_above_takes_nothing_back(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     mine = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool")
     theirs = decide(trajectory=row, actor=Actor(cast.builder), bucket="format_error")
     answer = sign_in(cast.reviewer).post(url("undo", row), {"seen": str(mine.pk)}, headers=HTMX)
-    assert "Nothing was taken back: builder decided broken format" in answer.content.decode()
+    assert "Nothing was taken back: builder decided broken format" in page_of(answer)
     theirs.refresh_from_db()
     assert theirs.current
 
 
 def test_the_preview_checks_while_one_types(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     sent = {"tool": "calendar.create_event", "was": "form", "editor": "form", "arg.person": "Bako", "arg.day": "friday"}
-    page = sign_in(cast.reviewer).post(url("correction", row), sent, headers=HTMX).content.decode()
+    page = page_of(sign_in(cast.reviewer).post(url("correction", row), sent, headers=HTMX))
     assert "fits the schema" in page
     assert "<del>someday</del><ins>friday</ins>" in page
     assert not Failure.objects.exists()
@@ -203,11 +204,11 @@ def test_the_preview_checks_while_one_types(cast: Cast, sign_in: SignIn, row: Tr
 def test_a_required_text_that_is_left_empty_does_not_fit(cast: Cast, sign_in: SignIn, row: Trajectory) -> None:
     sent = {"tool": "email.send", "was": "form", "editor": "form", "arg.to": "Bako", "arg.subject": ""}
     client = sign_in(cast.reviewer)
-    page = client.post(url("correction", row), sent, headers=HTMX).content.decode()
+    page = page_of(client.post(url("correction", row), sent, headers=HTMX))
     assert "fits the schema" not in page
     assert "&#x27;subject&#x27; is a required property" in page
     assert 'name="empty.subject" value="1"> Empty text on purpose' in page
-    page = client.post(url("correction", row), {**sent, "empty.subject": "1"}, headers=HTMX).content.decode()
+    page = page_of(client.post(url("correction", row), {**sent, "empty.subject": "1"}, headers=HTMX))
     assert "fits the schema" in page
     assert 'name="empty.subject" value="1" checked' in page
 
@@ -218,7 +219,7 @@ def test_what_an_agent_wrote_stays_text(cast: Cast, sign_in: SignIn, build: Buil
     detect_waiting()
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", note="<script>alert(2)</script>")
     for name in ("review", "panel"):
-        page = sign_in(cast.reviewer).get(url(name, row)).content.decode()
+        page = page_of(sign_in(cast.reviewer).get(url(name, row)))
         assert "<script>alert" not in page
         assert "\u202e" not in page
 
@@ -238,7 +239,7 @@ def test_a_long_trajectory_shows_the_window_of_the_failing_step(cast: Cast, sign
     Step.objects.bulk_create(steps)
     Trajectory.objects.filter(pk=row.pk).update(step_count=2000)
     decide(trajectory=row, actor=Actor(cast.reviewer), bucket="bad_planning", step="x1000")
-    page = sign_in(cast.reviewer).get(url("review", row)).content.decode()
+    page = page_of(sign_in(cast.reviewer).get(url("review", row)))
     assert "turn 1000<" in page
     assert "turn 500<" not in page
     assert "of 2" in page
@@ -261,7 +262,7 @@ def test_the_other_windows_of_a_long_trajectory_are_read_at_both_desks(
     for address in (url("review", row, order="newest"), f"{at_item}?"):
 
         def shown(start: str, address: str = address) -> tuple[list[str], list[str]]:
-            page = client.get(f"{address}&start={start}").content.decode()
+            page = page_of(client.get(f"{address}&start={start}"))
             assert f'href="{address}&amp;start=' in page, "with the filters"
             links = re.findall(r'&amp;start=(\d+)" hx-get', page)
             return re.findall(r"Steps (\S+) of", page), links
@@ -270,7 +271,7 @@ def test_the_other_windows_of_a_long_trajectory_are_read_at_both_desks(
         assert shown("300") == (["201–400"], ["0", "400"])
         assert shown("99999") == (["401–450"], ["200"])
         assert shown("x") == (["1–200"], ["200"])
-        assert '<option value="x300"' in client.get(f"{address}&start=200").content.decode()
+        assert '<option value="x300"' in page_of(client.get(f"{address}&start=200"))
 
 
 def test_a_failing_step_of_another_window_stays_chosen(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -286,7 +287,7 @@ def test_a_failing_step_of_another_window_stays_chosen(cast: Cast, sign_in: Sign
     client = sign_in(cast.reviewer)
 
     def chosen(start: str) -> list[tuple[str, str]]:
-        page = client.get(url("review", row, order="newest", start=start)).content.decode()
+        page = page_of(client.get(url("review", row, order="newest", start=start)))
         return re.findall(r'<option value="(x\d*|)" selected>(.*?)</option>', page)
 
     assert chosen("0") == [("x300", "301 &lt;b&gt;draft, not shown here")]
@@ -306,7 +307,7 @@ def test_who_may_look_and_who_may_decide(cast: Cast, sign_in: SignIn, row: Traje
         assert sign_in(cast.viewer).post(url(name, row)).status_code == 403
         assert sign_in(cast.stranger).post(url(name, row)).status_code == 404
         assert sign_in(cast.reviewer).get(url(name, row)).status_code == 405
-    page = sign_in(cast.viewer).get(url("review", row)).content.decode()
+    page = page_of(sign_in(cast.viewer).get(url("review", row)))
     assert 'id="decision"' not in page
 
 

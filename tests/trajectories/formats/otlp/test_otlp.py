@@ -55,13 +55,13 @@ def test_the_span_comes_back_as_it_was_sent() -> None:
 
 
 def test_an_empty_request_is_valid() -> None:
-    assert otlp_traces.parse(b"", otlp_traces.PROTOBUF) == otlp_traces.Batch()
-    assert otlp_traces.parse(b"{}", "application/json; charset=utf-8") == otlp_traces.Batch()
+    assert otlp_traces.traces_of(otlp_traces.decode(b"", otlp_traces.PROTOBUF)) == otlp_traces.Batch()
+    assert otlp_traces.traces_of(otlp_traces.decode(b"{}", "application/json; charset=utf-8")) == otlp_traces.Batch()
 
 
 def test_json_ids_are_hex_in_any_case_and_unknown_fields_are_ignored() -> None:
     row = span(traceId="0AF7651916CD43DD8448EB211C80319C", spanId="B7AD6B7169203331", newField={"a": 1})
-    (trace,) = otlp_traces.parse(envelope(row), otlp_traces.JSON).traces
+    (trace,) = otlp_traces.traces_of(otlp_traces.decode(envelope(row), otlp_traces.JSON)).traces
     assert trace.trace_id == "0af7651916cd43dd8448eb211c80319c"
     assert trace.steps[0].span_id == "b7ad6b7169203331"
 
@@ -92,7 +92,9 @@ def test_json_ids_are_hex_in_any_case_and_unknown_fields_are_ignored() -> None:
     ],
 )
 def test_a_bad_span_is_rejected_with_its_reason_and_its_siblings_are_kept(bad: dict[str, Any], reason: str) -> None:
-    batch = otlp_traces.parse(envelope(span(), {**span(), **bad}, span(spanId="00000000000000aa")), otlp_traces.JSON)
+    batch = otlp_traces.traces_of(
+        otlp_traces.decode(envelope(span(), {**span(), **bad}, span(spanId="00000000000000aa")), otlp_traces.JSON)
+    )
     assert batch.received == 3
     assert [step.span_id for step in batch.traces[0].steps] == ["00000000000000aa", "b7ad6b7169203331"]
     (rejected,) = batch.rejected
@@ -102,21 +104,21 @@ def test_a_bad_span_is_rejected_with_its_reason_and_its_siblings_are_kept(bad: d
 
 @pytest.mark.parametrize("bad", [None, 1, "span", []])
 def test_something_else_than_a_span_is_rejected_beside_good_ones(bad: Any) -> None:
-    batch = otlp_traces.parse(envelope(bad, span()), otlp_traces.JSON)
+    batch = otlp_traces.traces_of(otlp_traces.decode(envelope(bad, span()), otlp_traces.JSON))
     assert (len(batch.rejected), len(batch.traces)) == (1, 1)
 
 
 def test_wrong_id_lengths_in_protobuf_are_rejected() -> None:
     request = record(everything)
     request.resource_spans[0].scope_spans[0].spans[0].trace_id = b"short"
-    batch = otlp_traces.parse(request.SerializeToString(), otlp_traces.PROTOBUF)
+    batch = otlp_traces.traces_of(otlp_traces.decode(request.SerializeToString(), otlp_traces.PROTOBUF))
     assert [item.reason for item in batch.rejected] == ["trace_id: 5 bytes, 16 are wanted"]
     assert batch.received == 2
 
 
 def test_a_string_that_is_not_utf8_costs_its_span_and_not_its_siblings() -> None:
     body = record(everything).SerializeToString().replace("grüße".encode(), b"gr\xff\xffe\xff\xff")
-    batch = otlp_traces.parse(body, otlp_traces.PROTOBUF)
+    batch = otlp_traces.traces_of(otlp_traces.decode(body, otlp_traces.PROTOBUF))
     assert batch.received == 2
     assert "UTF-8" in batch.rejected[0].reason
     assert [step.name for step in batch.traces[0].steps] == ["child"]
@@ -153,12 +155,12 @@ def test_logs_and_metrics_sent_to_traces_are_called_by_their_name() -> None:
     for body, path in ((logs.SerializeToString(), "/v1/logs"), (metrics.SerializeToString(), "/v1/metrics")):
         assert path in why_refused(body)
     with pytest.raises(FormatError, match="/v1/logs"):
-        otlp_traces.parse(b'{"resourceLogs": []}', otlp_traces.JSON)
+        otlp_traces.traces_of(otlp_traces.decode(b'{"resourceLogs": []}', otlp_traces.JSON))
 
 
 def why_refused(body: bytes) -> str:
     try:
-        batch = otlp_traces.parse(body, otlp_traces.PROTOBUF)
+        batch = otlp_traces.traces_of(otlp_traces.decode(body, otlp_traces.PROTOBUF))
     except FormatError as error:
         return str(error)
     assert batch.traces == []
@@ -183,7 +185,7 @@ def why_refused(body: bytes) -> str:
 )
 def test_a_body_that_cannot_be_read_says_why(body: bytes, content_type: str, message: str) -> None:
     with pytest.raises(FormatError) as raised:
-        otlp_traces.parse(body, content_type)
+        otlp_traces.traces_of(otlp_traces.decode(body, content_type))
     assert message in str(raised.value)
 
 
@@ -193,7 +195,7 @@ def test_every_truncation_is_read_in_part_or_refused() -> None:
     for body, content_type in ((whole, otlp_traces.PROTOBUF), (text, otlp_traces.JSON)):
         for size in range(1, len(body)):
             with pytest.raises(FormatError):
-                otlp_traces.parse(body[:size], content_type)
+                otlp_traces.traces_of(otlp_traces.decode(body[:size], content_type))
 
 
 def test_hostile_values_come_out_as_json_that_postgresql_takes() -> None:
@@ -212,7 +214,7 @@ def test_hostile_values_come_out_as_json_that_postgresql_takes() -> None:
         {"key": "bytes", "value": {"bytesValue": "AAE="}},
         {"key": "map", "value": {"kvlistValue": {"values": [{"key": "k", "value": {"intValue": 7}}]}}},
     ]
-    (trace,) = otlp_traces.parse(envelope(row), otlp_traces.JSON).traces
+    (trace,) = otlp_traces.traces_of(otlp_traces.decode(envelope(row), otlp_traces.JSON)).traces
     attributes = trace.steps[0].raw["attributes"]
     canonical(attributes)
     assert attributes["nul"] == "a\u2400b"
@@ -229,14 +231,16 @@ def test_hostile_values_come_out_as_json_that_postgresql_takes() -> None:
 
 def test_spans_of_many_traces_in_any_order_become_traces_in_order_of_start() -> None:
     other = "ffffffffffffffffffffffffffffffff"
-    batch = otlp_traces.parse(
-        envelope(
-            span(spanId="000000000000000b", startTimeUnixNano="20", parentSpanId="000000000000000c"),
-            span(traceId=other),
-            span(spanId="000000000000000c", startTimeUnixNano="20"),
-            span(spanId="000000000000000a", startTimeUnixNano=10),
-        ),
-        otlp_traces.JSON,
+    batch = otlp_traces.traces_of(
+        otlp_traces.decode(
+            envelope(
+                span(spanId="000000000000000b", startTimeUnixNano="20", parentSpanId="000000000000000c"),
+                span(traceId=other),
+                span(spanId="000000000000000c", startTimeUnixNano="20"),
+                span(spanId="000000000000000a", startTimeUnixNano=10),
+            ),
+            otlp_traces.JSON,
+        )
     )
     first, second = batch.traces
     assert [step.span_id[-1] for step in first.steps] == ["a", "c", "b"]
@@ -311,7 +315,7 @@ def spoil(value: Any) -> Any:
 
 def parse_or_refuse(body: bytes, content_type: str) -> None:
     try:
-        batch = otlp_traces.parse(body, content_type)
+        batch = otlp_traces.traces_of(otlp_traces.decode(body, content_type))
     except FormatError:
         return
     kept = [step for trace in batch.traces for step in trace.steps]

@@ -133,7 +133,7 @@ def test_a_tool_execution_has_its_name_arguments_and_result() -> None:
 
 
 def one(**fields: Any) -> Trace:
-    (trace,) = otlp_traces.parse(envelope(span(**fields)), otlp_traces.JSON).traces
+    (trace,) = otlp_traces.traces_of(otlp_traces.decode(envelope(span(**fields)), otlp_traces.JSON)).traces
     return trace
 
 
@@ -276,7 +276,9 @@ def test_what_is_not_text_is_named_in_the_conversation() -> None:
 )
 def test_the_outcome_may_come_as_an_evaluation(label: str, outcome: str | None) -> None:
     named = {"gen_ai__evaluation__name": "outcome", "gen_ai__evaluation__score__label": label}
-    batch = otlp_traces.parse(envelope(span(events=[event("gen_ai.evaluation.result", **named)])), otlp_traces.JSON)
+    batch = otlp_traces.traces_of(
+        otlp_traces.decode(envelope(span(events=[event("gen_ai.evaluation.result", **named)])), otlp_traces.JSON)
+    )
     assert batch.traces[0].outcome == outcome
     assert bool(batch.warnings) == (outcome is None)
 
@@ -287,7 +289,9 @@ def test_another_evaluation_is_no_outcome() -> None:
 
 
 def test_an_unknown_outcome_is_kept_as_a_warning() -> None:
-    batch = otlp_traces.parse(envelope(span(attributes={"flywheel.outcome": "meh"})), otlp_traces.JSON)
+    batch = otlp_traces.traces_of(
+        otlp_traces.decode(envelope(span(attributes={"flywheel.outcome": "meh"})), otlp_traces.JSON)
+    )
     assert batch.traces[0].outcome is None
     assert batch.warnings == ['flywheel.outcome: "meh" is not one of success, failed']
 
@@ -388,7 +392,9 @@ EVENTS = st.sampled_from(
 @settings(deadline=None)
 @given(PAIRS, st.lists(st.fixed_dictionaries({"name": EVENTS, "attributes": PAIRS}), max_size=3))
 def test_attributes_of_any_type_under_any_known_name_never_raise(pairs: Any, events: Any) -> None:
-    batch = otlp_traces.parse(envelope({**span(), "attributes": pairs, "events": events}), otlp_traces.JSON)
+    batch = otlp_traces.traces_of(
+        otlp_traces.decode(envelope({**span(), "attributes": pairs, "events": events}), otlp_traces.JSON)
+    )
     assert (len(batch.traces), batch.rejected) == (1, [])
     trace = batch.traces[0]
     canonical([message.to_json() for message in trace.conversation()])

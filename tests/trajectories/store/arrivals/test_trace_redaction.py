@@ -273,7 +273,7 @@ def test_the_first_of_two_values_in_protobuf_is_not_kept(post: Post) -> None:
     first, second = (AnyValue(string_value=said).SerializeToString() for said in ("password=hunter2!", "fine"))
     pair = b"\x0a\x04note\x12" + bytes([len(first + second)]) + first + second
     named = sent.SerializeToString() + b"\x4a" + bytes([len(pair)]) + pair
-    body = otlp_protobuf._message(1, otlp_protobuf._message(2, otlp_protobuf._message(2, named)))
+    body = otlp_protobuf.message(1, otlp_protobuf.message(2, otlp_protobuf.message(2, named)))
     assert post(body).status_code == 200
     assert Step.objects.get().body["attributes"]["note"] == "fine"
     assert not Body.objects.exists()

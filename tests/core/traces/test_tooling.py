@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.tools import (
+from flywheel.core.traces.tooling import (
     call_text,
     check_definitions,
     find,
