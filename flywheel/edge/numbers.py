@@ -2,9 +2,6 @@
 
 import uuid
 
-import uuid
-from collections.abc import Mapping
-
 INTEGER = 2**31 - 1
 """The greatest that PostgreSQL's integer holds."""
 BIGINT = 2**63 - 1

@@ -1,7 +1,6 @@
 """Numbers that come in as text, and what happens everywhere to those that are none."""
 
 import re
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.accounts.models import User
-from flywheel.edge.numbers import BIGINT, INTEGER, form_key, key, number
+from flywheel.edge.numbers import BIGINT, INTEGER, key, number
 from tests.accounts.test_access import PROJECT_PAGES, World, agent, candidate, evaluated, world
 from tests.conftest import Cast
 from tests.house.test_architecture import ROOT
@@ -26,13 +25,6 @@ def test_what_is_written_is_read(value: int) -> None:
     assert number(str(value), least=-BIGINT, most=BIGINT) == value
     assert number(str(value)) == (value if 0 <= value <= INTEGER else None)
     assert key(str(value)) == (value if value > 0 else None)
-
-
-def test_a_key_is_the_forms_or_none() -> None:
-    made = uuid.uuid4()
-    assert form_key({"key": str(made)}) == made
-    assert form_key({"key": "mine"}) is None
-    assert form_key({}) is None
 
 
 @given(st.text(alphabet=st.sampled_from("0123456789-_+ .e٣²९"), max_size=30) | st.text())

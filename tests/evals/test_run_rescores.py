@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.edge.jobs import State
+from flywheel.edge.jobs import Cancelled, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions import environment_versions

@@ -14,7 +14,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.core.evidence.similarity import failure_similarity
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Cancelled, Lease, State
 from flywheel.edge.refusals import Refused
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Cluster, Clustering, Failure, Member, Sketch
