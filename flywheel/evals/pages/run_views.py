@@ -223,10 +223,12 @@ def _run(request: PageRequest, pk: int) -> EvalRun:
     return get_object_or_404(rows, project=request.project, pk=pk)
 
 
-def _live(_: PageRequest, found: EvalRun) -> dict[str, Any]:
+def _live(request: PageRequest, found: EvalRun) -> dict[str, Any]:
     newest = list(found.events.order_by("-id")[:LOGGED])
     return {
         "run": found,
+        "job": found,
+        "may_stop": Permission.BUILD in request.permissions,
         "so_far": run_facts.so_far(found),
         "events": newest[::-1],
     }

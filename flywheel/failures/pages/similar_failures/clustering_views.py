@@ -216,7 +216,9 @@ def _about(request: PageRequest, job: Clustering) -> dict[str, Any]:
     report = job.report
     compared = report.get("compared", 0)
     return {
+        "job": job,
         "clustering": job,
+        "may_stop": Permission.REVIEW in request.permissions,
         "report": report,
         "is_cut": report.get("found", 0) > compared + report.get("unreadable", 0),
         "is_sampled": report.get("linked", compared) < compared,

@@ -120,7 +120,7 @@ def _context(request: PageRequest, job: Bulk) -> dict[str, Any]:
         "examples": report.get("examples", []),
         "has_file": job.action == "export" and job.state == State.SUCCEEDED and bulk_actions.file_of(job).is_file(),
         "size": report.get("size", 0),
-        "may_change": action is not None and action.permission in request.permissions,
+        "may_stop": action is not None and action.permission in request.permissions,
     }
 
 
