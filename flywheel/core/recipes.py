@@ -162,14 +162,14 @@ class Setting:
         if self.type is bool or self.type is str:
             if not isinstance(value, self.type) or (self.choices and value not in self.choices):
                 wanted = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
-                raise FieldError(self.name, f"{value!r} is not right; {wanted} is wanted")
+                raise FieldError(f"{value!r} is not right; {wanted} is wanted", field=self.name)
             return value
         kind = "a whole number" if self.type is int else "a number"
         is_number = not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < math.inf
         if not is_number or (self.type is int and value != int(value)):
-            raise FieldError(self.name, f"{value!r} is not {kind}; {self._range()} is wanted")
+            raise FieldError(f"{value!r} is not {kind}; {self._range()} is wanted", field=self.name)
         if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
-            raise FieldError(self.name, f"{value!r} is out of range; {self._range()} is wanted")
+            raise FieldError(f"{value!r} is out of range; {self._range()} is wanted", field=self.name)
         return self.type(value)
 
     def _range(self) -> str:
@@ -338,7 +338,7 @@ def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         if name.startswith(PASSED_ON):
             values[name] = _passed_on(name, value)
         elif name not in values:
-            raise FieldError(name, _unknown(known, name))
+            raise FieldError(_unknown(known, name), field=name)
         else:
             values[name] = SETTINGS[name].check(value)
     _check_together(values)
@@ -351,7 +351,7 @@ _BIG = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, T
 
 def _algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
-        raise FieldError("algorithm", f"{name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted")
+        raise FieldError(f"{name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted", field="algorithm")
     return ALGORITHMS[name]
 
 
@@ -366,31 +366,34 @@ def _unknown(algorithm: Algorithm, name: str) -> str:
 def _passed_on(name: str, value: Any) -> Any:
     field_name = name.split(".", 1)[1]
     if field_name in OWNED:
-        raise FieldError(name, f"{value!r} cannot be set, the run directory decides it")
+        raise FieldError(f"{value!r} cannot be set, the run directory decides it", field=name)
     if field_name in NAMED or field_name in SETTINGS:
-        raise FieldError(name, f"{value!r} is set through {NAMED.get(field_name, field_name)}")
+        raise FieldError(f"{value!r} is set through {NAMED.get(field_name, field_name)}", field=name)
     items = value if isinstance(value, list) else [value]
     if not all(
         item is None or isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
         for item in items
     ):
-        raise FieldError(name, f"{value!r} is not a text, number, true, false, null or a list of them")
+        raise FieldError(f"{value!r} is not a text, number, true, false, null or a list of them", field=name)
     return value
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
     batch, micro = values["batch_size"], values["micro_batch_size"]
     if micro and batch % micro:
-        raise FieldError("micro_batch_size", f"{micro} does not divide batch_size {batch}; a divisor of it is wanted")
+        raise FieldError(
+            f"{micro} does not divide batch_size {batch}; a divisor of it is wanted", field="micro_batch_size"
+        )
     if "num_generations" not in values:
         return
     group = values["num_generations"]
     if batch % group:
         raise FieldError(
-            "batch_size",
             f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",
+            field="batch_size",
         )
     if values["epsilon_high"] < values["epsilon"]:
         raise FieldError(
-            "epsilon_high", f"{values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted"
+            f"{values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted",
+            field="epsilon_high",
         )

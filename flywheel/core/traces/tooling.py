@@ -81,7 +81,7 @@ def schema_problems(
     schema = tool.get("parameters", {})
     validator = json_schemas.validator(canonical(schema if patterns else _without(schema, _PATTERNS)))
     return [
-        FieldError(".".join(map(str, error.path)) or "arguments", error.message)
+        FieldError(error.message, field=".".join(map(str, error.path)) or "arguments")
         for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
     ]
 

@@ -188,7 +188,7 @@ def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dic
         raise Refused("; ".join(map(str, problems)))
 
 
-_NO_ACTION = FieldError("corrected", '{"tool": name, "arguments": {…}} or {"text": answer} is wanted')
+_NO_ACTION = FieldError('{"tool": name, "arguments": {…}} or {"text": answer} is wanted', field="corrected")
 
 
 def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[FieldError]:
@@ -196,21 +196,25 @@ def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[Fie
     if not isinstance(corrected, dict):
         return [_NO_ACTION]
     if set(corrected) == {"text"} and isinstance(corrected["text"], str):
-        return [] if corrected["text"].strip() else [FieldError("text", "write the answer that would have been right")]
+        return (
+            []
+            if corrected["text"].strip()
+            else [FieldError("write the answer that would have been right", field="text")]
+        )
     if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
         return [_NO_ACTION]
     if not isinstance(corrected["arguments"], dict):
-        return [FieldError("arguments", "must be an object")]
+        return [FieldError("must be an object", field="arguments")]
     try:
         canonical(corrected)
     except (ValueError, TypeError, RecursionError):
-        return [FieldError("arguments", "must be plain JSON, without NaN, infinity or half characters")]
+        return [FieldError("must be plain JSON, without NaN, infinity or half characters", field="arguments")]
     if not tools:
-        return [] if corrected["tool"] else [FieldError("tool", "name the tool that should have been called")]
+        return [] if corrected["tool"] else [FieldError("name the tool that should have been called", field="tool")]
     tool = tooling.find(tools, corrected["tool"])
     if tool is None:
         names = ", ".join(each["name"] for each in tools)
-        return [FieldError("tool", f"{corrected['tool']!r} is unknown, one of {names} is wanted")]
+        return [FieldError(f"{corrected['tool']!r} is unknown, one of {names} is wanted", field="tool")]
     try:
         return tooling.schema_problems(tool, corrected["arguments"], patterns=False)
     except Exception:

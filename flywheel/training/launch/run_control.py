@@ -11,7 +11,7 @@ from flywheel.core import recipes
 from flywheel.core.digests import digest
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
@@ -176,8 +176,7 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
 
 
 def _algorithm(name: str) -> recipes.Algorithm:
-    if name not in recipes.ALGORITHMS:
-        raise Refused(f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted", field="algorithm")
+    check_choice(name, recipes.ALGORITHMS, field="algorithm")
     return recipes.ALGORITHMS[name]
 
 

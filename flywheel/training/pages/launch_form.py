@@ -28,13 +28,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
-from flywheel.training.launch.run_control import (
-    LORA,
-    LaunchRequest,
-    check_settings,
-    check_tuning,
-    default_settings,
-)
+from flywheel.training.launch.run_control import LORA, LaunchRequest, check_settings, check_tuning, default_settings
 from flywheel.training.models import Dataset, TrainingRun
 
 PREFIX = "set."

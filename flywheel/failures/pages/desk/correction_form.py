@@ -108,7 +108,7 @@ def read(tools: list[dict[str, Any]], data: Mapping[str, str]) -> Correction:
     """
     made = Correction(tools, tool=data.get("tool", ""), text=data.get("text", ""), as_json=data.get("editor") == "json")
     if not made.tool:
-        made.problems = [FieldError("tool", "choose what should have been called")]
+        made.problems = [FieldError("choose what should have been called", field="tool")]
         return made
     if made.tool != TEXT:
         if data.get("was", data.get("editor")) == "json":
@@ -124,12 +124,12 @@ def _read_json(made: Correction, written: str) -> None:
     try:
         value = json.loads(written or "{}")
     except (ValueError, RecursionError) as error:
-        made.problems = [FieldError("arguments", f"not valid JSON: {error}")]
+        made.problems = [FieldError(f"not valid JSON: {error}", field="arguments")]
     else:
         if isinstance(value, dict):
             made.arguments = value
             return
-        made.problems = [FieldError("arguments", "must be an object, such as {}")]
+        made.problems = [FieldError("must be an object, such as {}", field="arguments")]
     made.as_json = True  # fields cannot show what cannot be read
 
 
