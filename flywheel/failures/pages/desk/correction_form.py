@@ -67,13 +67,13 @@ class Correction:
         texts = texts_of(fields, self.arguments, FIELD)
         form = ObjectForm(fields, texts, prefix=FIELD, auto_id=False, use_required_attribute=False)
         form.errors.clear()
-        each: Any
         for name, each in fields.items():
             each.widget.attrs["id"] = f"{FIELD}{name}"
             if isinstance(each, Json):
                 each.widget.attrs["rows"] = 2
             elif isinstance(each, forms.ChoiceField):
-                each.choices = [("", "left out"), *(choice for choice in each.choices if choice[0])]
+                choices: Any = each.choices
+                each.choices = [("", "left out"), *(choice for choice in choices if choice[0])]
         for problem in self.problems:
             if problem.field in fields:
                 form.refuse(problem.field, problem.problem)
