@@ -73,11 +73,7 @@ def submit(
         raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
     if split not in (Split.TRAIN, *MEASURED):
         raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
-    if not 1 <= settings.samples <= MAX_SAMPLES:
-        raise CannotEvaluate("samples", f"{settings.samples} is not between 1 and {MAX_SAMPLES}")
-    if not 0 <= settings.seed <= MAX_SEED:
-        raise CannotEvaluate("seed", f"{settings.seed} is not between 0 and {MAX_SEED}")
-    _check_engine(settings.engine, version)
+    _check_settings(settings, version)
     attempts = task_set.members.filter(split=split).count() * settings.samples
     if not attempts:
         raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
@@ -104,12 +100,13 @@ def submit(
             verifier_digest=verifiers.digest(verifier),
         )
         if made:
-            named = {"version": str(version), "task_set": str(task_set), "split": split}
             actor.record(
                 project=task_set.project,
                 action="evals.submit",
                 subject=f"eval {run.pk}",
-                **named,
+                version=str(version),
+                task_set=str(task_set),
+                split=split,
                 attempts=attempts,
                 engine=settings.engine,
             )
@@ -121,7 +118,13 @@ def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dic
     return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
 
 
-def _check_engine(engine: str, version: Version) -> None:
+def _check_settings(settings: RunSettings, version: Version) -> None:
+    """Raise CannotEvaluate for what no run of the version can be asked with."""
+    engine = settings.engine
+    if not 1 <= settings.samples <= MAX_SAMPLES:
+        raise CannotEvaluate("samples", f"{settings.samples} is not between 1 and {MAX_SAMPLES}")
+    if not 0 <= settings.seed <= MAX_SEED:
+        raise CannotEvaluate("seed", f"{settings.seed} is not between 0 and {MAX_SEED}")
     if engine not in Engine.values:
         raise CannotEvaluate("engine", f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing")
     if engine == Engine.VLLM:
