@@ -75,7 +75,13 @@ TEMPLATES = [
                 "flywheel.server.shell.context",
             ],
         },
-    }
+    },
+    {
+        "BACKEND": "django.template.backends.jinja2.Jinja2",
+        "DIRS": [BASE_DIR / "templates/jinja"],
+        "APP_DIRS": False,
+        "OPTIONS": {"environment": "flywheel.templatetags.jinja.environment"},
+    },
 ]
 
 # With no DATABASE_URL the embedded server is used; `manage.py` and the supervisor start it and set the variable.

@@ -111,6 +111,7 @@ def claims(project: Any, admin: Any) -> list[dict[str, Any]]:
     """Submit and claim a job, beside one committed UPDATE."""
     import uuid
 
+    from flywheel.accounts.actors import Actor
     from flywheel.edge.jobs import Job
     from flywheel.evals.models import EvalRun
     from flywheel.trajectories.models import Trajectory
@@ -123,7 +124,12 @@ def claims(project: Any, admin: Any) -> list[dict[str, Any]]:
 
     def claim() -> None:
         job, _ = EvalRun.submit(
-            key=uuid.uuid4(), project=project, created_by=admin, version=version, task_set=task_set, verifier_digest="x"
+            key=uuid.uuid4(),
+            project=project,
+            actor=Actor(admin),
+            version=version,
+            task_set=task_set,
+            verifier_digest="x",
         )
         assert EvalRun.claim(job.pk)
 

@@ -20,6 +20,7 @@ from django.core.files.storage import default_storage
 from flywheel.agents import chat_template
 from flywheel.agents.models import Artifact
 from flywheel.core.digests import digest
+from flywheel.edge.refusals import Refused
 
 ALLOWED = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """`.model` is SentencePiece's vocabulary (a protobuf)."""
@@ -28,7 +29,7 @@ HEADER_MAX = 100_000_000
 """Bytes of a safetensors header; the format's own limit."""
 
 
-class ArtifactError(ValueError):
+class ArtifactError(Refused):
     """The files are no artifact, or not what their digest says; the message names the file."""
 
     kind = "artifact"

@@ -12,27 +12,27 @@ from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.version_content import (
     OPENAI,
     TRANSFORMERS,
-    BadContent,
     check_endpoint,
     check_sampling,
     check_tools,
 )
+from flywheel.edge.refusals import Refused
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def make_agent(*, project: Project, name: str, actor: Actor, description: str = "") -> Agent:
-    """A new agent, nothing live. Raises BadContent."""
+    """A new agent, nothing live. Raises Refused."""
     if not _NAME.fullmatch(name):
-        raise BadContent(
-            "name", f"{name!r} is no name: lower-case letters, digits, - and _ are wanted, such as mail-agent"
+        raise Refused(
+            f"{name!r} is no name: lower-case letters, digits, - and _ are wanted, such as mail-agent", field="name"
         )
     try:
         with transaction.atomic():
             agent = Agent.objects.create(project=project, name=name, description=description.strip())
             actor.record(project=project, action="agents.make_agent", subject=agent)
     except IntegrityError:
-        raise BadContent("name", f"this project has an agent {name!r} already") from None
+        raise Refused(f"this project has an agent {name!r} already", field="name") from None
     return agent
 
 
@@ -53,14 +53,14 @@ def make_version(
 ) -> tuple[Version, bool]:
     """The agent's version with this content, and whether it is new: equal content is one version.
 
-    `parent` is what it was made from, for the record; it is no part of the content. Raises BadContent.
+    `parent` is what it was made from, for the record; it is no part of the content. Raises Refused.
     """
     if not base_model.strip() or len(base_model) > 300:
-        raise BadContent("base_model", "is missing: the base model's name as people say it, such as Qwen/Qwen3-8B")
+        raise Refused("is missing: the base model's name as people say it, such as Qwen/Qwen3-8B", field="base_model")
     if len(note) > 300:
-        raise BadContent("note", f"has {len(note)} characters, at most 300 are kept")
+        raise Refused(f"has {len(note)} characters, at most 300 are kept", field="note")
     if parent is not None and parent.agent_id != agent.pk:
-        raise BadContent("parent", f"{parent} is a version of another agent")
+        raise Refused(f"{parent} is a version of another agent", field="parent")
     asked = check_endpoint(endpoint)
     _check_artifacts(asked["kind"], weights, adapter)
     Agent.objects.select_for_update().get(pk=agent.pk)
@@ -101,10 +101,14 @@ def artifacts_of(project: Project) -> QuerySet[Artifact]:
 def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | None) -> None:
     for field, artifact, wanted in (("weights", weights, "model"), ("adapter", adapter, "adapter")):
         if artifact is not None and artifact.kind != wanted:
-            raise BadContent(field, f"{artifact} is not of kind {wanted}")
+            raise Refused(f"{artifact} is not of kind {wanted}", field=field)
     if kind == TRANSFORMERS and weights is None:
-        raise BadContent("weights", f"are missing: a {TRANSFORMERS} endpoint answers with weights that are stored here")
+        raise Refused(
+            f"are missing: a {TRANSFORMERS} endpoint answers with weights that are stored here", field="weights"
+        )
     if kind == OPENAI and weights is not None:
-        raise BadContent("weights", "stay with the server that an openai endpoint names; leave them out")
+        raise Refused("stay with the server that an openai endpoint names; leave them out", field="weights")
     if kind == OPENAI and adapter is not None:
-        raise BadContent("adapter", "is loaded by the server that an openai endpoint names; give its name as the model")
+        raise Refused(
+            "is loaded by the server that an openai endpoint names; give its name as the model", field="adapter"
+        )

@@ -1,6 +1,6 @@
 """What a version may be made of: how it is asked, its sampling, its tools. Checked where a person or a program says it.
 
-Every refusal is a `BadContent` whose message begins with the field: `endpoint.base_url: …`.
+Every refusal is a `Refused` whose message begins with the field: `endpoint.base_url: …`.
 """
 
 import math
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
 from flywheel.core.traces import tooling
+from flywheel.edge.refusals import Refused
 
 TRANSFORMERS, OPENAI = "transformers", "openai"
 KINDS = {
@@ -41,12 +41,8 @@ WHOLE = {"batch_size", "concurrency"}
 _KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
 
 
-class BadContent(FieldError):
-    """A version cannot be made of this; `field` says where, the message what would be right."""
-
-
 def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
-    """How the version is asked, as `Version.endpoint` keeps it. Raises BadContent.
+    """How the version is asked, as `Version.endpoint` keeps it. Raises Refused.
 
     A key is named, never written down: the worker reads the variable. Its name must end in `_API_KEY`, so that nobody
     can have a database URL or another secret of the worker sent to a server of their choice, and the operator must have
@@ -54,11 +50,13 @@ def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     """
     kind = value.get("kind")
     if kind not in KINDS:
-        raise BadContent("endpoint.kind", f"{kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
+        raise Refused(f"{kind!r} is unknown, one of {', '.join(KINDS)} is wanted", field="endpoint.kind")
     needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
     wanted = needed | set(OPTIONS[kind])
     if unknown := sorted(set(value) - wanted):
-        raise BadContent(f"endpoint.{unknown[0]}", f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are")
+        raise Refused(
+            f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are", field=f"endpoint.{unknown[0]}"
+        )
     options = {name: _option(kind, name, value[name]) for name in OPTIONS[kind] if value.get(name) is not None}
     if kind == TRANSFORMERS:
         return {"kind": kind, **options}
@@ -70,46 +68,48 @@ def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     }
     if name := value.get("api_key_env"):
         if not isinstance(name, str) or not _KEY_NAME.fullmatch(name):
-            raise BadContent(
-                "endpoint.api_key_env",
+            raise Refused(
                 f"{name!r} is not the name of a variable that may hold a key, such as OPENAI_API_KEY; "
                 "it must end in _API_KEY",
+                field="endpoint.api_key_env",
             )
         if problem := key_hosts.refusal(name, endpoint["base_url"]):
-            raise BadContent("endpoint.api_key_env", problem)
+            raise Refused(problem, field="endpoint.api_key_env")
         endpoint["api_key_env"] = name
     return endpoint
 
 
 def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of temperature, top_p and max_tokens that are given. Raises BadContent."""
+    """Those of temperature, top_p and max_tokens that are given. Raises Refused."""
     for name in value:
         if name not in DEFAULT_SAMPLING:
-            raise BadContent(f"sampling.{name}", f"is unknown, {', '.join(DEFAULT_SAMPLING)} are known")
+            raise Refused(f"is unknown, {', '.join(DEFAULT_SAMPLING)} are known", field=f"sampling.{name}")
     checked: dict[str, Any] = {}
     if "temperature" in value:
         checked["temperature"] = _between("temperature", value["temperature"], 0.0, 5.0)
     if "top_p" in value:
         checked["top_p"] = _between("top_p", value["top_p"], 0.0, 1.0)
         if checked["top_p"] == 0:
-            raise BadContent("sampling.top_p", "0 leaves nothing to choose from; for greedy answers use temperature 0")
+            raise Refused(
+                "0 leaves nothing to choose from; for greedy answers use temperature 0", field="sampling.top_p"
+            )
     if "max_tokens" in value:
         tokens = value["max_tokens"]
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
-            raise BadContent("sampling.max_tokens", f"{tokens!r} is not a whole number from 1 to {MAX_TOKENS}")
+            raise Refused(f"{tokens!r} is not a whole number from 1 to {MAX_TOKENS}", field="sampling.max_tokens")
         checked["max_tokens"] = tokens
     return checked
 
 
 def check_tools(value: Any) -> list[dict[str, Any]]:
-    """Tool definitions, as in `flywheel.core.traces.tooling`. Raises BadContent."""
+    """Tool definitions, as in `flywheel.core.traces.tooling`. Raises Refused."""
     if problems := tooling.check_definitions(value):
-        raise BadContent("tools", "; ".join(problems[:5]))
+        raise Refused("; ".join(problems[:5]), field="tools")
     if len(value) > MAX_TOOLS:
-        raise BadContent("tools", f"{len(value)} definitions; at most {MAX_TOOLS} can be given")
+        raise Refused(f"{len(value)} definitions; at most {MAX_TOOLS} can be given", field="tools")
     names = [tool["name"] for tool in value]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise BadContent("tools", f"{twice[0]!r} is defined twice")
+        raise Refused(f"{twice[0]!r} is defined twice", field="tools")
     return list(value)
 
 
@@ -119,15 +119,15 @@ def _option(kind: str, name: str, value: Any) -> Any:
     field = f"endpoint.{name}"
     if not allowed or isinstance(allowed[0], str):
         if not isinstance(value, str) or not value or (allowed and value not in allowed):
-            raise BadContent(field, f"{value!r} is not {' or '.join(map(str, allowed)) or 'a text'}")
+            raise Refused(f"{value!r} is not {' or '.join(map(str, allowed)) or 'a text'}", field=field)
         return value
     low, high = allowed
     assert isinstance(low, int | float)
     assert isinstance(high, int | float)
     kinds = int if name in WHOLE else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        raise BadContent(
-            field, f"{value!r} is not a {'whole ' if name in WHOLE else ''}number from {low:g} to {high:g}"
+        raise Refused(
+            f"{value!r} is not a {'whole ' if name in WHOLE else ''}number from {low:g} to {high:g}", field=field
         )
     return value if name in WHOLE else float(value)
 
@@ -140,22 +140,26 @@ def _base_url(value: Any) -> str:
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise BadContent("endpoint.base_url", f"{value!r} is not the address of a server, such as http://gpu-1:8000/v1")
+        raise Refused(
+            f"{value!r} is not the address of a server, such as http://gpu-1:8000/v1", field="endpoint.base_url"
+        )
     if parts.username or parts.password:
-        raise BadContent("endpoint.base_url", "must not hold a login; name the key's variable in api_key_env instead")
+        raise Refused(
+            "must not hold a login; name the key's variable in api_key_env instead", field="endpoint.base_url"
+        )
     if parts.query or parts.fragment:
-        raise BadContent("endpoint.base_url", "must end with its path, without ? or #")
+        raise Refused("must end with its path, without ? or #", field="endpoint.base_url")
     return text
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise BadContent("endpoint.model", "is missing: the name under which the server knows the model")
+        raise Refused("is missing: the name under which the server knows the model", field="endpoint.model")
     return value.strip()
 
 
 def _between(name: str, value: Any, low: float, high: float) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not low <= value <= high:
-        raise BadContent(f"sampling.{name}", f"{value!r} is not a number from {low:g} to {high:g}")
+        raise Refused(f"{value!r} is not a number from {low:g} to {high:g}", field=f"sampling.{name}")
     return float(value)

@@ -49,6 +49,14 @@ class Algorithm:
         return {s.name: s.default_for(self) for s in SETTINGS.values() if self.name in s.algorithms}
 
 
+def _grpo(
+    name: str, label: str, description: str, *, loss: str, level: str = "token", own: Mapping[str, Any] | None = None
+) -> Algorithm:
+    """One of the GRPO family: its kin differ in the loss, and in what the importance ratio is of."""
+    fixed = {"loss_type": loss, "importance_sampling_level": level}
+    return Algorithm(name, label, "grpo", "tasks", "rlvr", description, is_grouped=True, fixed=fixed, own=own or {})
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
@@ -71,62 +79,41 @@ ALGORITHMS: dict[str, Algorithm] = {
             "near the start.",
             own={"steps": 60, "batch_size": 16, "learning_rate": 1e-4, "beta": 0.1},
         ),
-        Algorithm(
+        _grpo(
             "grpo",
             "GRPO",
-            trainer="grpo",
-            data="tasks",
-            fix="rlvr",
-            description="Group-relative policy optimisation: several attempts at each task, each judged by the "
-            "verifier and compared with its siblings.",
-            is_grouped=True,
-            fixed={"loss_type": "grpo", "importance_sampling_level": "token"},
+            "Group-relative policy optimisation: several attempts at each task, each judged by the verifier and "
+            "compared with its siblings.",
+            loss="grpo",
         ),
-        Algorithm(
+        _grpo(
             "dr_grpo",
             "Dr. GRPO",
-            trainer="grpo",
-            data="tasks",
-            fix="rlvr",
-            description="GRPO without its two biases: no division by the group's spread, none by the answer's length.",
-            is_grouped=True,
-            fixed={"loss_type": "dr_grpo", "importance_sampling_level": "token"},
+            "GRPO without its two biases: no division by the group's spread, none by the answer's length.",
+            loss="dr_grpo",
             own={"scale_rewards": "none"},
         ),
-        Algorithm(
+        _grpo(
             "dapo",
             "DAPO (loss)",
-            trainer="grpo",
-            data="tasks",
-            fix="rlvr",
-            description="GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of "
-            "DAPO. Its dynamic sampling is not included.",
-            is_grouped=True,
-            fixed={"loss_type": "dapo", "importance_sampling_level": "token"},
+            "GRPO with the token-level loss, the wider upper clip and the masking of cut-off answers of DAPO. Its "
+            "dynamic sampling is not included.",
+            loss="dapo",
             own={"epsilon_high": 0.28, "mask_truncated_completions": True},
         ),
-        Algorithm(
+        _grpo(
             "gspo",
             "GSPO",
-            trainer="grpo",
-            data="tasks",
-            fix="rlvr",
-            description="Group sequence policy optimisation: one importance ratio for a whole answer; steadier on "
-            "long answers.",
-            is_grouped=True,
-            fixed={"loss_type": "grpo", "importance_sampling_level": "sequence"},
+            "Group sequence policy optimisation: one importance ratio for a whole answer; steadier on long answers.",
+            loss="grpo",
+            level="sequence",
             own={"epsilon": 3e-4, "epsilon_high": 4e-4},
         ),
-        Algorithm(
+        _grpo(
             "cispo",
             "CISPO",
-            trainer="grpo",
-            data="tasks",
-            fix="rlvr",
-            description="Clips the importance weight instead of the update, so that rare decisive tokens keep their "
-            "gradient.",
-            is_grouped=True,
-            fixed={"loss_type": "cispo", "importance_sampling_level": "token"},
+            "Clips the importance weight instead of the update, so that rare decisive tokens keep their gradient.",
+            loss="cispo",
             own={"epsilon_high": 5.0},
         ),
         Algorithm(
@@ -176,9 +163,8 @@ class Setting:
                 raise ValueError(f"{self.name}: {value!r} is not right; {wanted} is wanted")
             return value
         kind = "a whole number" if self.type is int else "a number"
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{self.name}: {value!r} is not {kind}; {self._range()} is wanted")
-        if self.type is int and value != int(value):
+        is_number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+        if not is_number or (self.type is int and value != int(value)):
             raise ValueError(f"{self.name}: {value!r} is not {kind}; {self._range()} is wanted")
         if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
             raise ValueError(f"{self.name}: {value!r} is out of range; {self._range()} is wanted")

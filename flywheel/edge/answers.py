@@ -9,6 +9,7 @@ def list_candidates(request: HttpRequest, query: Query[ListQuery]) -> dict[str, 
 """
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
@@ -20,6 +21,30 @@ from flywheel.edge.paging import keyset
 
 Ref = Annotated[str, BeforeValidator(lambda row: row if row is None else str(row))]
 """A row by its name: `agent@3`, `set@2`, a user's name. None stays None in `Ref | None`."""
+
+TraceId = Annotated[str, BeforeValidator(lambda row: getattr(row, "trace_id", row))]
+"""A trajectory, or an item of one, by its trace id."""
+Number = Annotated[int, BeforeValidator(lambda row: getattr(row, "number", row))]
+"""A version or a task by its number, where the answer says beside it whose it is."""
+
+
+class JobOut(Schema):
+    """What every job tells of itself."""
+
+    id: int
+    state: str
+    done: int
+    total: int | None
+    error: str
+    created_at: datetime
+
+
+class EstimateOut(Schema):
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    reason: str
 
 
 class ListQuery(Schema):
@@ -37,6 +62,12 @@ def page_of(item: type[Schema], name: str = "") -> type[Schema]:
     """
     name = name or f"{item.__name__.removesuffix('Out')}Page"
     return create_model(name, __base__=Schema, items=(list[item], ...), next=(str | None, ...))  # type: ignore[valid-type]
+
+
+def cut_page(rows: QuerySet[Any], limit: int, key: str) -> dict[str, Any]:
+    """The first `limit` of ordered `rows`, and the `key` of the last of them where there are more."""
+    items = list(rows[: limit + 1])
+    return {"items": items[:limit], "next": getattr(items[limit - 1], key) if len(items) > limit else None}
 
 
 def paginate(

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, Self
@@ -61,6 +61,10 @@ class State(models.TextChoices):
 
 
 FINISHED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class Cancelled(Exception):
+    """A person asked for an end."""
 
 
 class LeaseLost(Exception):
@@ -129,15 +133,20 @@ class Job(models.Model):
         return f"{self._meta.verbose_name} {self.pk}"
 
     @classmethod
-    def submit(cls, *, key: uuid.UUID, **fields: Any) -> tuple[Self, bool]:
+    def submit(
+        cls, *, key: uuid.UUID, actor: Actor, entry: str = "", about: Mapping[str, Any] | None = None, **fields: Any
+    ) -> tuple[Self, bool]:
         """Save the job once for its key and wake a worker after commit. Returns the job and whether it is new.
 
-        `fields` are the row's; `project` and `created_by` are among them.
+        `fields` are the row's, `project` among them. The audit log gets a new one as `entry`, unless that is empty,
+        with what is told `about` it; the job is the entry's `subject` where it names no other.
         """
         try:
             with transaction.atomic():
-                job = cls(idempotency_key=key, **fields)
+                job = cls(idempotency_key=key, created_by=actor.user, **fields)
                 job.save(force_insert=True)
+                if entry:
+                    actor.record(project=job.project, action=entry, **{"subject": job, **(about or {})})
         except IntegrityError:
             existing = cls._default_manager.filter(project=fields["project"], idempotency_key=key).first()
             if existing is None:
@@ -319,9 +328,9 @@ class Lease:
     """An owner's hold on a running job. A thread renews it until the `with` block ends or until it is lost.
 
     Use it as a context manager: a body that ends well makes the job succeed unless it called `finish` itself; what it
-    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind). A body that
-    ends because the lease was lost, the database was away, or the process is told to stop (SystemExit) puts the job
-    back into the queue if it is still ours.
+    raises fails the job with its reason (`error.kind`, when the exception has one, is kept as the kind), but for
+    Cancelled, which cancels it. A body that ends because the lease was lost, the database was away, or the process is
+    told to stop (SystemExit) puts the job back into the queue if it is still ours.
     """
 
     def __init__(self, job: Job, fence: int, asked_at: float) -> None:
@@ -338,6 +347,11 @@ class Lease:
     def cancelled(self) -> bool:
         """A person asked for an end; save what is worth saving and call `finish(State.CANCELLED)`."""
         return self._cancelled.is_set()
+
+    def go_on(self) -> None:
+        """Raise Cancelled where a person asked for an end: for jobs that have nothing to save then."""
+        if self.cancelled:
+            raise Cancelled
 
     @property
     def lost(self) -> bool:
@@ -435,8 +449,8 @@ class Lease:
         elif self.lost or isinstance(error, LeaseLost | OperationalError | InterfaceError):
             log.warning("%s %s is given back, its lease or its database was away", self.job.label, self.job.pk)
             self.give_back(error=text or "the database was away for longer than the lease")
-        elif error is None:
-            self.finish(State.SUCCEEDED)
+        elif error is None or isinstance(error, Cancelled):
+            self.finish(State.CANCELLED if error else State.SUCCEEDED)
         else:
             log.error("%s %s failed", self.job.label, self.job.pk, exc_info=error)
             self.finish(State.FAILED, error=text[:10_000], error_kind=getattr(error, "kind", type(error).__name__)[:64])

@@ -1,4 +1,6 @@
-"""Whole numbers that come in as text: in addresses, forms and headers, where anybody may write anything."""
+"""Numbers and keys that come in as text: in addresses, forms and headers, where anybody may write anything."""
+
+import uuid
 
 INTEGER = 2**31 - 1
 """The greatest that PostgreSQL's integer holds."""
@@ -19,3 +21,11 @@ def number(text: str, *, least: int = 0, most: int = INTEGER) -> int | None:
 def key(text: str) -> int | None:
     """A primary key; None for what cannot be one."""
     return number(text, least=1, most=BIGINT)
+
+
+def form_key(text: str) -> uuid.UUID:
+    """The key that makes a form which is sent twice count once; a new one for a form that was given none."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return uuid.uuid4()

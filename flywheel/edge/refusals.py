@@ -4,15 +4,17 @@
 
 A verb raises one and nobody in between catches it: the API answers `{"detail": "limit: is 300; …"}` with its status
 (`server.api`), a page goes back to where the form stood and says so (`answer`). A view that shows the problem beside
-its field catches it and reads `field` and `problem`.
+its field catches it and reads `field` and `problem`, or has `show_at_field` do so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from django.contrib import messages
 from django.db.models import Model, QuerySet
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django_htmx.http import HttpResponseClientRedirect
@@ -27,8 +29,14 @@ class Refused(FieldError):
 
     status: ClassVar[int] = 422
 
-    def __init__(self, problem: str, *, field: str = "") -> None:
-        super().__init__(field, problem)
+
+@contextmanager
+def at_field(field: str) -> Iterator[None]:
+    """Refuse what is refused inside as a problem of this field of the request."""
+    try:
+        yield
+    except FieldError as error:
+        raise Refused(error.problem, field=field) from None
 
 
 class Unreadable(Refused):
@@ -62,11 +70,28 @@ def one(rows: QuerySet[M], **wanted: Any) -> M:
     return row
 
 
+def check_choice(value: str, known: Iterable[str], *, field: str, error: type[Refused] = Refused) -> None:
+    """Raise `error` for a value that is none of `known`."""
+    names = list(known)
+    if value not in names:
+        raise error(f"{value[:100]!r} is unknown, one of {', '.join(filter(None, names))} is wanted", field=field)
+
+
+def show_at_field(form: BaseForm, error: FieldError, **names: str) -> None:
+    """Put the problem beside its field, which the form may call otherwise (`names`), or above the form."""
+    name = names.get(error.field, error.field.rpartition(".")[2])
+    if name in form.fields:
+        form.add_error(name, error.problem)
+    else:
+        form.add_error(None, str(error))
+
+
 def answer(request: HttpRequest, error: FieldError) -> HttpResponseBase:
-    """Go back to the page that was left and say it there; for a page that was only read, show the problem alone."""
-    if request.method == "GET":
+    """Go back to the page that was left and say it there; show the problem alone for a page that was only read, or that
+    is of nothing."""
+    if request.method == "GET" or isinstance(error, Missing):
         return render(request, "problem.html", {"problem": error}, status=status_of(error))
-    messages.error(request, f"{error}.".replace("..", "."))
+    messages.error(request, f"Nothing was changed: {error}.".replace("..", "."))
     came_from = urlsplit(request.headers.get("HX-Current-URL") or request.headers.get("Referer", ""))
     back = came_from.path + (f"?{came_from.query}" if came_from.query else "")
     if came_from.netloc != request.get_host() or not back.startswith("/") or back.startswith("//"):

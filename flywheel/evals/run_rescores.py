@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 
 from flywheel.accounts.actors import Actor
@@ -25,43 +24,32 @@ from flywheel.trajectories.store.stored_traces import traces_of
 AT_ONCE = 64
 
 
-class CannotRescore(Refused):
-    """It cannot be judged again; the message says why."""
-
-
 def submit(*, run: EvalRun, version: EnvironmentVersion, actor: Actor, key: uuid.UUID) -> tuple[Rescore, bool]:
     """Let a worker judge the run's attempts under this version's verifier. Returns the job and whether it is new.
 
-    Raises CannotRescore.
+    Raises Refused.
     """
     if version.environment_id != run.task_set.environment_version.environment_id:
-        raise CannotRescore(f"{version} is of another environment than {run.task_set}", field="version")
+        raise Refused(f"{version} is of another environment than {run.task_set}", field="version")
     if run.split == Split.SEALED:
-        raise CannotRescore(f"{run} asked sealed tasks, whose rollouts nobody keeps", field="run")
+        raise Refused(f"{run} asked sealed tasks, whose rollouts nobody keeps", field="run")
     if not run.is_finished:
-        raise CannotRescore(f"{run} is {run.state}; its attempts can be judged again when it is over", field="run")
+        raise Refused(f"{run} is {run.state}; its attempts can be judged again when it is over", field="run")
     total = run.results.count()
     if not total:
-        raise CannotRescore(f"{run} has no attempt that could be judged", field="run")
-    with transaction.atomic():
-        job, made = Rescore.submit(
-            key=key,
-            project=run.project,
-            created_by=actor.user,
-            run=run,
-            environment_version=version,
-            verifier_digest=verifiers.digest(version.verifier),
-            total=total,
-        )
-        if made:
-            actor.record(
-                project=run.project,
-                action="evals.rescore",
-                subject=run,
-                environment_version=str(version),
-                verifier_digest=job.verifier_digest,
-            )
-    return job, made
+        raise Refused(f"{run} has no attempt that could be judged", field="run")
+    digest = verifiers.digest(version.verifier)
+    return Rescore.submit(
+        key=key,
+        actor=actor,
+        entry="evals.rescore",
+        about={"subject": run, "environment_version": str(version), "verifier_digest": digest},
+        project=run.project,
+        run=run,
+        environment_version=version,
+        verifier_digest=digest,
+        total=total,
+    )
 
 
 Attempts = list[tuple[Result, tuple[envs.Task, list[Any]] | None]]

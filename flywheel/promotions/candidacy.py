@@ -26,10 +26,6 @@ from flywheel.training.launch import reward_lock
 from flywheel.training.models import ContaminationCheck, TrainingRun
 
 
-class CannotPropose(Refused):
-    """The two evals do not make a candidate; the message says why."""
-
-
 def propose_for(evaluation: EvalRun) -> Candidate | None:
     """The candidate that a finished evaluation of a training run makes; None for any other eval."""
     run = TrainingRun.objects.filter(evaluation=evaluation).select_related("baseline").first()
@@ -43,26 +39,24 @@ def propose(
 ) -> Candidate:
     """Write the report and the gate's verdict down, and have both versions run the agent's regression suites.
 
-    The same two evals under the same policy make one candidate. Raises CannotPropose.
+    The same two evals under the same policy make one candidate. Raises Refused.
     """
     if version_eval.state != State.SUCCEEDED or baseline_eval.state != State.SUCCEEDED:
-        raise CannotPropose("both evals must have succeeded")
+        raise Refused("both evals must have succeeded")
     for each in (version_eval, baseline_eval):
         if each.split != Split.HELD_OUT:
-            raise CannotPropose(
-                f"{each} asked {each.get_split_display().lower()} tasks; a gain is shown by held-out ones"
-            )
+            raise Refused(f"{each} asked {each.get_split_display().lower()} tasks; a gain is shown by held-out ones")
     if version_eval.version.agent_id != baseline_eval.version.agent_id:
-        raise CannotPropose("the two versions belong to different agents")
+        raise Refused("the two versions belong to different agents")
     if version_eval.version_id == baseline_eval.version_id:
-        raise CannotPropose("the two evals are of the same version")
+        raise Refused("the two evals are of the same version")
     if problem := version_isolation.of(version_eval, baseline_eval).problem:
-        raise CannotPropose(problem)
+        raise Refused(problem)
     policy = current_policy(version_eval.project, actor)
     report = report_of(version_eval, baseline_eval, policy)
     with transaction.atomic():
         if not hold(version_eval, baseline_eval):
-            raise CannotPropose("one of the evals is asked again just now; put it forward when it is over")
+            raise Refused("one of the evals is asked again just now; put it forward when it is over")
         candidate, made = Candidate.objects.get_or_create(
             version_eval=version_eval,
             baseline_eval=baseline_eval,

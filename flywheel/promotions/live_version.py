@@ -26,21 +26,13 @@ ROLLBACK_S = 10.0
 MOVED = "the live version changed while you decided; look at the page again"
 
 
-class CannotPromote(Refused):
-    """The move is refused; the message says why and who or what could change that."""
-
-
-class MovedMeanwhile(CannotPromote, Stale):
-    """Somebody else moved the live version since this page was loaded."""
-
-
 def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int, override: bool = False) -> Promotion:
     """Approve a waiting candidate and make its version live.
 
     `generation` is the agent's as the approver saw it. A candidate that the gate does not call eligible, that the
     sealed part of its set (where it has one) does not confirm, or that has not passed every regression suite of its
     agent (one that was retired since it was made is not passed), needs `override`, and is marked for ever. Raises
-    CannotPromote.
+    Refused.
     """
     rows = Candidate.objects.select_related("agent", "version", "baseline")
     check = partial(_check, actor=actor, reason=reason, generation=generation, override=override)
@@ -71,14 +63,14 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
 
 @transaction.atomic
 def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
-    """Decline a waiting candidate. Raises CannotPromote when it does not wait or no reason is given."""
+    """Decline a waiting candidate. Raises Refused when it does not wait or no reason is given."""
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the candidate", field="reason")
+        raise Refused("say why; it is kept with the candidate", field="reason")
     moved = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING).update(
         state=Candidate.State.REJECTED
     )
     if not moved:
-        raise CannotPromote("this candidate does not wait any more")
+        raise Refused("this candidate does not wait any more")
     actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 
 
@@ -86,14 +78,14 @@ def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generatio
     """Make an earlier live version live again: a new move, with nothing uploaded or evaluated anew.
 
     One approver is enough, so that an emergency ends quickly: a server that does not answer delays it by ROLLBACK_S and
-    does not stop it; the promotion's `unserved` then says why. Raises CannotPromote.
+    does not stop it; the promotion's `unserved` then says why. Raises Refused.
     """
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the rollback", field="reason")
+        raise Refused("say why; it is kept with the rollback", field="reason")
     if not agent.promotions.filter(after=to).exists():
-        raise CannotPromote(f"{to} was never live")
+        raise Refused(f"{to} was never live")
     if agent.live_id == to.pk:
-        raise CannotPromote(f"{to} is live already")
+        raise Refused(f"{to} is live already")
     server = loaded_adapters.hand_over(to, within_s=ROLLBACK_S)
     promotion = Promotion(agent=agent, kind=Promotion.Kind.ROLLBACK, after=to, reason=reason)
     with transaction.atomic():
@@ -103,9 +95,9 @@ def roll_back(*, agent: Agent, to: Version, actor: Actor, reason: str, generatio
 
 
 def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> Promotion:
-    """Make the first version of an agent live: there is nothing yet to compare it with. Raises CannotPromote."""
+    """Make the first version of an agent live: there is nothing yet to compare it with. Raises Refused."""
     if agent.live_id is not None:
-        raise CannotPromote(f"{agent} has a live version; a change of it needs a candidate")
+        raise Refused(f"{agent} has a live version; a change of it needs a candidate")
     server = loaded_adapters.hand_over(version, within_s=PROMOTE_S)
     promotion = Promotion(agent=agent, kind=Promotion.Kind.FIRST, after=version, reason=reason)
     with transaction.atomic():
@@ -116,25 +108,25 @@ def _check(
     row: Candidate, *, actor: Actor, reason: str, generation: int, override: bool
 ) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
     """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
-    CannotPromote where it cannot be approved, by this actor or so."""
+    Refused where it cannot be approved, by this actor or so."""
     if row.state != Candidate.State.WAITING:
-        raise CannotPromote(f"this candidate is {row.state} already")
+        raise Refused(f"this candidate is {row.state} already")
     if not reason.strip():
-        raise CannotPromote("say why; it is kept with the promotion", field="reason")
+        raise Refused("say why; it is kept with the promotion", field="reason")
     if actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
-        raise CannotPromote("you launched what made this candidate; another approver must decide")
+        raise Refused("you launched what made this candidate; another approver must decide")
     stands, final = suite_standings.standings_of(row), final_of(row)
     against = _against(row, stands, final)
     if against and not override:
-        raise CannotPromote(f"{'; '.join(against)}; promote against it only on purpose")
+        raise Refused(f"{'; '.join(against)}; promote against it only on purpose")
     if digest(row.report) != row.report_digest or row.version.digest != digest(row.version.content()):
-        raise CannotPromote("the evidence or the version is not what was evaluated; evaluate again")
+        raise Refused("the evidence or the version is not what was evaluated; evaluate again")
     if problem := version_isolation.of(row.version_eval, row.baseline_eval).problem:
-        raise CannotPromote(problem)
+        raise Refused(problem)
     if row.agent.live_id != row.baseline_id:
-        raise CannotPromote(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
+        raise Refused(f"it was compared with {row.baseline}, which is not live any more; compare it with what is")
     if row.agent.generation != generation:
-        raise MovedMeanwhile(MOVED)
+        raise Stale(MOVED)
     return stands, final, against
 
 
@@ -151,18 +143,18 @@ def _against(row: Candidate, stands: Sequence[suite_standings.Standing], final: 
 
 def _move(promotion: Promotion, server: tuple[str, str], actor: Actor, generation: int) -> Promotion:
     """Carry out what the unsaved row says, if the agent's generation is still `generation`; `server` is the name that
-    serves it, and why none does. Raises CannotPromote."""
+    serves it, and why none does. Raises Refused."""
     agent, after, (name, problem) = promotion.agent, promotion.after, server
     present = Agent.objects.select_for_update(of=("self",), no_key=True).select_related("live__agent").get(pk=agent.pk)
     if problem and present.served:
         if promotion.kind != Promotion.Kind.ROLLBACK:
-            raise CannotPromote(f"the gateway answers with {present.served} now, and could not with this: {problem}")
+            raise Refused(f"the gateway answers with {present.served} now, and could not with this: {problem}")
         promotion.unserved = f"the gateway does not answer with {after} until the server has it ({problem})"
     won = Agent.objects.filter(pk=agent.pk, generation=generation).update(
         live=after, served=name, generation=F("generation") + 1
     )
     if not won:
-        raise MovedMeanwhile(MOVED)
+        raise Stale(MOVED)
     promotion.before, promotion.approved_by = present.live, actor.user
     agent.live, agent.generation = after, generation + 1
     promotion.generation = agent.generation

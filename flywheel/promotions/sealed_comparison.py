@@ -18,14 +18,13 @@ from flywheel.accounts.actors import Actor
 from flywheel.core import verifiers
 from flywheel.core.evidence.gate import Policy, confirm, detectable, spending
 from flywheel.core.evidence.statistics.arm_comparison import difference
-from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import sealed_runs, unanswered_attempts
 from flywheel.evals.runs.run_summaries import rows_of
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
 from flywheel.promotions.candidacy import evidence_of
@@ -42,10 +41,6 @@ STATES: Final = {
     "invalid": "invalid",
 }
 """How a candidate stands at the sealed part; only `eligible` lets it through."""
-
-
-class CannotOpen(Refused):
-    """The sealed part is not asked for this candidate; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +131,15 @@ def final(row: Candidate) -> dict[str, Any] | None:
 def open_sealed(*, candidate: Candidate, actor: Actor) -> None:
     """Have both versions attempt the sealed tasks, as they attempted the held-out ones; what has run already is found.
 
-    Raises CannotOpen.
+    Raises Refused.
     """
     task_set = candidate.version_eval.task_set
     if problem := _problem(candidate):
-        raise CannotOpen(problem)
+        raise Refused(problem)
     with transaction.atomic():
         TaskSet.objects.select_for_update(no_key=True).get(pk=task_set.pk)  # openings are counted one after the other
-        try:
-            sealed_runs.start(candidate.baseline_eval, actor=actor)
-            sealed_runs.start(candidate.version_eval, actor=actor)
-        except (CannotEvaluate, StaleState) as error:
-            raise CannotOpen(str(error)) from error
+        sealed_runs.start(candidate.baseline_eval, actor=actor)
+        sealed_runs.start(candidate.version_eval, actor=actor)
         opening, is_open = _opening(candidate)
         if not is_open:
             ledger.opened(task_set=task_set, kind=Opening.Kind.SEALED, subject=candidate, actor=actor)

@@ -19,13 +19,12 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.core.evidence.suite_rules import Finding, judge_mean, judge_no_break, judge_no_failure
 from flywheel.edge.jobs import StaleState, State
-from flywheel.edge.refusals import Stale
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison
 from flywheel.evals.models import Engine, EvalRun, Result
 from flywheel.evals.runs import suite_runs
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.suite_runs import Attempts, Settings
 from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.evals.runs.void_scores import void_of
@@ -33,11 +32,6 @@ from flywheel.evals.serving import version_isolation
 from flywheel.promotions.models import Candidate
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import ContaminationCheck
-
-
-class NotWaiting(Stale):
-    """The candidate is decided; the message says so."""
-
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +148,7 @@ def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> lis
         for version in (baseline_eval.version, version_eval.version):
             try:
                 suite_runs.start(version=version, suite=suite, settings=settings, actor=actor)
-            except (CannotEvaluate, StaleState) as error:
+            except (Refused, StaleState) as error:
                 problems.append(f"{suite} of {version}: {error}")
     for problem in problems:
         log.warning("a regression suite was not started: %s", problem)
@@ -173,9 +167,9 @@ def _check(version: Version, suites: Collection[Suite]) -> None:
 
 
 def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
-    """`start` for a candidate. Raises NotWaiting where nobody is to decide about it any more."""
+    """`start` for a candidate. Raises Stale where nobody is to decide about it any more."""
     if candidate.state != Candidate.State.WAITING:
-        raise NotWaiting(f"{candidate} is {candidate.state} already, so its suites are not run any more")
+        raise Stale(f"{candidate} is {candidate.state} already, so its suites are not run any more")
     version_eval, baseline_eval = candidate.version_eval, candidate.baseline_eval
     return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor)
 
@@ -237,10 +231,10 @@ def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
 
 
 def run_live(*, suite: Suite, actor: Actor) -> EvalRun:
-    """The live version's eval at the suite. Raises CannotEvaluate."""
+    """The live version's eval at the suite. Raises Refused."""
     live = suite.agent.live
     if live is None:
-        raise CannotEvaluate("version", f"{suite.agent} has no live version")
+        raise Refused(f"{suite.agent} has no live version", field="version")
     return suite_runs.start(version=live, suite=suite, settings=Settings.own(live), actor=actor)
 
 

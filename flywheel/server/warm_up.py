@@ -1,7 +1,6 @@
 """What the first request of a process would else wait for: addresses and templates, read once before it comes."""
 
-from pathlib import Path
-
+from django.conf import settings
 from django.template import engines
 from django.urls import get_resolver, reverse
 
@@ -10,7 +9,9 @@ def warm() -> None:
     """Load every page's code, its address and its template. What is loaded before a fork is shared after it."""
     assert get_resolver().url_patterns
     reverse("home")
-    engine = engines["django"]
-    for folder in map(Path, engine.engine.dirs):  # type: ignore[attr-defined]
-        for page in sorted(folder.rglob("*.html")):
-            engine.get_template(page.relative_to(folder).as_posix())
+    folder = settings.BASE_DIR / "templates"
+    for page in sorted(path.relative_to(folder) for path in folder.rglob("*.html")):
+        if page.parts[0] == "jinja":
+            engines["jinja2"].get_template(page.relative_to("jinja").as_posix())
+        else:
+            engines["django"].get_template(page.as_posix())

@@ -381,24 +381,24 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     EvalRun.submit(
         key=uuid.uuid4(),
         project=cast.project,
-        created_by=cast.builder,
+        actor=Actor(cast.builder),
         version=run.version,
         task_set=run.task_set,
         verifier_digest=run.verifier_digest,
     )
     imported, _ = Import.submit(
-        key=uuid.uuid4(), project=cast.project, created_by=cast.builder, name="runs.jsonl", upload="0" * 32
+        key=uuid.uuid4(), project=cast.project, actor=Actor(cast.builder), name="runs.jsonl", upload="0" * 32
     )
     play = start_play(task=task.task, actor=Actor(cast.builder))
     generation, _ = Generation.submit(
         key=uuid.uuid4(),
         project=cast.project,
-        created_by=cast.builder,
+        actor=Actor(cast.builder),
         environment=task.task.environment,
         count=1,
         seed=1,
     )
-    about: dict[str, Any] = {"key": uuid.uuid4(), "project": cast.project, "created_by": cast.builder}
+    about: dict[str, Any] = {"key": uuid.uuid4(), "project": cast.project, "actor": Actor(cast.builder)}
     trial, _ = Trial.submit(**about, environment=task.task.environment, verifier={})
     proving, _ = Proving.submit(**about, environment=task.task.environment)
     rescore, _ = Rescore.submit(

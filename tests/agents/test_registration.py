@@ -22,7 +22,8 @@ from flywheel.agents.pages import forms
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import BadContent, check_endpoint, check_tools
+from flywheel.agents.version_content import check_endpoint, check_tools
+from flywheel.edge.refusals import Refused
 from tests.agents.test_artifacts import model, safetensors
 from tests.conftest import TOOLS, Build, Cast
 from tests.evals.fake import finished, wrong
@@ -174,10 +175,10 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
         ({"endpoint": SERVER, "base_model": " "}, "base_model: is missing"),
     ]
     for fields, says in cases:
-        with pytest.raises(BadContent, match=says):
+        with pytest.raises(Refused, match=says):
             make_version(agent=build.agent(), actor=Actor(cast.builder), **{"base_model": "m", **fields})
     assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
-    with pytest.raises(BadContent, match="at most 256"):
+    with pytest.raises(Refused, match="at most 256"):
         check_tools([{"name": f"t{index}"} for index in range(257)])
 
 
@@ -185,7 +186,7 @@ def test_a_version_names_a_key_that_the_operator_bound_to_its_server(monkeypatch
     endpoint = {**SERVER, "api_key_env": "GPU_API_KEY"}
     monkeypatch.setenv("GPU_API_KEY_HOSTS", "gpu-1:8000")
     assert check_endpoint(endpoint) == endpoint
-    with pytest.raises(BadContent, match=r"endpoint\.api_key_env: GPU_API_KEY may be sent to gpu-1:8000 only"):
+    with pytest.raises(Refused, match=r"endpoint\.api_key_env: GPU_API_KEY may be sent to gpu-1:8000 only"):
         check_endpoint({**endpoint, "base_url": "http://gpu-2:8000/v1"})
 
 

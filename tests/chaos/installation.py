@@ -40,9 +40,10 @@ print("MADE", json.dumps(made))
 """
 _REREAD = """
 import uuid
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.trajectories.models import Reread
-Reread.submit(key=uuid.uuid4(), project=Project.objects.get(slug=%r), created_by=User.objects.get(username="system"))
+Reread.submit(key=uuid.uuid4(), project=Project.objects.get(slug=%r), actor=Actor(User.objects.get(username="system")))
 """
 
 

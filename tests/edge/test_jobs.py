@@ -12,6 +12,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
+from flywheel.accounts.actors import Actor
 from flywheel.edge import job_queue, jobs
 from flywheel.edge.jobs import Lease, LeaseLost, StaleState, State
 from flywheel.evals.models import EvalRun
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def submit(build: Build) -> Callable[..., EvalRun]:
-    fields = {
+    fields: dict[str, Any] = {
         "project": build.cast.project,
-        "created_by": build.cast.builder,
+        "actor": Actor(build.cast.builder),
         "version": build.version(),
         "task_set": build.task_set(train=1, held_out=1),
         "verifier_digest": "0" * 64,
@@ -387,7 +388,7 @@ def training_run(build: Build, **settings: Any) -> TrainingRun:
     return TrainingRun.submit(
         key=uuid.uuid4(),
         project=build.cast.project,
-        created_by=build.cast.trainer,
+        actor=Actor(build.cast.trainer),
         base=build.version(),
         dataset=dataset,
         task_set=task_set,

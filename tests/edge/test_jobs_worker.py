@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import MAX_ATTEMPTS, Job, State
 from flywheel.evals.models import EvalRun
 from tests.conftest import Build
@@ -25,7 +26,7 @@ def submit(build: Build, **play: Any) -> EvalRun:
     run, _ = EvalRun.submit(
         key=uuid.uuid4(),
         project=build.cast.project,
-        created_by=build.cast.builder,
+        actor=Actor(build.cast.builder),
         version=build.version(),
         task_set=build.task_set(train=1, held_out=1),
         verifier_digest="0" * 64,

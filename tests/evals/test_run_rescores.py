@@ -11,6 +11,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions import environment_versions
 from flywheel.evals import run_rescores
@@ -87,10 +88,10 @@ def test_its_own_verifier_changes_nothing(run: EvalRun, build: Build) -> None:
 
 def test_what_cannot_be_judged_again_is_refused_with_its_reason(run: EvalRun, build: Build) -> None:
     foreign = build.environment("other").latest
-    with pytest.raises(run_rescores.CannotRescore, match="other@1 is of another environment"):
+    with pytest.raises(Refused, match="other@1 is of another environment"):
         run_rescores.submit(run=run, version=foreign, actor=Actor(build.cast.builder), key=uuid.uuid4())
     waiting = submit(build, task_set=run.task_set)
-    with pytest.raises(run_rescores.CannotRescore, match="is queued"):
+    with pytest.raises(Refused, match="is queued"):
         run_rescores.submit(
             run=waiting, version=run.task_set.environment_version, actor=Actor(build.cast.builder), key=uuid.uuid4()
         )

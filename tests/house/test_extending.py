@@ -5,11 +5,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.template import engines
+from django.test import Client
+from jinja2 import DictLoader
 
+from flywheel.accounts.models import User
 from flywheel.core import detectors, envs, recipes
 from flywheel.core.detectors import DETECTORS, Detector, detect, run_detectors
 from flywheel.core.traces import Message, Trace
@@ -17,7 +22,10 @@ from flywheel.core.verifiers import VerifierError, part_checks, rubric_parts
 from flywheel.core.verifiers.rubric import read
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.trajectories.search import list_columns
+from tests.conftest import Build, Cast
 from tests.core.envs.test_tool_call import TASK, TOOLS
+
+SignIn = Callable[[User], Client]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/guides/extending.md").read_text()
@@ -99,11 +107,33 @@ def test_a_detector_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_an_algorithm_and_a_column_are_one_row_each() -> None:
+def test_an_algorithm_is_one_row() -> None:
     algorithm = row_of("flywheel/core/recipes.py", recipes)
     assert (algorithm.is_reinforced, algorithm.is_grouped) == (True, True)
     assert set(algorithm.own) <= set(recipes.SETTINGS)
-    assert row_of("flywheel/trajectories/search/list_columns.py", list_columns).key not in list_columns.COLUMNS
+
+
+def test_a_column_is_one_row_and_a_block_where_it_is_more_than_a_number(
+    cast: Cast, build: Build, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = row_of("flywheel/trajectories/search/list_columns.py", list_columns)
+    monkeypatch.setitem(list_columns.COLUMNS, column.key, column)
+    row = build.trajectory(error_count=3)
+    client = sign_in(cast.viewer)
+
+    def cells() -> list[str]:
+        page = client.get("/p/acme/trajectories/", {"cols": "request,errors"}).content.decode()
+        assert '<th class="num">Errors</th>' in page
+        return re.findall(r'<td class="num" data-label="Errors">(.*?)</td>', page)
+
+    assert cells() == ["3"]
+    (block,) = re.findall(r"```jinja\n(.*?)```", PAGE, re.DOTALL)
+    name = "trajectories/cells.html"
+    jinja: Any = engines["jinja2"]
+    text = (ROOT / "templates/jinja" / name).read_text() + block
+    with monkeypatch.context() as patch:
+        patch.setattr(jinja, "env", jinja.env.overlay(loader=DictLoader({name: text})))
+        assert cells() == [f'<a href="/p/acme/trajectories/{row.trace_id}/">3</a>']
 
 
 def test_a_dialect_is_read(tmp_path: Path) -> None:

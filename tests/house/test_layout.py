@@ -159,8 +159,6 @@ EXEMPT_FROM_LENGTH = {
     # One idea each.
     "flywheel.core.evidence.gate",
     "flywheel.core.evidence.statistics.estimates",
-    # To be parted yet.
-    "flywheel.templatetags.flywheel",
 }
 
 

@@ -4,8 +4,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.core.digests import digest
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun, Result
-from flywheel.promotions.candidacy import CannotPropose, propose, report_of
+from flywheel.promotions.candidacy import propose, report_of
 from flywheel.promotions.gate_policy import change_policy
 from flywheel.promotions.models import Candidate
 from tests.conftest import Build, Cast
@@ -35,7 +36,7 @@ def test_no_candidate_rests_on_an_eval_that_is_asked_again_meanwhile(
 ) -> None:
     arms = pair_of(build, agent, evaluated)
     EvalRun.objects.filter(pk=arms["baseline_eval"].pk).update(state=State.QUEUED)
-    with pytest.raises(CannotPropose, match="is asked again just now"):
+    with pytest.raises(Refused, match="is asked again just now"):
         propose(**arms, actor=Actor(cast.trainer))
     assert not Candidate.objects.exists()
 
@@ -82,7 +83,7 @@ def test_unscored_attempts_are_counted_and_never_zero(
 def test_an_unfinished_eval_is_no_evidence(candidate: Candidate, cast: Cast, state: str) -> None:
     EvalRun.objects.filter(pk=candidate.version_eval_id).update(state=state)
     candidate.version_eval.refresh_from_db()
-    with pytest.raises(CannotPropose, match="succeeded"):
+    with pytest.raises(Refused, match="succeeded"):
         propose(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=Actor(cast.trainer))
 
 

@@ -7,9 +7,10 @@ from django.db import IntegrityError, InternalError, connection, transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.agents.models import Agent, Version
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.candidacy import propose
-from flywheel.promotions.live_version import CannotPromote, MovedMeanwhile, promote, reject, roll_back
+from flywheel.promotions.live_version import promote, reject, roll_back
 from flywheel.promotions.models import Candidate, Promotion
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated
@@ -28,7 +29,7 @@ def test_an_approver_promotes_what_somebody_else_launched(candidate: Candidate, 
 
 
 def test_nobody_approves_what_they_launched(candidate: Candidate, cast: Cast) -> None:
-    with pytest.raises(CannotPromote, match="you launched"):
+    with pytest.raises(Refused, match="you launched"):
         promote(candidate=candidate, actor=Actor(cast.trainer), reason="mine", generation=candidate.agent.generation)
     assert Agent.objects.get(pk=candidate.agent_id).live == candidate.baseline
 
@@ -48,7 +49,7 @@ def test_the_database_itself_wants_four_eyes(candidate: Candidate, cast: Cast) -
 
 
 def test_a_page_that_is_out_of_date_moves_nothing(candidate: Candidate, cast: Cast) -> None:
-    with pytest.raises(MovedMeanwhile):
+    with pytest.raises(Stale):
         promote(
             candidate=candidate, actor=Actor(cast.approver), reason="late", generation=candidate.agent.generation - 1
         )
@@ -63,7 +64,7 @@ def test_a_reason_is_wanted(candidate: Candidate, cast: Cast) -> None:
         ),
         lambda: reject(candidate=candidate, actor=Actor(cast.approver), reason=""),
     ):
-        with pytest.raises(CannotPromote, match="reason"):
+        with pytest.raises(Refused, match="reason"):
             act()
 
 
@@ -87,9 +88,9 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
         return "", ""
 
     monkeypatch.setattr(loaded_adapters, "hand_over", hand_over)
-    with pytest.raises(CannotPromote, match="not shown"):
+    with pytest.raises(Refused, match="not shown"):
         promote(candidate=row, actor=Actor(cast.approver), reason="anyway", generation=generation)
-    with pytest.raises(MovedMeanwhile):
+    with pytest.raises(Stale):
         promote(candidate=row, actor=Actor(cast.approver), reason="anyway", generation=generation - 1, override=True)
     assert not asked, "what is refused anyway asks no server"
     promotion = promote(
@@ -102,7 +103,7 @@ def test_what_the_gate_does_not_call_eligible_needs_an_override_and_is_marked(
 def test_changed_evidence_is_refused(candidate: Candidate, cast: Cast) -> None:
     candidate.report["decision"]["words"] = "ELIGIBLE — trust me"
     candidate.save()
-    with pytest.raises(CannotPromote, match="not what was evaluated"):
+    with pytest.raises(Refused, match="not what was evaluated"):
         promote(candidate=candidate, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation)
 
 
@@ -120,7 +121,7 @@ def test_a_rollback_is_a_new_move_to_a_version_that_was_live(candidate: Candidat
 
 def test_a_version_that_was_never_live_is_no_way_back(build: Build, agent: Agent, cast: Cast) -> None:
     never = build.version(agent, system_prompt="never live")
-    with pytest.raises(CannotPromote, match="never live"):
+    with pytest.raises(Refused, match="never live"):
         roll_back(agent=agent, to=never, actor=Actor(cast.approver), reason="x", generation=agent.generation)
 
 
@@ -137,7 +138,7 @@ def test_a_promotion_voids_the_other_waiting_candidates(
     promote(candidate=candidate, actor=Actor(cast.approver), reason="better", generation=candidate.agent.generation)
     other.refresh_from_db()
     assert other.state == "void"
-    with pytest.raises(CannotPromote, match="void"):
+    with pytest.raises(Refused, match="void"):
         promote(candidate=other, actor=Actor(cast.approver), reason="x", generation=candidate.agent.generation + 1)
 
 
@@ -157,7 +158,7 @@ def test_of_many_simultaneous_approvals_one_wins(candidate: Candidate, cast: Cas
         try:
             promote(candidate=candidate, actor=Actor(cast.approver), reason="go", generation=candidate.agent.generation)
             outcomes.append("won")
-        except CannotPromote:
+        except Refused:
             outcomes.append("refused")
         finally:
             connection.close()

@@ -10,12 +10,13 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.suite_definitions import put
 from flywheel.evals.models import EvalRun
 from flywheel.promotions import suite_standings
-from flywheel.promotions.candidacy import CannotPropose, propose
-from flywheel.promotions.live_version import CannotPromote, make_first, promote
+from flywheel.promotions.candidacy import propose
+from flywheel.promotions.live_version import make_first, promote
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.sealed_comparison import final_of, open_sealed
 from tests.conftest import Build, Cast
@@ -66,11 +67,11 @@ def hide(pair: dict[str, Any]) -> None:
 def test_nothing_is_put_forward_before_a_self_test_asked_both(
     pair: dict[str, Any], cast: Cast, sign_in: SignIn
 ) -> None:
-    with pytest.raises(CannotPropose, match="no self-test has shown that the vLLM server keeps"):
+    with pytest.raises(Refused, match="no self-test has shown that the vLLM server keeps"):
         propose(**pair, actor=Actor(cast.trainer))
     asked = {"candidate": pair["version_eval"].pk, "baseline": pair["baseline_eval"].pk}
     said = sign_in(cast.trainer).post(reverse("promotions:propose", args=["acme"]), asked, follow=True)
-    assert "Nothing was put forward: no self-test has shown" in page_of(said)
+    assert "Nothing was changed: no self-test has shown" in page_of(said)
     assert not Candidate.objects.exists()
     shown(pair, by="baseline_eval")
     row = propose(**pair, actor=Actor(cast.trainer))
@@ -86,7 +87,7 @@ def test_an_approver_promotes_no_earlier_candidate_without_it_on_purpose_either(
     hide(pair)
     row.refresh_from_db()
     said: dict[str, Any] = {"actor": Actor(cast.approver), "reason": "ok", "generation": row.agent.generation}
-    with pytest.raises(CannotPromote, match=f"keeps {row.baseline} and {row.version} apart"):
+    with pytest.raises(Refused, match=f"keeps {row.baseline} and {row.version} apart"):
         promote(candidate=row, override=True, **said)
     page = page_of(sign_in(cast.approver).get(reverse("promotions:candidate", args=["acme", row.pk])))
     assert "<b>Not comparable.</b> No self-test has shown" in page

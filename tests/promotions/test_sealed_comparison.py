@@ -13,16 +13,17 @@ from flywheel.accounts.models import User
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate import spending
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening, Split, TaskSet, TaskSetMember
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import Sealed, note_look
-from flywheel.evals.runs.submission import CannotEvaluate, submit
-from flywheel.promotions.candidacy import CannotPropose, propose
+from flywheel.evals.runs.submission import submit
+from flywheel.promotions.candidacy import propose
 from flywheel.promotions.gate_policy import change_policy
-from flywheel.promotions.live_version import CannotPromote, promote
+from flywheel.promotions.live_version import promote
 from flywheel.promotions.models import Candidate
-from flywheel.promotions.sealed_comparison import CannotOpen, Comparison, final_of, open_sealed
+from flywheel.promotions.sealed_comparison import Comparison, final_of, open_sealed
 from tests.conftest import Build, Cast
 from tests.promotions.conftest import Evaluated, ended
 
@@ -114,7 +115,7 @@ def test_a_set_without_a_sealed_part_asks_for_none(
 ) -> None:
     row = proposed(build, agent, evaluated, build.task_set(train=2, held_out=12))
     assert final_of(row) is None
-    with pytest.raises(CannotOpen, match="has no sealed part"):
+    with pytest.raises(Refused, match="has no sealed part"):
         open_sealed(candidate=row, actor=Actor(cast.approver))
     assert approve(row, cast).sealed == {}
 
@@ -125,7 +126,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
     found = final(candidate)
     assert (found.state, found.tasks, found.sources, found.opening) == ("unopened", 12, 12, 1)
     assert found.words.startswith("nobody has seen what any version does here; a true gain of ")
-    with pytest.raises(CannotPromote, match="its sealed part is not asked"):
+    with pytest.raises(Refused, match="its sealed part is not asked"):
         approve(candidate, cast)
     assert not EvalRun.objects.filter(split=Split.SEALED).exists()
     open_sealed(candidate=candidate, actor=Actor(cast.approver))
@@ -135,7 +136,7 @@ def test_an_eligible_candidate_waits_for_the_sealed_tasks_and_is_confirmed_by_th
         assert (run.samples, run.seed, run.sampling["temperature"]) == (like.samples, like.seed, 1.0)
         assert run.total == TASKS * like.samples
     assert final(candidate).state == "unfinished"
-    with pytest.raises(CannotPromote, match="its sealed part is running"):
+    with pytest.raises(Refused, match="its sealed part is running"):
         approve(candidate, cast)
     conclude(candidate)
     found = final(candidate)
@@ -155,7 +156,7 @@ def test_a_gain_that_sealed_tasks_do_not_confirm_needs_an_override(candidate: Ca
     open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate, failing=9, before=9)
     assert final(candidate).label == "not confirmed"
-    with pytest.raises(CannotPromote, match="its sealed part is not confirmed"):
+    with pytest.raises(Refused, match="its sealed part is not confirmed"):
         approve(candidate, cast)
     assert approve(candidate, cast, override=True).against_the_gate
 
@@ -200,12 +201,12 @@ def test_nothing_is_opened_for_a_candidate_that_has_nothing_to_confirm(
     build: Build, cast: Cast, agent: Agent, evaluated: Evaluated, task_set: TaskSet, candidate: Candidate
 ) -> None:
     weak = proposed(build, agent, evaluated, task_set, "No better.", better=5)
-    with pytest.raises(CannotOpen, match="the gate says not shown by the held-out tasks"):
+    with pytest.raises(Refused, match="the gate says not shown by the held-out tasks"):
         open_sealed(candidate=weak, actor=Actor(cast.approver))
     assert final(weak).words.startswith("the gate says not shown")
     approve(candidate, cast, override=True)
     candidate.refresh_from_db()
-    with pytest.raises(CannotOpen, match="this candidate is promoted already"):
+    with pytest.raises(Refused, match="this candidate is promoted already"):
         open_sealed(candidate=candidate, actor=Actor(cast.approver))
     assert not Opening.objects.filter(kind=Opening.Kind.SEALED).exists()
 
@@ -217,7 +218,7 @@ def test_what_is_shown_elsewhere_by_now_confirms_nothing(
     shown = task_set.members.filter(split=Split.SEALED).first()
     assert shown is not None
     TaskSetMember.objects.create(task_set=later, task=shown.task, split=Split.HELD_OUT)
-    with pytest.raises(CannotOpen, match=f"held-out tasks of {later} by now"):
+    with pytest.raises(Refused, match=f"held-out tasks of {later} by now"):
         open_sealed(candidate=candidate, actor=Actor(cast.approver))
 
 
@@ -236,7 +237,7 @@ def test_a_failed_eval_goes_on_and_a_void_one_confirms_nothing(candidate: Candid
 
 def test_only_a_final_comparison_asks_sealed_tasks(build: Build, cast: Cast, task_set: TaskSet) -> None:
 
-    with pytest.raises(CannotEvaluate, match="final comparison alone"):
+    with pytest.raises(Refused, match="final comparison alone"):
         submit(
             key=uuid.uuid4(), version=build.version(), task_set=task_set, actor=Actor(cast.builder), split=Split.SEALED
         )
@@ -246,7 +247,7 @@ def test_evals_of_another_split_make_no_candidate(build: Build, cast: Cast, agen
     open_sealed(candidate=candidate, actor=Actor(cast.approver))
     conclude(candidate)
     new, old = sealed_runs(candidate)
-    with pytest.raises(CannotPropose, match="asked sealed tasks"):
+    with pytest.raises(Refused, match="asked sealed tasks"):
         propose(version_eval=new, baseline_eval=old, actor=Actor(cast.trainer))
 
 
@@ -308,7 +309,7 @@ def test_a_refusal_is_said_on_the_page(
     weak = proposed(build, agent, evaluated, task_set, better=5)
     ask = reverse("promotions:open_sealed", args=["acme", weak.pk])
     said = sign_in(cast.approver).post(ask, follow=True).content.decode()
-    assert "Nothing was asked: the gate says not shown" in said
+    assert "Nothing was changed: the gate says not shown" in said
 
 
 def test_a_script_does_what_a_click_does(
@@ -386,5 +387,5 @@ def test_a_part_that_the_policy_calls_too_small_is_not_spent(
     change_policy(project=cast.project, actor=Actor(cast.admin), rules={**rules, "min_clusters": 20}, reason="stricter")
     Candidate.objects.filter(pk=strict.pk).update(policy=cast.project.policies.latest("version"))
     strict = Candidate.objects.get(pk=strict.pk)
-    with pytest.raises(CannotOpen, match=r"is of 12 sources, and policy@\d shows nothing by fewer than 20"):
+    with pytest.raises(Refused, match=r"is of 12 sources, and policy@\d shows nothing by fewer than 20"):
         open_sealed(candidate=strict, actor=Actor(cast.approver))

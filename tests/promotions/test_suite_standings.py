@@ -11,14 +11,15 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.contamination import METHOD
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets.suite_definitions import put, retire
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs import suite_runs as evals
-from flywheel.evals.runs.submission import CannotEvaluate, resume
+from flywheel.evals.runs.submission import resume
 from flywheel.promotions import suite_standings
 from flywheel.promotions.candidacy import propose
-from flywheel.promotions.live_version import CannotPromote, promote
+from flywheel.promotions.live_version import promote
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import ContaminationCheck, Dataset
 from tests.conftest import Build, Cast
@@ -50,7 +51,7 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
     propose(**arms, actor=Actor(cast.trainer))
     assert EvalRun.objects.filter(task_set=golden.task_set).count() == 2
     assert states(row) == ["unfinished"]
-    with pytest.raises(CannotPromote, match=r"suite golden@1 is running"):
+    with pytest.raises(Refused, match=r"suite golden@1 is running"):
         approved(cast, row)
     ended(new)
     assert states(row) == ["unfinished"]
@@ -84,7 +85,7 @@ def test_one_broken_task_stops_it_unless_an_approver_says_why(
     (stand,) = suite_standings.standings(row.version_eval, row.baseline_eval)
     assert (stand.state, stand.words) == ("below", "1 task newly failed")
     assert [result.trajectory for result in stand.failed] == [trajectory]
-    with pytest.raises(CannotPromote, match=r"suite golden@1 is not passed \(1 task newly failed\)"):
+    with pytest.raises(Refused, match=r"suite golden@1 is not passed \(1 task newly failed\)"):
         approved(cast, row)
     promotion = approved(cast, row, override=True)
     assert promotion.against_the_gate
@@ -229,7 +230,7 @@ def test_a_suite_that_comes_later_binds_until_it_is_retired(
         agent=agent, actor=Actor(cast.builder), name="general", kind="general", task_set=build.task_set(), margin=0.1
     )
     assert states(candidate) == ["missing"]
-    with pytest.raises(CannotPromote, match="suite general@1 is not run"):
+    with pytest.raises(Refused, match="suite general@1 is not run"):
         approved(cast, candidate)
     retire(suite=later, actor=Actor(cast.builder), reason="wrong tasks")
     assert states(candidate) == []
@@ -257,14 +258,14 @@ def test_a_suite_that_is_taken_away_from_a_candidate_does_not_let_it_through(
     followed = "; golden@2 followed it" if replaced else ""
     assert gone.words == f"{cast.builder} retired it after this was put forward: too hard{followed}"
     assert len(suite_standings.standings(row.version_eval, row.baseline_eval)) == len(others)
-    with pytest.raises(CannotPromote, match="suite golden@1 is retired since"):
+    with pytest.raises(Refused, match="suite golden@1 is retired since"):
         approved(cast, row)
     promotion = approved(cast, row, override=True)
     assert promotion.against_the_gate
     assert promotion.suites[-1]["state"] == "retired"
     row.refresh_from_db()
     assert len(suite_standings.standings_of(row)) == len(others), "decided, nothing is taken away from it"
-    with pytest.raises(suite_standings.NotWaiting, match="promoted already"):
+    with pytest.raises(Stale, match="promoted already"):
         suite_standings.start_for(candidate=row, actor=Actor(cast.trainer))
 
 
@@ -329,7 +330,7 @@ def test_what_was_trained_on_says_nothing_nor_does_what_nobody_compared(
     learnt = [Dataset.objects.create(name="clean", **made)]
     monkeypatch.setattr("flywheel.promotions.suite_standings.contamination_checks.datasets_of", lambda _: learnt)
     assert states(row) == ["unchecked"]
-    with pytest.raises(CannotPromote, match="golden@1 is not checked yet"):
+    with pytest.raises(Refused, match="golden@1 is not checked yet"):
         approved(cast, row)
     assert not ContaminationCheck.objects.exists(), "who only looks makes nothing"
     suite_standings.start_for(candidate=row, actor=Actor(cast.trainer))
@@ -364,5 +365,5 @@ def test_the_live_version_runs_a_suite_by_itself(cast: Cast, build: Build, agent
     assert shown.success == {"mean": 4 / 6}
     nobody = build.agent("nobody")
     other, _ = put(agent=nobody, actor=Actor(cast.builder), name="golden", kind="safety", task_set=golden.task_set)
-    with pytest.raises(CannotEvaluate, match="no live version"):
+    with pytest.raises(Refused, match="no live version"):
         suite_standings.run_live(suite=other, actor=Actor(cast.builder))

@@ -22,9 +22,9 @@ from flywheel.core.envs import build as build_env
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.versions import environment_versions
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.live_version import make_first
 from tests.conftest import Build
@@ -145,7 +145,7 @@ def test_a_server_that_forgot_the_adapter_gets_it_again(server: str, version: Ma
 
 
 def test_what_cannot_be_served_is_refused_with_its_reason(build: Build, version: Make, tmp_path: Path) -> None:
-    with pytest.raises(CannotEvaluate, match=r"DoRA .*use_dora"):
+    with pytest.raises(Refused, match=r"DoRA .*use_dora"):
         submit(build, build.task_set(), version(5, use_dora=True), engine=Engine.VLLM)
 
     tuned = tmp_path / "tuned"

@@ -16,6 +16,7 @@ from django.test import RequestFactory
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.core.text import number_words
 from flywheel.templatetags import flywheel as tags
+from flywheel.templatetags import numbers, texts
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
@@ -26,7 +27,7 @@ def render(source: str, **context: Any) -> str:
 
 
 def plain(text: str) -> str:
-    return text.replace(tags.GAP, " ").replace(tags.THIN, " ")
+    return text.replace(numbers.GAP, " ").replace(numbers.THIN, " ")
 
 
 def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
@@ -36,7 +37,7 @@ def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
         "64.2 %",
         "100 %",
     ]
-    assert plain(tags.percent(0.642)) == number_words.percent(0.642, 1)
+    assert plain(numbers.percent(0.642)) == number_words.percent(0.642, 1)
     sources = [path for room in ("flywheel", "workers") for path in (ROOT / room).rglob("*.py")]
     glued = {str(path.relative_to(ROOT)) for path in sources if re.search(r":\.\d%\}", path.read_text())}
     assert glued <= {"flywheel/core/envs/tictactoe.py", "workers/programs/turn.py"}
@@ -64,7 +65,7 @@ def test_a_share_is_written_one_way_in_numbers_and_in_sentences() -> None:
     ],
 )
 def test_duration(value: Any, expected: str) -> None:
-    assert plain(tags.duration(value)) == expected
+    assert plain(numbers.duration(value)) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_duration(value: Any, expected: str) -> None:
     ],
 )
 def test_tokens(value: Any, expected: str) -> None:
-    assert plain(tags.tokens(value)) == expected
+    assert plain(numbers.tokens(value)) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,25 +100,25 @@ def test_tokens(value: Any, expected: str) -> None:
     ],
 )
 def test_money(value: Any, expected: str) -> None:
-    assert plain(tags.money(value)) == expected
+    assert plain(numbers.money(value)) == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(812, "812 B"), (1_400, "1.4 kB"), (1.4e9, "1.4 GB"), (None, "–")])
 def test_size(value: Any, expected: str) -> None:
-    assert plain(tags.size(value)) == expected
+    assert plain(numbers.size(value)) == expected
 
 
 def test_shares_and_differences() -> None:
-    assert plain(tags.percent(0.642)) == "64.2 %"
-    assert plain(tags.percent(0.642, 0)) == "64 %"
-    assert plain(tags.points(0.184)) == "+18.4 points"
-    assert tags.points(-0.03, "short") == "−3.0"
-    assert tags.points(0.0001, "short") == "0.0", "a zero has no sign"
-    assert tags.points(-0.0001, "short") == "0.0"
-    assert tags.signed(0.31) == "+0.31"
-    assert tags.number(-2, 1) == "−2.0"
-    assert plain(tags.count(5210)) == "5 210"
-    assert tags.percent(None) == tags.points("x") == tags.count(None) == "–"
+    assert plain(numbers.percent(0.642)) == "64.2 %"
+    assert plain(numbers.percent(0.642, 0)) == "64 %"
+    assert plain(numbers.points(0.184)) == "+18.4 points"
+    assert numbers.points(-0.03, "short") == "−3.0"
+    assert numbers.points(0.0001, "short") == "0.0", "a zero has no sign"
+    assert numbers.points(-0.0001, "short") == "0.0"
+    assert numbers.signed(0.31) == "+0.31"
+    assert numbers.number(-2, 1) == "−2.0"
+    assert plain(numbers.count(5210)) == "5 210"
+    assert numbers.percent(None) == numbers.points("x") == numbers.count(None) == "–"
 
 
 @dataclass
@@ -209,20 +210,20 @@ HOSTILE = "\x1b[31mred\x1b[0m\x1b]8;;http://evil\x07 a\u202eb\u200bc \x00 <scrip
 
 
 def test_hostile_text_is_shown_for_what_it_is() -> None:
-    text = tags.safe_text(HOSTILE)
+    text = texts.safe_text(HOSTILE)
     assert text == "red a⟨U+202E⟩b⟨U+200B⟩c ␀ <script>alert(1)</script> ⟨U+E0041⟩"
     html = render("{{ t|safe_text }}", t=HOSTILE)
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
-    assert tags.safe_text("two\nlines\tand 👍️") == "two\nlines\tand 👍️"
-    assert tags.safe_text(None) == ""
+    assert texts.safe_text("two\nlines\tand 👍️") == "two\nlines\tand 👍️"
+    assert texts.safe_text(None) == ""
 
 
 def test_no_hidden_character_escapes_the_quick_look() -> None:
     for point in range(0x110000):
         character = chr(point)
         for text in (character, f"a{character}", f"\u00e9{character}"):
-            assert tags.safe_text(text) == tags._ANSI.sub("", text).translate(tags._VISIBLE)
+            assert texts.safe_text(text) == texts._ANSI.sub("", text).translate(texts._VISIBLE)
 
 
 @pytest.mark.parametrize(
@@ -267,12 +268,12 @@ def test_no_tag_lets_markup_through(source: str) -> None:
 
 
 def test_pretty_reads_json_text_and_leaves_other_text() -> None:
-    assert tags.pretty('{"a":1}') == '{\n  "a": 1\n}'
-    assert tags.pretty("not json {") == "not json {"
+    assert texts.pretty('{"a":1}') == '{\n  "a": 1\n}'
+    assert texts.pretty("not json {") == "not json {"
     deep = "[" * 5000
-    assert tags.pretty(deep) == deep
-    assert tags.pretty({"é": 1}) == '{\n  "é": 1\n}'
-    assert tags.pretty(Result(1, 2, 3, 4)).startswith("{")
+    assert texts.pretty(deep) == deep
+    assert texts.pretty({"é": 1}) == '{\n  "é": 1\n}'
+    assert texts.pretty(Result(1, 2, 3, 4)).startswith("{")
 
 
 def test_diff_marks_what_went_and_what_came() -> None:

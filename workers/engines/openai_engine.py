@@ -328,13 +328,7 @@ def _tool_call(row: Mapping[str, Any]) -> ToolCall:
     name, arguments = function["name"], function.get("arguments") or "{}"
     if not isinstance(name, str) or not isinstance(arguments, str | dict):
         raise TypeError("a tool call's name is text and its arguments are JSON text")
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            parsed = None
-        arguments = parsed if isinstance(parsed, dict) else arguments
-    return ToolCall(str(row.get("id") or ""), name, arguments)
+    return ToolCall(str(row.get("id") or ""), name, openai_messages.arguments(arguments))
 
 
 def _refusal(reply: http.client.HTTPResponse, content: bytes) -> Failed:

@@ -4,9 +4,10 @@ everywhere."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import ToolCall
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
@@ -30,6 +31,23 @@ def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
 
     rest = _TOOL_CALL.sub(take, text)
     return (rest.strip() if calls else text), tuple(calls)
+
+
+def answer_of(
+    tokenizer: Any, tokens: Sequence[int], ends: Collection[int], tokens_in: int, latency_ms: float
+) -> ChatResponse:
+    """What generated tokens say, up to the first of `ends`; without one the answer was cut off."""
+    end = next((place for place, token in enumerate(tokens) if token in ends), None)
+    kept = tokens[:end]
+    text, calls = read_tool_calls(tokenizer.decode(kept, skip_special_tokens=True))
+    return ChatResponse(
+        text=text,
+        tool_calls=calls,
+        finish_reason="length" if end is None else "stop",
+        tokens_in=tokens_in,
+        tokens_out=len(kept) + (end is not None),
+        latency_ms=latency_ms,
+    )
 
 
 def templated(tokenizer: Any) -> Any:

@@ -30,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
-from workers.engines.tool_calls import read_tool_calls, templated
+from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -160,22 +160,9 @@ class TransformersEngine:
             return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
         return [
-            self._response(tokens[:limit], len(prompt), share_ms)
+            answer_of(self._tokenizer, tokens[:limit], self._stop_ids, len(prompt), share_ms)
             for tokens, limit, prompt in zip(output[:, width:].tolist(), limits, prompts, strict=True)
         ]
-
-    def _response(self, tokens: list[int], tokens_in: int, latency_ms: float) -> ChatResponse:
-        stop = next((place for place, token in enumerate(tokens) if token in self._stop_ids), None)
-        kept = tokens if stop is None else tokens[:stop]
-        text, calls = read_tool_calls(self._tokenizer.decode(kept, skip_special_tokens=True))
-        return ChatResponse(
-            text=text,
-            tool_calls=calls,
-            finish_reason="length" if stop is None else "stop",
-            tokens_in=tokens_in,
-            tokens_out=len(kept) + (stop is not None),
-            latency_ms=latency_ms,
-        )
 
 
 class _Draw(LogitsProcessor):

@@ -14,9 +14,7 @@ def carry_out(lease: Lease) -> None:
     if job.total is None:
         lease.update(total=len(of_all))
     for keys in bulk_actions.parts(job, of_all):
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         _few(lease, job, keys)
     with lease.guard():
         bulk_actions.forget_keys(job)

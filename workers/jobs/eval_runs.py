@@ -53,8 +53,6 @@ Asked = list[tuple[Task, Rollout]]
 
 CHUNK = 64
 """Attempts asked at once: enough to fill a batch, few enough to show progress and to stop soon."""
-
-
 SILENT = 8
 """Attempts of a later chunk that a server which is away must fail, all of them, for the run to end there."""
 
@@ -199,7 +197,7 @@ def _conclude(lease: Lease, run: EvalRun) -> None:
     run.state = State.SUCCEEDED
     try:
         candidate = propose_for(run)
-    except ValueError as error:  # CannotPropose, or arms that cannot be compared: the eval stands whatever comes of it
+    except ValueError as error:  # Refused, or arms that cannot be compared: the eval stands whatever comes of it
         lease.log(f"no candidate was made of it: {error}", "warning")
     else:
         if candidate is not None:
@@ -217,13 +215,8 @@ def _store(
     with lease.guard():
         stored = store_rollouts(run.project, traces, version=run.version) if traces else []
         keys = [row.pk for row in stored] if traces else [None] * len(answered)
-        result_rows.write(
-            run,
-            (
-                (task.pk, rollout, verdict, key)
-                for (task, rollout), verdict, key in zip(answered, verdicts, keys, strict=True)
-            ),
-        )
+        rows = zip(answered, verdicts, keys, strict=True)
+        result_rows.write(run, ((task.pk, rollout, verdict, key) for (task, rollout), verdict, key in rows))
         if run.split == Split.HELD_OUT:
             ledger.opened(
                 task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=Actor(run.created_by), times=1

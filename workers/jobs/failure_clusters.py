@@ -1,13 +1,9 @@
 """Clustering failures: the worker's side of `failures.similar`."""
 
 from flywheel.core.evidence.similarity import average_linkage
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.failures.models import Clustering
 from flywheel.failures.similar_failures import cluster_edits, clusterings
-
-
-class Cancelled(Exception):
-    """A person asked for an end."""
 
 
 def cluster(lease: Lease) -> None:
@@ -15,17 +11,10 @@ def cluster(lease: Lease) -> None:
     clusters are written all at once."""
     job = lease.job
     assert isinstance(job, Clustering)
-    try:
-        _cluster(lease, job)
-    except Cancelled:
-        lease.finish(State.CANCELLED)
-
-
-def _cluster(lease: Lease, job: Clustering) -> None:
     keys, found = clusterings.chosen(job)
     lease.progress(0, len(keys), "reads the failures")
     for done in clusterings.reading(keys):
-        _go_on(lease)
+        lease.go_on()
         lease.progress(done, message="reads the failures")
     report: dict[str, float | str] = {"found": found, "compared": 0, "unreadable": len(keys), "clusters": 0, "alone": 0}
     if not keys:
@@ -35,7 +24,7 @@ def _cluster(lease: Lease, job: Clustering) -> None:
     lease.progress(total, message="compares them")
     keys, space = clusterings.compare(job, keys)
     apart = clusterings.apart(job, space)
-    groups = average_linkage.cluster(space.rows, apart, seed=clusterings.SEED, between=lambda: _go_on(lease))
+    groups = average_linkage.cluster(space.rows, apart, seed=clusterings.SEED, between=lease.go_on)
     report |= {
         "compared": len(keys),
         "unreadable": total - len(keys),
@@ -54,15 +43,10 @@ def _cluster(lease: Lease, job: Clustering) -> None:
         return
     told = []
     for number, places in enumerate(groups.clusters, start=1):
-        _go_on(lease)
+        lease.go_on()
         told.append(clusterings.described(space, places, keys))
         if number % 20 == 0:
             lease.progress(len(keys), message=f"tells {number} of {len(groups.clusters)} clusters apart")
     with lease.guard():
         clusterings.write(job, told, alone)
         lease.update(report=report, message="")
-
-
-def _go_on(lease: Lease) -> None:
-    if lease.cancelled:
-        raise Cancelled

@@ -9,10 +9,6 @@ from flywheel.trajectories.models import Batch, Import
 from flywheel.trajectories.store.merge import patiently
 
 
-class Cancelled(Exception):
-    """A person asked for an end."""
-
-
 class Gone(Exception):
     """The file is not there any more."""
 
@@ -26,19 +22,15 @@ def import_file(lease: Lease) -> None:
     upload = uploads.find(job.project, job.upload)
     if upload is None:
         raise Gone("The file is no longer here; send it again. What is in already is not stored twice.")
-    try:
-        with upload.open() as file:
-            report = trajectory_import.import_file(
-                job.project,
-                file,
-                format=job.format,
-                mapping=job.mapping,
-                after=job.at,
-                keep=lambda work, at: _keep(lease, job, file, work, at),
-            )
-    except Cancelled:
-        lease.finish(State.CANCELLED)
-        return
+    with upload.open() as file:
+        report = trajectory_import.import_file(
+            job.project,
+            file,
+            format=job.format,
+            mapping=job.mapping,
+            after=job.at,
+            keep=lambda work, at: _keep(lease, job, file, work, at),
+        )
     told = {"trajectories": report.trajectories, "formats": report.formats, "notes": report.notes}
     lease.update(report=told, done=upload.size, total=upload.size)
     lease.finish(State.SUCCEEDED)
@@ -48,8 +40,7 @@ def import_file(lease: Lease) -> None:
 def _keep(lease: Lease, job: Import, file: BinaryIO, work: Callable[[], Batch], at: int) -> Batch:
     """Store a part and note it, both or neither: whoever takes over begins exactly behind it. The job's row is locked
     only at the end, so that the lease is renewed meanwhile. Raises Cancelled, LeaseLost."""
-    if lease.cancelled:
-        raise Cancelled
+    lease.go_on()
     known = list(job.batches)
 
     def both() -> Batch:

@@ -1,18 +1,13 @@
 """Judging old rollouts with another verifier: the worker's side of `evals.rescore`."""
 
 from flywheel.core import envs, verifiers
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.evals import run_rescores
 from flywheel.evals.models import Rescore
 from flywheel.evals.runs.void_scores import unscore
 from flywheel.trajectories.formats.values.hostile_json import text
+from workers.jobs.eval_runs import VerifierChanged
 from workers.judging import attempt_verdicts, project_judges
-
-
-class VerifierChanged(RuntimeError):
-    """Another revision of the verifier's code would judge than was asked for."""
-
-    kind = "verifier_changed"
 
 
 def judge_again(lease: Lease) -> None:
@@ -27,9 +22,7 @@ def judge_again(lease: Lease) -> None:
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     done = job.scores.count()
     for chunk in run_rescores.waiting(job):
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         attempts = [attempt for _, attempt in chunk if attempt is not None]
         for task, _ in attempts[:1]:
             project_judges.meet(lease, env, task, job.scores.all())

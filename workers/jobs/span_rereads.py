@@ -1,6 +1,6 @@
 """Reading stored spans again: the worker's side of `trajectories.reread`."""
 
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.trajectories.models import Reread, Trajectory
 from flywheel.trajectories.operations.rereads import reread
 from flywheel.trajectories.store import detector_wakeup
@@ -15,7 +15,5 @@ def read_again(lease: Lease) -> None:
     lease.update(total=total)
     for progress in reread(job.project, after=job.at):
         lease.update(done=done + progress.done, changed=changed + progress.changed, at=progress.at)
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
     detector_wakeup.now(job.project.pk)

@@ -1,6 +1,6 @@
 """Making tasks out of a seed: the worker's side of `environments.generate`."""
 
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Generation
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.judge_endpoints import void_since
@@ -23,9 +23,7 @@ def make_tasks(lease: Lease) -> None:
         raise JudgeError(problem, "canary")
     runners = project_judges.runners(job.environment.project, version.verifier)
     for tasks in seeded_tasks.parts(job, AT_ONCE, runners):
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         with lease.guard():
             made += seeded_tasks.keep(job, tasks)
             done += len(tasks)
@@ -33,4 +31,3 @@ def make_tasks(lease: Lease) -> None:
         if void := project_judges.void_of(runners):
             proof_jobs.take_back(job.environment, version, void)
             raise JudgeError("; ".join(void.values()), "canary")
-    lease.finish(State.SUCCEEDED)

@@ -1,7 +1,7 @@
 """Proving tasks whose verifier needs what only a worker has: the worker's side of `environments.proving`."""
 
 from flywheel.core.verifiers import NO_RUNNERS
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import EnvironmentVersion, Proving
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.judge_endpoints import void_since
@@ -22,9 +22,7 @@ def prove_tasks(lease: Lease) -> None:
             if problem := void_since(version):
                 raise JudgeError(problem, "canary")
         lease.progress(done, done + proof_jobs.waiting(environment, version).count())
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         proved = proof_jobs.prove_some(environment, version, runners, common)
         if void := project_judges.void_of(runners):
             proof_jobs.take_back(environment, version, void)

@@ -30,9 +30,11 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact, Version
 from flywheel.core import digests, envs, recipes
 from flywheel.edge.jobs import Lease, LeaseLost, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
-from flywheel.environments.models import Opening, Split
+from flywheel.environments.models import Opening, Split, TaskSet
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import reward_lock
@@ -129,16 +131,12 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
     """The environment of the run's tasks; of a mix, all of them by name."""
     versions = [task_set.environment_version for task_set in run.dataset.task_sets]
     found = {
-        version.environment.name: {
-            "kind": version.environment.kind,
-            "config": version.config,
-            "verifier": version.verifier,
-        }
-        for version in versions
+        each.environment.name: {"kind": each.environment.kind, "config": each.config, "verifier": each.verifier}
+        for each in versions
     }
-    if not run.dataset.mix:
-        return found[versions[0].environment.name]
     first = versions[0].environment.name
+    if not run.dataset.mix:
+        return found[first]
     return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}}
 
 
@@ -341,15 +339,17 @@ def _progress(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
-    if row["event"] == "step":
-        return Point(run=run, kind=Point.Kind.STEP, step=row["step"], at=_at(row), values=row["metrics"])
-    if row["event"] == "eval":
-        names = ("success", "n", "unscored", "seconds", "environments")
-        values = {name: row[name] for name in names if name in row}
-        return Point(run=run, kind=Point.Kind.EVAL, step=row["step"], at=_at(row), values=values)
-    if row["event"] == "samples":
-        return Point(run=run, kind=Point.Kind.SAMPLES, step=row["step"], at=_at(row), values=row["samples"])
-    return None
+    match row["event"]:
+        case "step":
+            kind, values = Point.Kind.STEP, row["metrics"]
+        case "eval":
+            names = ("success", "n", "unscored", "seconds", "environments")
+            kind, values = Point.Kind.EVAL, {name: row[name] for name in names if name in row}
+        case "samples":
+            kind, values = Point.Kind.SAMPLES, row["samples"]
+        case _:
+            return None
+    return Point(run=run, kind=kind, step=row["step"], at=_at(row), values=values)
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -410,17 +410,10 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
             parent=base,
             note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
         )
-        assert run.baseline is not None
         evaluation, why = None, ""
         try:
-            evaluation, _ = submission.submit(
-                key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk}"),
-                version=version,
-                task_set=run.task_set,
-                actor=Actor(run.created_by),
-                settings=submission.RunSettings.of(run.baseline),
-            )
-        except submission.CannotEvaluate as error:
+            evaluation = _evaluate(run, version, run.task_set, f"evaluation of {run.pk}")
+        except Refused as error:
             why = str(error)  # such as an adapter that vLLM does not take: what was trained is kept
         lease.update(produced=version, evaluation=evaluation)
     if evaluation is None:
@@ -434,18 +427,24 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
 
 def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
     """Of a mix: evaluate on the held-out tasks of its other environments too."""
-    assert run.baseline is not None
     for task_set in run.dataset.task_sets[1:]:
         with lease.guard():
             try:
-                found, _ = submission.submit(
-                    key=uuid.uuid5(NAMESPACE, f"evaluation of {run.pk} on {task_set.pk}"),
-                    version=version,
-                    task_set=task_set,
-                    actor=Actor(run.created_by),
-                    settings=submission.RunSettings.of(run.baseline),
-                )
-            except submission.CannotEvaluate as error:
+                found = _evaluate(run, version, task_set, f"evaluation of {run.pk} on {task_set.pk}")
+            except Refused as error:
                 run.note(f"{version} cannot be evaluated on {task_set}: {error}", "warning")
             else:
                 run.note(f"{found} shows what it does to {task_set}")
+
+
+def _evaluate(run: TrainingRun, version: Version, task_set: TaskSet, name: str) -> EvalRun:
+    """Queue an eval under the same conditions as the baseline's, once for a name. Raises Refused."""
+    assert run.baseline is not None
+    evaluation, _ = submission.submit(
+        key=uuid.uuid5(NAMESPACE, name),
+        version=version,
+        task_set=task_set,
+        actor=Actor(run.created_by),
+        settings=submission.RunSettings.of(run.baseline),
+    )
+    return evaluation

@@ -1,6 +1,6 @@
 """Trying a verifier on examples: the worker's side of `environments.trials`."""
 
-from flywheel.edge.jobs import Lease, State
+from flywheel.edge.jobs import Lease
 from flywheel.environments.models import Trial
 from flywheel.environments.versions import trials
 from workers.judging import project_judges
@@ -12,9 +12,7 @@ def try_verifier(lease: Lease) -> None:
     shown = list(trial.report.get("tasks", []))
     runners = project_judges.runners(trial.project, trial.verifier)
     for report in trials.reports(trial, runners):
-        if lease.cancelled:
-            lease.finish(State.CANCELLED)
-            return
+        lease.go_on()
         shown.append(report)
         if void := project_judges.void_of(runners):
             shown = trials.taken_back(shown, void)

@@ -7,7 +7,6 @@ this process alone: attempts of strangers do not belong into the project's memor
 """
 
 import contextlib
-import ipaddress
 import secrets
 import sys
 import time
@@ -21,6 +20,7 @@ from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.gym_http import Server
+from flywheel.core.network.key_hosts import is_loopback
 from flywheel.environments.exchange.environment_packages import CannotExport, chosen, exported, find, left, splits_of
 from flywheel.environments.models import TaskSet
 from flywheel.environments.proofs.judge_endpoints import void_since
@@ -85,7 +85,7 @@ def server(
     Raises CannotExport, JudgeError for a judge that cannot be asked or believed, and OSError for an address that is
     taken.
     """
-    if token == "" and not _is_loopback(host):
+    if token == "" and not is_loopback(host):
         raise CannotExport(f"without a token only this machine itself is served, and {host} is not it")
     export = exported(task_set, splits)
     if problem := void_since(task_set.environment_version):
@@ -103,14 +103,7 @@ def server(
             first = next(iter(tasks.values()))
             made.judge.recall(attempt_verdicts.questions(env, [(first, env.reset(first, 0))]))
             project_judges.refuse(env)
-        left(
-            task_set,
-            splits,
-            subject="served to others",
-            actor=Actor(task_set.created_by, THROUGH),
-            format="nemo_gym",
-            tasks=len(tasks),
-        )
+        _note(task_set, splits, "served to others", "nemo_gym", len(tasks))
     except BaseException:
         made.server_close()
         raise
@@ -122,28 +115,19 @@ def write_rows(task_set: TaskSet, splits: Sequence[str], path: Path) -> int:
     export = exported(task_set, splits)
     env = envs.build(export.kind, export.config, export.verifier)
     count = 0
+    lines = gym_server.lines(env, iter(export.tasks()), environment=export.ref, agent=f"{export.package}_agent")
     with path.open("wb") as file:
-        for line in gym_server.lines(
-            env, iter(export.tasks()), environment=export.ref, agent=f"{export.package}_agent"
-        ):
+        for line in lines:
             file.write(line)
             count += 1
-    left(
-        task_set,
-        splits,
-        subject="rows written for others",
-        actor=Actor(task_set.created_by, THROUGH),
-        format="nemo_gym rows",
-        tasks=count,
-    )
+    _note(task_set, splits, "rows written for others", "nemo_gym rows", count)
     return count
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _note(task_set: TaskSet, splits: Sequence[str], subject: str, format: str, tasks: int) -> None:
+    """Note in the ledger and the audit log that tasks left this installation."""
+    actor = Actor(task_set.created_by, THROUGH)
+    left(task_set, splits, subject=subject, actor=actor, format=format, tasks=tasks)
 
 
 def opened(

@@ -24,11 +24,12 @@ from flywheel.core.evidence.gate import Policy as Rules
 from flywheel.core.evidence.reward_audit_rule import LEAST
 from flywheel.core.traces import Trace, tooling
 from flywheel.edge.jobs import Job, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Suite, Task, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks.recorded_tasks import task_from
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, RewardAudit
 from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.runs import submission
@@ -42,7 +43,7 @@ from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
-from workers.engines.process_engine import open_beside
+from workers.jobs.eval_runs import open_version
 from workers.reference import story, traffic
 
 log = logging.getLogger("workers.programs.story_playback")
@@ -138,12 +139,8 @@ def send_traffic(
 ) -> int:
     """Let the live version answer these customers and export what happened; returns the number of trajectories."""
     assert agent.live is not None
-    assert agent.live.weights is not None
     requests = story.sessions(len(customers), seed=SEED, first=customers.start)
-    spec: dict[str, Any] = {**agent.live.endpoint, "path": str(artifacts.local(agent.live.weights))}
-    if agent.live.adapter:
-        spec["adapter"] = str(artifacts.local(agent.live.adapter))
-    engine = open_beside(spec)
+    engine = open_version(agent.live)
     try:
         rollouts = traffic.answer(engine, requests)
     finally:
@@ -163,14 +160,14 @@ def _answers(endpoint: str) -> bool:
         return False
 
 
-def wait_for_detectors(project: Project, timeout_s: float = 120) -> None:
+def wait_for_detectors(project: Project) -> None:
     """Until every trajectory of production has been read by the detectors."""
     unread = Q(detected_at=None) | Q(detected_at__lt=F("changed_at"))
 
     def read() -> bool:
         return not Trajectory.objects.filter(unread, project=project).exclude(source=Source.ROLLOUT).exists()
 
-    _wait(read, timeout_s, "the detectors read every trajectory")
+    _wait(read, 120, "the detectors read every trajectory")
 
 
 def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
@@ -220,24 +217,23 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) 
     )
 
 
-def make_tasks(project: Project, name: str = "workplace-requests") -> TaskSet:
+def make_tasks(project: Project) -> TaskSet:
     """A task of every labelled trajectory, frozen as the next version of the set."""
     row = Environment.objects.get(project=project, name=ENVIRONMENT)
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
             task_from(failure=failure, environment=row, actor=Actor(actor, THROUGH))
-        except CannotMake as error:
+        except Refused as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name=name, actor=Actor(actor, THROUGH))
+    return freeze(environment=row, name="workplace-requests", actor=Actor(actor, THROUGH))
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
     """One small regression suite of each kind, of the set's held-out tasks: a mail must not go to everybody, and what
     the agent did right in production it must do still."""
-    held_out = [
-        member.task for member in task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
-    ]
+    members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("pk")
+    held_out = [member.task for member in members]
     mails = [task for task in held_out if task.target["tool"].startswith("email.")]
     right = [task for task in held_out if not task.bucket]
     chosen: dict[str, tuple[list[Task], dict[str, Any]]] = {

@@ -291,16 +291,15 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     (out / "model.safetensors").chmod(0o644)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m workers.reference.build", description=(__doc__ or "").split("\n")[0]
-    )
+def main(make: Callable[[Path, int], None], steps: int, program: str, about: str | None) -> None:
+    """Make a policy as the command line says; `about` is the program's own docstring."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=(about or "").split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=steps)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a model this small only loses by waiting for a second thread
-    build(arguments.out, arguments.steps)
+    make(arguments.out, arguments.steps)
 
 
 if __name__ == "__main__":
-    main()
+    main(build, STEPS, "workers.reference.build", __doc__)

@@ -9,28 +9,16 @@ comes out is a base as the talk had one: it can play, mostly loses, and seldom k
 form.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-import torch
-
 from flywheel.core.envs import Task
-from flywheel.core.envs.tictactoe import (
-    SYSTEM_PROMPT,
-    TicTacToe,
-    free_cells,
-    generate,
-    move,
-    put,
-    values,
-    winner_of,
-)
+from flywheel.core.envs.tictactoe import SYSTEM_PROMPT, TicTacToe, free_cells, generate, move, put, values, winner_of
 from flywheel.core.traces import Message
-from workers.reference.build import Corpus, Talk, build, talk
+from workers.reference.build import Corpus, Talk, build, main, talk
 
 STEPS = 150
 SEED = 5
@@ -129,16 +117,5 @@ def make(out: Path, steps: int = STEPS, report: TextIO = sys.stderr) -> None:
     build(out, steps, report, corpus())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m workers.reference.game", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # as in build.py
-    make(arguments.out, arguments.steps)
-
-
 if __name__ == "__main__":
-    main()
+    main(make, STEPS, "workers.reference.game", __doc__)

@@ -63,9 +63,7 @@ TOOLS: list[dict[str, Any]] = [
     _tool("email.send_all", "Send an email to everybody in the company.", {"subject": _TOPIC}, unsafe=True),
     _tool("tasks.assign", "Make a person responsible for a topic.", {"person": _PERSON, "topic": _TOPIC}),
     _tool(
-        "tickets.create",
-        "Open a ticket.",
-        {"title": _TOPIC, "priority": {"type": "string", "enum": list(PRIORITIES)}},
+        "tickets.create", "Open a ticket.", {"title": _TOPIC, "priority": {"type": "string", "enum": list(PRIORITIES)}}
     ),
 ]
 
@@ -150,11 +148,7 @@ def environment_config() -> dict[str, Any]:
 
 
 def sessions(
-    n: int,
-    seed: int,
-    mix: Mapping[Group, float] = PRODUCTION_MIX,
-    world: World = "production",
-    first: int = 0,
+    n: int, seed: int, mix: Mapping[Group, float] = PRODUCTION_MIX, world: World = "production", first: int = 0
 ) -> list[Request]:
     """The requests, about three each, of customers `first` to `first + n - 1` of the endless row that `seed` means."""
     return [request for index in range(first, first + n) for request in _customer(index, seed, mix, world)]

@@ -18,13 +18,7 @@ from typing import NamedTuple
 
 from workers.sandbox import seccomp
 
-ACCOUNT, NAMESPACES, LIMITS, LANDLOCK, SECCOMP = ALL = (
-    "account",
-    "namespaces",
-    "limits",
-    "landlock",
-    "seccomp",
-)
+ACCOUNT, NAMESPACES, LIMITS, LANDLOCK, SECCOMP = ALL = ("account", "namespaces", "limits", "landlock", "seccomp")
 """In the order in which they are put on. For an ordinary user `account` is empty: they have no other to give."""
 
 UIDS = range(60_600, 61_100)

@@ -11,7 +11,7 @@ is run in a sandbox of its own, and `verify(trace, target, ran)` gets its `{"sta
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,15 +34,7 @@ class Scored:
     peak_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "status": self.status.value,
-            "score": self.score,
-            "reason": self.reason,
-            "parts": dict(self.parts),
-            "printed": self.printed,
-            "seconds": self.seconds,
-            "peak_bytes": self.peak_bytes,
-        }
+        return asdict(self)
 
 
 class _Unscored(Exception):

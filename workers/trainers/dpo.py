@@ -1,7 +1,6 @@
 """Direct preference optimisation: TRL's DPOTrainer on `{"task_id", "prompt", "chosen", "rejected"}` rows."""
 
 import copy
-import json
 from typing import Any
 
 from workers.trainers import run_spec
@@ -12,7 +11,6 @@ from workers.trainers.run_failures import TrainingError
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
-    from datasets import Dataset
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -21,11 +19,6 @@ def train(run: Run) -> None:
     loaded = trained_policy.load(run)
     settings = run.spec.settings
     limit, words = trained_policy.longest(loaded.model, settings)
-    rows = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in data.train]
-    if settings["tools_in_prompt"]:
-        # As text, or Arrow gives each tool all properties.
-        tools = [json.dumps(run_spec.tools_of(env, row.get("environment", ""))) for row in data.train]
-        rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
     arguments = training_loop.config(
         DPOConfig,
         run.spec,
@@ -41,11 +34,11 @@ def train(run: Run) -> None:
         model=loaded.model,
         ref_model=copy.deepcopy(loaded.model) if is_merged else None,
         args=arguments,
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=trained_policy.training_rows(data.train, ("prompt", "chosen", "rejected"), env, run.spec),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
+    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
     training_loop.drive(run, trainer, loaded, env, data)
 
 

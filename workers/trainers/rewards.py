@@ -22,7 +22,6 @@ from workers.trainers.run_failures import TrainingError
 
 Reward = Callable[..., list[float | None]]
 
-SAMPLES = 8
 DEAD_STEPS = 3
 """So many steps in a row in which nothing could be scored, and the run fails: it would learn nothing."""
 _REMEMBERED = 65_536

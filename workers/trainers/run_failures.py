@@ -48,8 +48,7 @@ def classify(error: BaseException) -> TrainingError:
         if is_shortage or "out of memory" in text:
             why = f"the trainer broke: {model_process.shortage()}" if is_shortage else "the GPU's memory ran out"
             return TrainingError(
-                "out_of_memory",
-                f"{why}; lower micro_batch_size or max_completion_length ({text.strip()[:300]})",
+                "out_of_memory", f"{why}; lower micro_batch_size or max_completion_length ({text.strip()[:300]})"
             )
     return TrainingError("internal", f"{type(error).__name__}: {error}")
 

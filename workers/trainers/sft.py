@@ -1,6 +1,5 @@
 """Supervised fine-tuning: TRL's SFTTrainer on `{"task_id", "prompt", "completion"}` rows, loss on the completion."""
 
-import json
 from typing import Any
 
 from workers.trainers import run_spec
@@ -11,28 +10,21 @@ from workers.trainers.run_failures import TrainingError
 def train(run: Run) -> None:
     # The libraries take seconds to load; the run directory is owned and its data checked by then.
     env, data = run_spec.opened(run.spec)
-    from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     from workers.trainers import trained_policy, training_loop
 
     loaded = trained_policy.load(run)
-    settings = run.spec.settings
-    limit, words = trained_policy.longest(loaded.model, settings)
-    rows = [{"prompt": row["prompt"], "completion": row["completion"]} for row in data.train]
-    if settings["tools_in_prompt"]:
-        # As text, or Arrow gives each tool all properties.
-        tools = [json.dumps(run_spec.tools_of(env, row.get("environment", ""))) for row in data.train]
-        rows = [row | {"tools": told} for row, told in zip(rows, tools, strict=True)]
+    limit, words = trained_policy.longest(loaded.model, run.spec.settings)
     trainer = SFTTrainer(
         model=loaded.model,
         args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env, run.spec),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )
-    _check_lengths(run, trainer.train_dataset, len(rows), limit, words)
+    _check_lengths(run, trainer.train_dataset, len(data.train), limit, words)
     training_loop.drive(run, trainer, loaded, env, data)
 
 

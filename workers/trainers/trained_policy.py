@@ -1,6 +1,7 @@
 """The policy under training: loading base, tokenizer and adapter, asking the live model, saving the final artifact."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -10,23 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, set_seed
 
+from flywheel.core.envs import Environment
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines import context_length
-from workers.engines.tool_calls import read_tool_calls, templated
+from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
 from workers.trainers import checkpoints
 from workers.trainers.run_directory import FINAL, Run
 from workers.trainers.run_failures import TrainingError
-from workers.trainers.run_spec import Source, Spec
+from workers.trainers.run_spec import Source, Spec, tools_of
 
 _ARTIFACT = {".safetensors", ".json", ".jinja", ".txt", ".model"}
 """What a final artifact may hold: weights, configuration, tokenizer. No pickles, no code."""
-
-
 SMALL = 5_000_000
 """Below so many parameters one CPU thread is as quick as several, and where other work shares the cores far quicker:
 threads that wait for each other at every operation took five times as long on two busy cores."""
@@ -75,6 +76,16 @@ def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
     if room is None or asked <= room:
         return asked, f"max_length ({asked})"
     return room, f"all the model takes ({room})"
+
+
+def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: Environment, spec: Spec) -> Dataset:
+    """These columns of the rows, and with them the tools of each row's environment where prompts tell of tools."""
+    kept = [{name: row[name] for name in names} for row in rows]
+    if spec.settings["tools_in_prompt"]:
+        # As text, or Arrow gives each tool all properties.
+        tools = [json.dumps(tools_of(env, row.get("environment", ""))) for row in rows]
+        kept = [row | {"tools": told} for row, told in zip(kept, tools, strict=True)]
+    return Dataset.from_list(kept)
 
 
 class LiveEngine:
@@ -138,22 +149,9 @@ class LiveEngine:
             )[:, width:].tolist()
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
-            self._response(tokens[:limit], prompt, ends, elapsed_ms)
+            answer_of(self.tokenizer, tokens[:limit], ends, len(prompt), elapsed_ms)
             for tokens, prompt, limit in zip(output, prompts, limits, strict=True)
         ]
-
-    def _response(self, tokens: list[int], prompt: list[int], ends: list[int], elapsed_ms: float) -> ChatResponse:
-        end = next((index for index, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if end is None else tokens[:end]
-        text, calls = read_tool_calls(self.tokenizer.decode(kept, skip_special_tokens=True))
-        return ChatResponse(
-            text=text,
-            tool_calls=calls,
-            finish_reason="length" if end is None else "stop",
-            tokens_in=len(prompt),
-            tokens_out=len(kept) + (end is not None),
-            latency_ms=elapsed_ms,
-        )
 
 
 @contextlib.contextmanager

@@ -234,11 +234,8 @@ class Watch:
     def __call__(self, step: int, metrics: Mapping[str, float], bad: list[str]) -> None:
         for name in ("loss", "grad_norm"):
             if name in bad:
-                raise TrainingError(
-                    "nan",
-                    f"{name} is not a number at step {step}; the last checkpoint is from before it: "
-                    "lower the learning rate, or look at the rows of that step",
-                )
+                why = f"{name} is not a number at step {step}; the last checkpoint is from before it: "
+                raise TrainingError("nan", why + "lower the learning rate, or look at the rows of that step")
         if new := set(bad) - self.missing:
             self.missing |= new
             self.run.warn(f"step {step}: no number for {', '.join(sorted(new))}, left out")

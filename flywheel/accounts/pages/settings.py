@@ -15,6 +15,7 @@ from flywheel.accounts.project_settings import api_keys, gateway_upstream, membe
 from flywheel.accounts.project_settings import audit_log as audit
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.refusals import Refused
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""
@@ -35,7 +36,7 @@ def add_member(request: PageRequest) -> HttpResponse:
     if form.is_valid():
         try:
             added = members.add(project=request.project, actor=request.actor, **form.cleaned_data)
-        except members.BadMembership as error:
+        except Refused as error:
             form.add_error(None, str(error))
         else:
             if added.password:
@@ -57,15 +58,9 @@ def set_roles(request: PageRequest, pk: int) -> HttpResponse:
     if roles is None:
         messages.error(request, f"Nothing was changed: {form.errors['roles'].as_text()}")
     else:
-        try:
-            changed = members.set_roles(project=request.project, actor=request.actor, user=user, roles=roles)
-        except members.BadMembership as error:
-            messages.error(request, f"Nothing was changed: {error}.")
-        else:
-            if changed:
-                messages.success(
-                    request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no member any more'}."
-                )
+        changed = members.set_roles(project=request.project, actor=request.actor, user=user, roles=roles)
+        if changed:
+            messages.success(request, f"{user} {'is ' + ' and '.join(roles) if roles else 'is no member any more'}.")
     if user == request.actor.user and Permission.ADMIN not in user.permissions(request.project):
         return redirect("home")
     return redirect("settings:index", project=request.project.slug)
@@ -85,7 +80,7 @@ def make_key(request: PageRequest) -> HttpResponse:
     if form.is_valid():
         try:
             made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
-        except api_keys.BadKey as error:
+        except Refused as error:
             form.add_error(None, str(error))
         except api_keys.SentTwice:
             return redirect("settings:keys", project=request.project.slug)
@@ -114,7 +109,7 @@ def gateway(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
-        except gateway_upstream.BadUpstream as error:
+        except Refused as error:
             form.add_error(error.field, error.problem)
         else:
             where = gateway_upstream.host_of(chosen["base_url"]) if chosen else ""

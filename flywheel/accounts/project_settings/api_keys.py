@@ -15,10 +15,6 @@ from flywheel.accounts.models import ApiKey, Permission, Project, Scope
 from flywheel.edge.refusals import Refused
 
 
-class BadKey(Refused):
-    """The key that was asked for cannot be; the message says what would be right."""
-
-
 class SentTwice(Exception):
     """The form was sent before: there is a key of it already, and its text was shown."""
 
@@ -41,20 +37,20 @@ def make(
 ) -> Made:
     """A key that acts in the name of `actor`, for so many days or until it is revoked.
 
-    `form` is minted with the form, so that a double click makes one key. Raises BadKey, SentTwice.
+    `form` is minted with the form, so that a double click makes one key. Raises Refused, SentTwice.
     """
     name = name.strip()
     if not name or len(name) > 100:
-        raise BadKey("a key needs a name of at most 100 characters: what uses it, so that it can be revoked")
+        raise Refused("a key needs a name of at most 100 characters: what uses it, so that it can be revoked")
     if not scopes:
-        raise BadKey(f"a key needs at least one scope: {', '.join(Scope.values)}")
+        raise Refused(f"a key needs at least one scope: {', '.join(Scope.values)}")
     if days is not None and not 1 <= days <= 3650:
-        raise BadKey("a key lives for 1 to 3650 days, or until it is revoked")
+        raise Refused("a key lives for 1 to 3650 days, or until it is revoked")
     may = actor.user.permissions(project)
     for scope in scopes:
         if scope in Scope.values and SCOPE_NEEDS[Scope(scope)] not in may:
             needed = Permission(SCOPE_NEEDS[Scope(scope)])
-            raise BadKey(
+            raise Refused(
                 f"{actor.user} may not {needed.label} here, so a key with the scope {scope!r} would do nothing"
             )
     public = hashlib.sha256(form.bytes).hexdigest()[:12] if form else ""
@@ -62,7 +58,7 @@ def make(
         with transaction.atomic():
             key, text = ApiKey.make(project, name, sorted(set(scopes)), actor.user, public)
     except ValueError as error:
-        raise BadKey(str(error)) from None
+        raise Refused(str(error)) from None
     except IntegrityError:
         raise SentTwice from None
     if days is not None:

@@ -19,8 +19,8 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
+from flywheel.edge.refusals import Refused
 
 KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
 METADATA = ipaddress.ip_address("fd00:ec2::254")
@@ -31,16 +31,12 @@ DEAREST: Final = 10_000.0
 """Dollars for a million tokens, at most."""
 
 
-class BadUpstream(FieldError):
-    """The server cannot be used; `field` is the one to change."""
-
-
 @transaction.atomic
 def set_upstream(
     *, project: Project, actor: Actor, base_url: str, api_key_env: str = "", prices: str = ""
 ) -> dict[str, Any]:
     """Send the project's model calls there from now on; an empty address ends it. `prices` as `read_prices` wants them.
-    Raises BadUpstream."""
+    Raises Refused."""
     chosen = check(base_url, api_key_env) if base_url.strip() else {}
     if chosen and (priced := read_prices(prices)):
         chosen["prices"] = priced
@@ -60,7 +56,7 @@ def set_upstream(
 
 
 def check(base_url: str, api_key_env: str) -> dict[str, Any]:
-    """The setting as it is stored. Raises BadUpstream."""
+    """The setting as it is stored. Raises Refused."""
     address, variable = base_url.strip().rstrip("/"), api_key_env.strip()
     try:
         parts = urlsplit(address)
@@ -68,25 +64,27 @@ def check(base_url: str, api_key_env: str) -> dict[str, Any]:
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https") or not (address.isascii() and address.isprintable()):
-        raise BadUpstream("base_url", "this is not the address of a server, such as https://api.openai.com/v1")
+        raise Refused("this is not the address of a server, such as https://api.openai.com/v1", field="base_url")
     if " " in address or parts.username is not None or parts.query or parts.fragment:
-        raise BadUpstream(
-            "base_url", "leave out logins, spaces, ? and #: the address ends where /chat/completions begins"
+        raise Refused(
+            "leave out logins, spaces, ? and #: the address ends where /chat/completions begins", field="base_url"
         )
     if is_metadata(host):
-        raise BadUpstream("base_url", f"{host} is where a cloud keeps its machines' credentials; no model lives there")
+        raise Refused(
+            f"{host} is where a cloud keeps its machines' credentials; no model lives there", field="base_url"
+        )
     if variable and not KEY_NAME.fullmatch(variable):
-        raise BadUpstream(
-            "api_key_env",
+        raise Refused(
             "name the environment variable, not the key: capitals, digits and _, ending in _API_KEY",
+            field="api_key_env",
         )
     if variable and (problem := key_hosts.refusal(variable, address)):
-        raise BadUpstream("api_key_env", problem)
+        raise Refused(problem, field="api_key_env")
     return {"base_url": address, "api_key_env": variable}
 
 
 def read_prices(text: str) -> dict[str, list[float]]:
-    """What a million tokens cost in and out, in dollars, by model; a line for each. Raises BadUpstream."""
+    """What a million tokens cost in and out, in dollars, by model; a line for each. Raises Refused."""
     found: dict[str, list[float]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -97,12 +95,12 @@ def read_prices(text: str) -> dict[str, list[float]]:
         except ValueError:
             prices = []
         if len(prices) != 2 or not all(0 <= price <= DEAREST for price in prices):
-            raise BadUpstream("prices", f"line {number}: {line[:80]!r} is not like gpt-5-mini 0.25 2")
+            raise Refused(f"line {number}: {line[:80]!r} is not like gpt-5-mini 0.25 2", field="prices")
         if model in found:
-            raise BadUpstream("prices", f"line {number}: {model[:80]!r} has its prices already")
+            raise Refused(f"line {number}: {model[:80]!r} has its prices already", field="prices")
         found[model] = prices
     if len(found) > PRICED:
-        raise BadUpstream("prices", f"{len(found)} models; {PRICED} are the most")
+        raise Refused(f"{len(found)} models; {PRICED} are the most", field="prices")
     return found
 
 

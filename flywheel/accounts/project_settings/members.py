@@ -10,16 +10,10 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Membership, Project, Role, User
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Stale
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without the characters that are read for each other."""
-
-
-class BadMembership(Refused):
-    """The change does not fit who is there; the message says what would."""
-
-    status = 409
 
 
 class Added(NamedTuple):
@@ -35,21 +29,21 @@ def new_password() -> str:
 
 @transaction.atomic
 def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]) -> Added:
-    """Make the person a member; one who has no account yet gets one. Raises BadMembership."""
+    """Make the person a member; one who has no account yet gets one. Raises Stale."""
     roles = _known(roles)
     if not roles:
-        raise BadMembership("choose at least one role")
+        raise Stale("choose at least one role")
     user = User.objects.filter(username__iexact=username).first()
     password = ""
     if user is None:
         try:
             UnicodeUsernameValidator()(username)
         except ValidationError:
-            raise BadMembership(f"{username!r} cannot be a username: letters, digits and @ . + - _ make one") from None
+            raise Stale(f"{username!r} cannot be a username: letters, digits and @ . + - _ make one") from None
         password = new_password()
         user = User.objects.create_user(username=username, password=password, must_change_password=True)
     elif user.memberships.filter(project=project).exists():
-        raise BadMembership(f"{user} is a member already; change the roles in the list")
+        raise Stale(f"{user} is a member already; change the roles in the list")
     for role in roles:
         Membership.objects.create(user=user, project=project, role=role)
     actor.record(
@@ -66,7 +60,7 @@ def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]
 def set_roles(*, project: Project, actor: Actor, user: User, roles: Collection[str]) -> bool:
     """Give the member exactly these roles; none removes the member. Returns whether it changed anything.
 
-    Raises BadMembership when no admin would be left.
+    Raises Stale when no admin would be left.
     """
     Project.objects.select_for_update().get(pk=project.pk)
     roles = _known(roles)
@@ -74,7 +68,7 @@ def set_roles(*, project: Project, actor: Actor, user: User, roles: Collection[s
     if before == roles:
         return False
     if Role.ADMIN in before and Role.ADMIN not in roles and not _other_admins(project, user):
-        raise BadMembership(f"{user} is the last admin of {project}; make another one first")
+        raise Stale(f"{user} is the last admin of {project}; make another one first")
     user.memberships.filter(project=project).exclude(role__in=roles).delete()
     for role in set(roles) - set(before):
         Membership.objects.create(user=user, project=project, role=role)
@@ -95,5 +89,5 @@ def _other_admins(project: Project, user: User) -> bool:
 
 def _known(roles: Collection[str]) -> list[str]:
     if unknown := sorted(set(roles) - set(Role.values)):
-        raise BadMembership(f"role {unknown[0]!r} is unknown: one of {', '.join(Role.values)} is wanted")
+        raise Stale(f"role {unknown[0]!r} is unknown: one of {', '.join(Role.values)} is wanted")
     return sorted(set(roles))

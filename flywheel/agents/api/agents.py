@@ -11,7 +11,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
 from flywheel.agents.references import find_agent
 from flywheel.agents.registration import make_agent
-from flywheel.edge.answers import ListQuery, page_of, paginate
+from flywheel.edge.answers import ListQuery, Number, page_of, paginate
 from flywheel.edge.schemas import Body
 
 router = Router(tags=["agents"])
@@ -20,14 +20,10 @@ router = Router(tags=["agents"])
 class AgentOut(Schema):
     name: str
     description: str
-    live: int | None
+    live: Number | None
     """Number of the live version."""
     generation: int
     created_at: datetime
-
-    @staticmethod
-    def resolve_live(row: Agent) -> int | None:
-        return row.live.number if row.live else None
 
 
 class AgentIn(Body):

@@ -9,11 +9,10 @@ from ninja import Field, Query, Router, Schema, Status
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Artifact, Version
-from flywheel.agents.references import UnknownReference, find_agent, find_version
+from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import artifacts_of, make_version
-from flywheel.agents.version_content import BadContent
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.refusals import one
+from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
+from flywheel.edge.refusals import Refused, at_field, one
 from flywheel.edge.schemas import Body
 
 router = Router(tags=["agents"])
@@ -33,14 +32,10 @@ class VersionRow(Schema):
     endpoint: dict[str, Any]
     sampling: dict[str, Any]
     digest: str
-    parent: int | None
+    parent: Number | None
     note: str
     created_by: Ref
     created_at: datetime
-
-    @staticmethod
-    def resolve_parent(row: Version) -> int | None:
-        return row.parent.number if row.parent else None
 
 
 class VersionOut(VersionRow):
@@ -76,10 +71,8 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
     """201 for a new version, 200 for the existing one with exactly this content."""
     asked = keyed(request)
     agent = find_agent(asked.project, name)
-    try:
+    with at_field("like"):
         like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
-    except UnknownReference as error:
-        raise BadContent("like", str(error)) from None
     content = _content(asked, body, like)
     made, is_new = make_version(agent=agent, actor=asked.actor, parent=like, note=body.note, **content)
     return Status(201 if is_new else 200, made)
@@ -92,7 +85,7 @@ def get_version(request: HttpRequest, name: str, number: int) -> Version:
 
 
 def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[str, Any]:
-    """What is given, over what is copied. Raises BadContent."""
+    """What is given, over what is copied. Raises Refused."""
     content: dict[str, Any] = {"base_model": "", "endpoint": {}}
     if like is not None:
         names = ("base_model", "endpoint", "weights", "adapter", "system_prompt", "tools", "sampling")
@@ -111,5 +104,5 @@ def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[s
 def _artifact(asked: KeyRequest, field: str, digest: str) -> Artifact:
     found = artifacts_of(asked.project).filter(digest=digest).first()
     if found is None:
-        raise BadContent(field, f"no version of this project is made of an artifact {digest[:16]!r}")
+        raise Refused(f"no version of this project is made of an artifact {digest[:16]!r}", field=field)
     return found

@@ -9,14 +9,13 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.agents.artifacts import ArtifactError
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.success_chart import success_chart
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.registration import make_agent, make_version
-from flywheel.agents.version_content import BadContent
 from flywheel.edge.numbers import number
+from flywheel.edge.refusals import Refused, show_at_field
 
 RECENT = 20
 VERSIONS = 200
@@ -41,7 +40,7 @@ def new_agent(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             made = make_agent(project=request.project, actor=request.actor, **form.cleaned_data)
-        except BadContent as error:
+        except Refused as error:
             form.add_error("name", error.problem)
         else:
             return redirect("agents:new_version", request.project.slug, made.name)
@@ -118,11 +117,8 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
         return _version_form(request, found, like, form, status=422)
     try:
         made, is_new = make_version(agent=found, actor=request.actor, parent=like, **form.content())
-    except BadContent as error:
-        form.refuse(error.field, error.problem)
-        return _version_form(request, found, like, form, status=422)
-    except ArtifactError as error:
-        form.add_error(None, f"{error}")
+    except Refused as error:
+        show_at_field(form, error)
         return _version_form(request, found, like, form, status=422)
     if not is_new:
         messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")

@@ -136,11 +136,6 @@ class VersionForm(forms.Form):
             return self.stored.get(chosen)
         return keep_files(self.cleaned_data[f"{field}_files"], kind)
 
-    def refuse(self, field: str, problem: str) -> None:
-        """Show at its field what the verb refused."""
-        name = field.rpartition(".")[2]
-        self.add_error(name if name in self.fields else None, problem)
-
 
 def keep_files(files: Sequence[Any], kind: str) -> Artifact:
     """Store uploaded files (Django's `UploadedFile`) as an artifact. Raises artifacts.ArtifactError."""

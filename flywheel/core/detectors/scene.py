@@ -171,13 +171,10 @@ def made_up(scene: Scene, call: Call) -> Iterator[tuple[str, str, float]]:
         schema = marked.get(name, {})
         is_entity = bool(schema.get("x-entity") or schema.get("x-refers"))
         is_id = is_entity or (_ID.search(name) and not _OWN_ID.match(name) and not MAKES.search(call.name))
-        if (is_id or _is_address(value)) and not scene.was_told(str(value), call.at):
+        is_address = isinstance(value, str) and "@" in value and _EMAIL.fullmatch(value)
+        if (is_id or is_address) and not scene.was_told(str(value), call.at):
             doubted = scene.trace.outcome != "success"
             yield name, str(value), _weight(call, doubted=doubted, address=not is_id, marked=is_entity)
-
-
-def _is_address(value: str | int) -> bool:
-    return isinstance(value, str) and "@" in value and bool(_EMAIL.fullmatch(value))
 
 
 def _weight(call: Call, *, doubted: bool, address: bool, marked: bool) -> float:

@@ -44,16 +44,8 @@ class Task:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Task":
-        return cls(
-            id=row["id"],
-            prompt=row["prompt"],
-            target=row["target"],
-            state=row.get("state", {}),
-            cluster=row.get("cluster", ""),
-            slice=row.get("slice", ""),
-            environment=row.get("environment", ""),
-            synthetic=row.get("synthetic", False),
-        )
+        more = ("state", "cluster", "slice", "environment", "synthetic")
+        return cls(row["id"], row["prompt"], row["target"], **{name: row[name] for name in more if name in row})
 
 
 @dataclass(frozen=True, slots=True)

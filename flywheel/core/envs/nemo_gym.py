@@ -50,9 +50,8 @@ class _Call:
 class NemoGym:
     def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any], gym: Gym | None = None) -> None:
         """Without a `gym` nobody can play and no attempt is scored."""
-        for field in verifier:
-            if field != "kind":
-                raise VerifierError(f"{field}: the verdict is the server's; its verifier has no settings")
+        if settings := [field for field in verifier if field != "kind"]:
+            raise VerifierError(f"{settings[0]}: the verdict is the server's; its verifier has no settings")
         if not isinstance(base_url := config.get("base_url"), str) or not base_url.startswith(("http://", "https://")):
             raise VerifierError("base_url: the address of a resources server is wanted, such as http://gym-1:8000")
         turns = config.get("max_turns", MAX_TURNS)
@@ -214,12 +213,11 @@ def opening(row: Mapping[str, Any]) -> list[Message]:
         if role is None:
             raise ValueError(f"item {number} has the role {str(item.get('role'))[:40]!r}")
         content = item.get("content")
-        if content is not None and not isinstance(content, str | list):
+        parts = content if isinstance(content, list) else []
+        is_words = content is None or isinstance(content, str | list)
+        if not is_words or any(set(part) - _WORDS for part in parts if isinstance(part, dict)):
             raise ValueError(f"item {number} holds more than words")
-        words = openai_messages.text(content)
-        if not isinstance(content, str) and any(set(part) - _WORDS for part in content or [] if isinstance(part, dict)):
-            raise ValueError(f"item {number} holds more than words")
-        found.append(Message(role, words))
+        found.append(Message(role, openai_messages.text(content)))
     if not found or found[-1].role != "user" or not found[-1].content.strip():
         raise ValueError("it does not end with a request of a user")
     return found

@@ -16,9 +16,9 @@ class Judged:
     """Plays as `own` does; `own`'s verifier is one part of the rubric, where the rubric has it."""
 
     def __init__(self, own: Environment, rubric: Rubric, runners: Runners) -> None:
-        if not hasattr(own, "difference") and any(part.type == "state" for part in rubric.parts):
-            number = next(number for number, part in enumerate(rubric.parts) if part.type == "state")
-            raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
+        for number, part in enumerate(rubric.parts):
+            if part.type == "state" and not hasattr(own, "difference"):
+                raise VerifierError(f"parts.{number}.type: this environment keeps no state that could be compared")
         self.own, self.rubric, self.runners = own, rubric, runners
         self.max_turns, self.token_limit = own.max_turns, own.token_limit
         self.tools, self.weights = own.tools, rubric.weights

@@ -122,30 +122,34 @@ def check(task: Task, spec: Spec) -> None:
     """Raise CannotVary for what no variant can be made of."""
     known = {entity.text: entity for entity in entities(task)}
     if not spec.swap and not spec.wordings:
-        raise CannotVary("swap", "choose what is swapped, or write another wording")
+        raise CannotVary("choose what is swapped, or write another wording", field="swap")
     for text in (*spec.swap, *spec.values):
         if text not in known:
             there = ", ".join(known) or "nothing"
-            raise CannotVary("swap", f"{text[:60]!r} is not an entity of this task; {there} is")
+            raise CannotVary(f"{text[:60]!r} is not an entity of this task; {there} is", field="swap")
         if text in spec.swap and not known[text].is_drawn and not spec.values.get(text):
-            raise CannotVary("values", f"{text[:60]!r} needs some: nothing can be drawn for a phrase")
+            raise CannotVary(f"{text[:60]!r} needs some: nothing can be drawn for a phrase", field="values")
     for text, values in spec.values.items():
         if len(values) > MAX_VALUES:
-            raise CannotVary("values", f"{text[:60]!r} has {len(values)} values, at most {MAX_VALUES} are taken")
+            raise CannotVary(f"{text[:60]!r} has {len(values)} values, at most {MAX_VALUES} are taken", field="values")
         like = next((number for number in _numbers([task.target, task.state]) if json.dumps(number) == text), None)
         for value in values:
             if like is not None and _as_number(value, like) is None:
-                raise CannotVary("values", f"{value[:60]!r} cannot stand for the number {like} of the target or state")
+                raise CannotVary(
+                    f"{value[:60]!r} cannot stand for the number {like} of the target or state", field="values"
+                )
             no_number = known[text].kind == "number" and not _PLAIN["number"].fullmatch(value)
             if not value.strip() or len(value) > 200 or no_number:
-                raise CannotVary("values", f"{value[:60]!r} is no {known[text].kind} to put for {text[:60]!r}")
+                raise CannotVary(f"{value[:60]!r} is no {known[text].kind} to put for {text[:60]!r}", field="values")
             if known[text].kind == "date" and _written(value) is None:
-                raise CannotVary("values", f"{value[:60]!r} is not a date of the form 2026-11-22")
+                raise CannotVary(f"{value[:60]!r} is not a date of the form 2026-11-22", field="values")
     _is_whole(task, [known[text] for text in spec.swap])
     for wording in spec.wordings:
         missing = [text for text in known if f"{{{text}}}" not in wording and not _word(text).search(wording)]
         if missing or len(wording) > 4000:
-            raise CannotVary("wordings", f"{wording[:60]!r} does not say {missing[0] if missing else 'it shortly'!r}")
+            raise CannotVary(
+                f"{wording[:60]!r} does not say {missing[0] if missing else 'it shortly'!r}", field="wordings"
+            )
 
 
 def make(
@@ -201,7 +205,7 @@ def _is_whole(task: Task, swapped: Sequence[Entity]) -> None:
     for where, value in (("target", task.target), ("state", task.state)):
         left = _changed("\n".join(_texts(value, keys=True)), marks)
         if text := next((old for old in marks if _remains(old).search(left)), ""):
-            raise CannotVary("swap", f"{text[:60]!r} stands in the {where} within another word, where it stays")
+            raise CannotVary(f"{text[:60]!r} stands in the {where} within another word, where it stays", field="swap")
 
 
 class _DoesNotFit(ValueError):

@@ -339,10 +339,8 @@ def alike(items: Sequence[Item]) -> list[Pair]:
         texts.setdefault(normalise(item.prompt), item)
     own = list(texts)
     found = near_duplicates.nearest(own, own, NEAR, before=True)
-    pairs = [
-        Pair(
-            texts[own[at]].id, texts[own[place]].id, like, _clip(texts[own[at]].prompt), _clip(texts[own[place]].prompt)
-        )
-        for at, (place, like) in found.items()
-    ]
+    pairs = []
+    for at, (place, like) in found.items():
+        one, other = texts[own[at]], texts[own[place]]
+        pairs.append(Pair(one.id, other.id, like, _clip(one.prompt), _clip(other.prompt)))
     return sorted(pairs, key=lambda pair: (-pair.likeness, pair.one))

@@ -15,6 +15,7 @@ from typing import Any
 
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Task, episode
+from flywheel.core.errors import FieldError
 from flywheel.core.interop import carried_code, gym_server
 from flywheel.core.interop.bundle import ENVIRONMENT, TASKS
 from flywheel.core.traces.openai_messages import outside
@@ -25,7 +26,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _HOLE = re.compile(r"__([A-Z]+(?:_[A-Z]+)*)__")
 
 
-class CannotExport(ValueError):
+class CannotExport(FieldError):
     """This environment cannot be told in that format; the message says why and what to do."""
 
 
@@ -131,8 +132,8 @@ def _quoted(names: Iterable[str]) -> str:
 
 def nemo_gym(export: Export) -> Iterator[File]:
     """A resources server for a checkout of NeMo Gym, with its configuration and rows."""
-    env, own = export.env, f"{export.package}_core"
-    agent = f"{export.package}_agent"
+    env, own, agent = export.env, f"{export.package}_core", f"{export.package}_agent"
+    kind = gym_server.agent_kind(env)
     yield from _bundle(export)
     for path, content in _core("", "flywheel.core.interop.gym_server"):
         yield f"{own}/{path.removeprefix('core/')}", content
@@ -142,23 +143,15 @@ def nemo_gym(export: Export) -> Iterator[File]:
     for split in export.splits:
         rows = ((name, task) for name, task in export.tasks() if name == split)
         yield f"data/{split}.jsonl", b"".join(gym_server.lines(env, rows, environment=export.ref, agent=agent))
-        kind = "train" if split == "train" else "validation"
+        use = "train" if split == "train" else "validation"
         path = f"resources_servers/{export.package}/data/{split}.jsonl"
         datasets.append(
-            f"      - name: {split}\n        type: {kind}\n        jsonl_fpath: {path}\n        license: TBD"
+            f"      - name: {split}\n        type: {use}\n        jsonl_fpath: {path}\n        license: TBD"
         )
-    yield (
-        f"configs/{export.package}.yaml",
-        _filled(
-            export,
-            "nemo_gym/config.yaml",
-            AGENT=gym_server.agent_kind(env),
-            MAX_STEPS=str(env.max_turns),
-            DATASETS="\n".join(datasets),
-        ),
-    )
+    words = {"AGENT": kind, "MAX_STEPS": str(env.max_turns), "DATASETS": "\n".join(datasets)}
+    yield f"configs/{export.package}.yaml", _filled(export, "nemo_gym/config.yaml", **words)
     yield "requirements.txt", "\n".join(["-e nemo-gym[dev] @ ../../", *carried_code.requirements(), ""]).encode()
-    yield "README.md", _filled(export, "nemo_gym/README.md", AGENT=gym_server.agent_kind(env))
+    yield "README.md", _filled(export, "nemo_gym/README.md", AGENT=kind)
 
 
 def verifiers(export: Export) -> Iterator[File]:
@@ -191,7 +184,7 @@ def _package(export: Export, format: str, own: list[str]) -> Iterator[File]:
 def harbor(export: Export) -> Iterator[File]:
     """A folder of Harbor tasks, one for each task."""
     env = export.env
-    about = _json(export.about())
+    about, needed = _json(export.about()), _shell(carried_code.requirements())
     # The agent has a shell in this image: how it is judged stays outside.
     shown = _json(export.about() | {"verifier": {"kind": export.kind}})
     image = [
@@ -199,10 +192,7 @@ def harbor(export: Export) -> Iterator[File]:
         ("environment/flywheel_env/__init__.py", b""),
         ("environment/flywheel_env/__main__.py", _filled(export, "harbor/main.py")),
         ("environment/flywheel_env/environment.json", shown),
-        (
-            "environment/Dockerfile",
-            _filled(export, "harbor/Dockerfile", REQUIREMENTS=_shell(carried_code.requirements())),
-        ),
+        ("environment/Dockerfile", _filled(export, "harbor/Dockerfile", REQUIREMENTS=needed)),
         ("tests/environment.json", about),
         ("tests/test.sh", _filled(export, "harbor/test.sh")),
         ("tests/score.py", _filled(export, "harbor/score.py")),
@@ -216,18 +206,10 @@ def harbor(export: Export) -> Iterator[File]:
         yield f"{slug}/tests/task.json", _json(task.to_json())
         yield f"{slug}/instruction.md", _filled(export, "harbor/instruction.md", ASKED=_asked(env, task), HOW=_how(env))
         yield f"{slug}/solution/solve.sh", _filled(export, "harbor/solve.sh", COMMANDS=_solution(env, task))
-        yield (
-            f"{slug}/task.toml",
-            _filled(
-                export,
-                "harbor/task.toml",
-                SLUG=slug,
-                DESCRIPTION=json.dumps(_title(export)),
-                SPLIT=split,
-                TASK=json.dumps(task.id),
-                SYNTHETIC=json.dumps(task.synthetic),
-            ),
-        )
+        words = {"SLUG": slug, "SPLIT": split}
+        quoted = {"DESCRIPTION": _title(export), "TASK": task.id, "SYNTHETIC": task.synthetic}
+        words |= {name: json.dumps(value) for name, value in quoted.items()}
+        yield f"{slug}/task.toml", _filled(export, "harbor/task.toml", **words)
 
 
 def _asked(env: Environment, task: Task) -> str:
@@ -253,8 +235,7 @@ def _solution(env: Environment, task: Task) -> str:
         if message.role != "assistant":
             continue
         for call in message.tool_calls:
-            words = ["environment", "call", outside(call.name), json.dumps(call.arguments)]
-            commands.append(shlex.join(words))
+            commands.append(shlex.join(["environment", "call", outside(call.name), json.dumps(call.arguments)]))
         if message.content:
             commands.append(shlex.join(["environment", "say", message.content]))
     return "\n".join(commands)
@@ -279,8 +260,7 @@ def openenv(export: Export) -> Iterator[File]:
     yield "server/__init__.py", b""
     yield "server/app.py", _filled(export, "openenv/app.py")
     yield "server/environment.py", _filled(export, "openenv/environment.py")
-    dockerfile = _filled(export, "openenv/Dockerfile", REQUIREMENTS=_shell(needed))
-    yield "server/Dockerfile", dockerfile
+    yield "server/Dockerfile", _filled(export, "openenv/Dockerfile", REQUIREMENTS=_shell(needed))
     project = _filled(export, "openenv/pyproject.toml", DEPENDENCIES=_quoted(needed), PACKAGES=_quoted(packages))
     yield "pyproject.toml", project
     yield "README.md", _filled(export, "openenv/README.md", REQUIREMENTS=_shell(needed))

@@ -8,6 +8,7 @@ For an environment that is a NeMo Gym server, a row of its data is taken whole: 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from flywheel.core.digests import digest
@@ -44,29 +45,37 @@ def source_of(row: Mapping[str, Any]) -> str:
 def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
     """The task that a row tells of. Raises CannotTake."""
     if kind not in KINDS:
-        raise CannotTake("", f"tasks of kind {kind} are no tool calls; those of {', '.join(KINDS)} can be taken")
+        raise CannotTake(f"tasks of kind {kind} are no tool calls; those of {', '.join(KINDS)} can be taken")
     if not isinstance(row, dict):
-        raise CannotTake("", "it is not a JSON object")
+        raise CannotTake("it is not a JSON object")
     if kind == nemo_gym.KIND:
         return _whole(row, tools)
     if isinstance(row.get("traces"), list):
-        raise CannotTake("traces", "it is an attempt and no task; import it as a trajectory")
+        raise CannotTake("it is an attempt and no task; import it as a trajectory", field="traces")
     about = _about(row)
     if is_held_out(split := about.get("split")):
-        raise CannotTake("split", f"it is of the split {split} where it comes from, and here it might be trained on")
+        raise CannotTake(
+            f"it is of the split {split} where it comes from, and here it might be trained on", field="split"
+        )
     prompt = _asked(row)
     calls = _calls(about, names(tools))
     if kind == "tool_call" and len(calls) != 1:
-        raise CannotTake(_name_of(about), f"it wants {len(calls)} calls, and a task of kind tool_call one")
+        raise CannotTake(f"it wants {len(calls)} calls, and a task of kind tool_call one", field=_name_of(about))
     target = {**calls[0]} if kind == "tool_call" else {"calls": calls}
     state = about.get("state")
     template = str(about.get("template") or "") if source_of(row) == WORKBENCH else ""
-    return Task(
-        id=str(row.get("id", row.get("example_id", "")))[:100],
-        prompt=prompt,
-        target=target,
-        state=state if isinstance(state, dict) else {},
-        cluster=str(about.get("cluster") or (template and f"template {template}") or _cluster(prompt))[:200],
+    name = str(row.get("id", row.get("example_id", "")))[:100]
+    return _described(Task(name, prompt, target, state if isinstance(state, dict) else {}), about, template)
+
+
+def _described(task: Task, about: Mapping[str, Any], template: str = "") -> Task:
+    """The task with its source and its slice: those that its row names, or else its template's or the request's own."""
+    cluster = about.get("cluster") or (template and f"template {template}")
+    if not cluster:  # of rows that name no source, equal requests are one
+        cluster = f"taken {digest(' '.join(task.prompt.lower().split()))[:16]}"
+    return replace(
+        task,
+        cluster=str(cluster)[:200],
         slice=str(about.get("slice") or about.get("category") or template)[:100],
         synthetic=about.get("synthetic") is True,
     )
@@ -81,32 +90,26 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
     """A row as its own server knows it. Its split elsewhere does not matter: here it is only measured on."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict):
-        raise CannotTake("responses_create_params", "a row of NeMo Gym's data has it")
+        raise CannotTake("a row of NeMo Gym's data has it", field="responses_create_params")
     if "response" in row and "reward" in row:
-        raise CannotTake("response", "it is an attempt and no task; import it as a trajectory")
+        raise CannotTake("it is an attempt and no task; import it as a trajectory", field="response")
     try:
         opening = nemo_gym.opening(row)
     except ValueError as error:
-        raise CannotTake("responses_create_params.input", str(error)) from None
+        raise CannotTake(str(error), field="responses_create_params.input") from None
     ours, theirs = {tool["name"] for tool in tools}, _tool_names(params.get("tools") or [])
     if odd := sorted(ours ^ theirs):
         where = "only here" if odd[0] in ours else "not here"
-        raise CannotTake("responses_create_params.tools", f"{odd[0][:100]!r} is {where}: the tools must be the same")
+        raise CannotTake(
+            f"{odd[0][:100]!r} is {where}: the tools must be the same", field="responses_create_params.tools"
+        )
     kept = {**row, "responses_create_params": {name: value for name, value in params.items() if name != "tools"}}
     about = _about(row)
     target: dict[str, Any] = {"row": kept}
     with suppress(CannotTake):
         target["calls"] = _calls(about, {name: name for name in ours})
-    prompt = opening[-1].content
-    return Task(
-        id=str(row.get("id", ""))[:100],
-        prompt=prompt,
-        target=target,
-        state={"row": digest(kept)[:16]},
-        cluster=str(about.get("cluster") or _cluster(prompt))[:200],
-        slice=str(about.get("slice") or about.get("category") or "")[:100],
-        synthetic=about.get("synthetic") is True,
-    )
+    state = {"row": digest(kept)[:16]}
+    return _described(Task(str(row.get("id", ""))[:100], opening[-1].content, target, state), about)
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,12 +123,7 @@ def _tool_names(given: Any) -> set[str]:
     try:
         return {tool["name"] for tool in nemo_gym.tools_of(given)}
     except VerifierError as error:
-        raise CannotTake("responses_create_params.tools", str(error)) from None
-
-
-def _cluster(prompt: str) -> str:
-    """Of a row that names none: equal requests are one source."""
-    return f"taken {digest(' '.join(prompt.lower().split()))[:16]}"
+        raise CannotTake(str(error), field="responses_create_params.tools") from None
 
 
 def _asked(row: Mapping[str, Any]) -> str:
@@ -145,7 +143,7 @@ def _asked(row: Mapping[str, Any]) -> str:
         ]
     asked = [words for words in asked if words.strip()]
     if len(asked) != 1:
-        raise CannotTake(field, f"it has {len(asked)} requests of a user, and a task has one")
+        raise CannotTake(f"it has {len(asked)} requests of a user, and a task has one", field=field)
     return asked[0]
 
 
@@ -158,17 +156,17 @@ def _calls(about: Mapping[str, Any], ours: Mapping[str, str]) -> list[dict[str, 
     """The calls that are right, in our words. Raises CannotTake."""
     field = _name_of(about)
     if not field:
-        raise CannotTake("", f"it says nowhere which calls are right ({', '.join(_WANTED)})")
+        raise CannotTake(f"it says nowhere which calls are right ({', '.join(_WANTED)})")
     given = about[field]
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
-            raise CannotTake(field, "what is right is a text, and a tool call is wanted") from None
+            raise CannotTake("what is right is a text, and a tool call is wanted", field=field) from None
     if isinstance(given, dict):
         given = given.get("calls", [given])
     if not isinstance(given, list):
-        raise CannotTake(field, "what is right is no list of calls")
+        raise CannotTake("what is right is no list of calls", field=field)
     return [_call(f"{field}.{number}", each, ours) for number, each in enumerate(given)]
 
 
@@ -178,11 +176,11 @@ def _call(field: str, given: Any, ours: Mapping[str, str]) -> dict[str, Any]:
     keys = ("name", "tool", "function_name", "function")
     name = next((row[key] for key in keys if row.get(key)), None) if row else None
     if row is None or not isinstance(name, str):
-        raise CannotTake(field, "a call that is right has no name")
+        raise CannotTake("a call that is right has no name", field=field)
     known = {**ours, **{own: own for own in ours.values()}}
     if name not in known:
-        raise CannotTake(field, f"this environment has no tool {name[:100]!r}")
+        raise CannotTake(f"this environment has no tool {name[:100]!r}", field=field)
     found = arguments(row.get("arguments", {}))
     if not isinstance(found, dict):
-        raise CannotTake(f"{field}.arguments", f"the arguments of {name[:100]} are no JSON object")
+        raise CannotTake(f"the arguments of {name[:100]} are no JSON object", field=f"{field}.arguments")
     return {"tool": known[name], "arguments": found}

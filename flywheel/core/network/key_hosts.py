@@ -26,7 +26,7 @@ def refusal(variable: str, base_url: str) -> str:
     if parts.username is not None:
         return f"{variable} is not sent to an address with a login"
     bound = _hosts(variable)
-    is_private = parts.scheme == "https" or _is_loopback(parts.hostname or "")
+    is_private = parts.scheme == "https" or is_loopback(parts.hostname or "")
     if exact in bound or (is_private and host in bound):
         return ""
     if not bound:
@@ -53,7 +53,8 @@ def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, by address or name, is this machine itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -55,14 +55,8 @@ class Message:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Message":
         calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in row.get("tool_calls", ()))
-        return cls(
-            role=row["role"],
-            content=row.get("content", ""),
-            tool_calls=calls,
-            tool_call_id=row.get("tool_call_id", ""),
-            name=row.get("name", ""),
-            reasoning=row.get("reasoning", ""),
-        )
+        texts = {key: row[key] for key in ("content", "tool_call_id", "name", "reasoning") if key in row}
+        return cls(row["role"], tool_calls=calls, **texts)
 
     def to_openai(self) -> dict[str, Any]:
         """The OpenAI chat shape, as engines and trainers take it."""
@@ -72,20 +66,11 @@ class Message:
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {
-                        "name": call.name,
-                        "arguments": call.arguments
-                        if isinstance(call.arguments, str)
-                        else json.dumps(call.arguments, ensure_ascii=False),
-                    },
+                    "function": {"name": call.name, "arguments": _written(call.arguments)},
                 }
                 for call in self.tool_calls
             ]
-        if self.tool_call_id:
-            row["tool_call_id"] = self.tool_call_id
-        if self.name:
-            row["name"] = self.name
-        return row
+        return row | {key: value for key in ("tool_call_id", "name") if (value := getattr(self, key))}
 
 
 @dataclass(slots=True)
@@ -178,10 +163,7 @@ class Trace:
 
     def final(self) -> Message | None:
         """The last message that the agent wrote, or None when it wrote nothing."""
-        for message in reversed(self.conversation()):
-            if message.role == "assistant":
-                return message
-        return None
+        return next((message for message in reversed(self.conversation()) if message.role == "assistant"), None)
 
     @classmethod
     def from_messages(cls, trace_id: str, messages: Sequence[Message]) -> "Trace":
@@ -319,5 +301,9 @@ def fingerprint(value: Any) -> bytes:
 
 def _observation(step: Step) -> Message:
     value = step.result if step.result is not None else step.error
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return Message("tool", text, (), step.tool_call_id, step.tool_name)
+    return Message("tool", _written(value), (), step.tool_call_id, step.tool_name)
+
+
+def _written(value: Any) -> str:
+    """A text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

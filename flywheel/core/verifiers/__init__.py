@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flywheel.core import digests
+from flywheel.core.errors import FieldError
 from flywheel.core.traces import Trace
 
 REVISION = 3
@@ -67,7 +68,7 @@ class Verdict:
 Verify = Callable[[Trace, Mapping[str, Any]], Verdict]
 
 
-class VerifierError(ValueError):
+class VerifierError(FieldError):
     """The verifier's own settings are wrong; the message names the field and what would be right."""
 
 

@@ -81,7 +81,7 @@ def read(place: str, path: str, trace: Trace, *, as_json: bool = False) -> list[
         flat(value)
     if not path:
         return values
-    found = [value for each in values if (value := dig(each, path)) is not _MISSING]
+    found = [value for each in values if (value := dig(each, path)) is not MISSING]
     if not found:
         raise NotThere(f"there is no {path}")
     return found
@@ -94,23 +94,19 @@ def flat(value: Any) -> Any:
     return value
 
 
-_MISSING = object()
+MISSING = object()
 
 
 def dig(value: Any, path: str) -> Any:
-    """What stands under a dotted path, such as `arguments.to` or `calls.0.tool`; `_MISSING` when nothing does."""
+    """What stands under a dotted path, such as `arguments.to` or `calls.0.tool`; MISSING when nothing does."""
     for name in path.split("."):
         if isinstance(value, Mapping) and name in value:
             value = value[name]
         elif isinstance(value, list) and _INDEX.fullmatch(name) and -len(value) <= int(name) < len(value):
             value = value[int(name)]
         else:
-            return _MISSING
+            return MISSING
     return value
-
-
-def is_missing(value: Any) -> bool:
-    return value is _MISSING
 
 
 def _json(text: str) -> Any:

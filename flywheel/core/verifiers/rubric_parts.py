@@ -19,7 +19,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
-from flywheel.core.verifiers.attempt_places import PLACES, NotJson, NotThere, TooLong, dig, flat, is_missing, read, told
+from flywheel.core.verifiers.attempt_places import MISSING, PLACES, NotJson, NotThere, TooLong, dig, flat, read, told
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
 TEXTS = ("answer", "last_call", "any_call")
@@ -126,7 +126,7 @@ def _wanted(settings: Mapping[str, Any], case: Case) -> Any:
 
 def _of_target(path: str, target: Mapping[str, Any]) -> Any:
     found = target if path == "." else dig(target, path)
-    if is_missing(found):
+    if found is MISSING:
         raise NoTarget(f"the task's target has no {path}")
     return found
 

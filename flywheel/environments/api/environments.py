@@ -3,31 +3,25 @@
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
+from ninja import Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import find_version
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
-from flywheel.core.verifiers import VerifierError
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import at_field, one
 from flywheel.edge.schemas import Body
 from flywheel.environments import task_statistics
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions import environment_versions
-from flywheel.environments.versions.environment_versions import CannotMake
 
 router = Router(tags=["environments"])
 _COUNTED = ("train", "held_out", "sealed", "set_aside", "proved", "total")
-
-
-class Paged(Schema):
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
 
 
 class EnvironmentVersionOut(Schema):
@@ -43,7 +37,7 @@ class EnvironmentOut(Schema):
     name: str
     kind: str
     description: str
-    agent: str | None
+    agent: Ref | None
     held_out_share: float
     sealed_share: float
     """Of all sources, out of those held out."""
@@ -53,10 +47,6 @@ class EnvironmentOut(Schema):
     latest: EnvironmentVersionOut | None
 
     @staticmethod
-    def resolve_agent(row: Environment) -> str | None:
-        return row.agent.name if row.agent else None
-
-    @staticmethod
     def resolve_tasks(row: Environment) -> dict[str, int]:
         return {name: getattr(row, name, 0) for name in _COUNTED}
 
@@ -64,11 +54,6 @@ class EnvironmentOut(Schema):
     def resolve_latest(row: Environment) -> EnvironmentVersion | None:
         known: list[EnvironmentVersion] | None = getattr(row, "newest", None)
         return row.versions.order_by("-number").first() if known is None else next(iter(known), None)
-
-
-class EnvironmentPage(Schema):
-    items: list[EnvironmentOut]
-    next: str | None
 
 
 class EnvironmentIn(Body):
@@ -104,45 +89,40 @@ class VersionIn(Body):
     """The whole verifier instead, such as a rubric: `{"kind": "rubric", "parts": […]}`."""
 
 
-@router.get("/environments", response=EnvironmentPage, auth=Key(Scope.READ), operation_id="list_environments")
-def list_environments(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
+@router.get("/environments", response=page_of(EnvironmentOut), auth=Key(Scope.READ))
+def list_environments(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     rows = task_statistics.counts(Environment.objects.filter(project=keyed(request).project).select_related("agent"))
     newest = EnvironmentVersion.objects.order_by("environment", "-number").distinct("environment")
-    return page_of(rows.prefetch_related(Prefetch("versions", newest, to_attr="newest")), asked)
+    return paginate(rows.prefetch_related(Prefetch("versions", newest, to_attr="newest")), query)
 
 
-@router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD), operation_id="create_environment")
+@router.post("/environments", response={201: EnvironmentOut}, auth=Key(Scope.BUILD))
 def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[Environment]:
     """A new environment with its first version. The shares and the reserved slices never change."""
     project = keyed(request).project
     _refuse_attaching(request, wanted.kind)
     config, agent = wanted.config, None
     verifier: dict[str, Any] = {"kind": wanted.kind}
-    try:
-        if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
+    if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
+        with at_field("version"):
             version = find_version(project, wanted.version)
-            config, agent = {"system_prompt": version.system_prompt, "tools": version.tools}, version.agent
-            verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
-        elif wanted.weights is not None:
-            verifier |= {"weights": wanted.weights}
-        verifier = wanted.verifier or verifier
-        made = environment_versions.environment(
-            project=project,
-            name=wanted.name,
-            actor=keyed(request).actor,
-            kind=wanted.kind,
-            agent=agent,
-            config=config,
-            verifier=verifier,
-            held_out_share=wanted.held_out_share,
-            sealed_share=_sealed_share(wanted),
-            reserved_slices=wanted.reserved_slices,
-            description=wanted.description,
-        )
-    except UnknownReference as error:
-        raise HttpError(422, f"version: {error}") from None
-    except (CannotMake, VerifierError) as error:
-        raise HttpError(422, str(error)) from None
+        config, agent = {"system_prompt": version.system_prompt, "tools": version.tools}, version.agent
+        verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
+    elif wanted.weights is not None:
+        verifier |= {"weights": wanted.weights}
+    made = environment_versions.environment(
+        project=project,
+        name=wanted.name,
+        actor=keyed(request).actor,
+        kind=wanted.kind,
+        agent=agent,
+        config=config,
+        verifier=wanted.verifier or verifier,
+        held_out_share=wanted.held_out_share,
+        sealed_share=_sealed_share(wanted),
+        reserved_slices=wanted.reserved_slices,
+        description=wanted.description,
+    )
     return Status(201, made)
 
 
@@ -153,18 +133,13 @@ def _sealed_share(wanted: EnvironmentIn) -> float:
     return wanted.sealed_share
 
 
-@router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ), operation_id="get_environment")
+@router.get("/environments/{name}", response=EnvironmentOut, auth=Key(Scope.READ))
 def get_environment(request: HttpRequest, name: str) -> Environment:
     row = find_environment(request, name)
     return task_statistics.counts(Environment.objects.filter(pk=row.pk)).select_related("agent").get()
 
 
-@router.post(
-    "/environments/{name}/versions",
-    response={201: EnvironmentVersionOut},
-    auth=Key(Scope.BUILD),
-    operation_id="make_environment_version",
-)
+@router.post("/environments/{name}/versions", response={201: EnvironmentVersionOut}, auth=Key(Scope.BUILD))
 def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn) -> Status[EnvironmentVersion]:
     """The next version; the newest when nothing changes. Every task is proved again under it."""
     row = find_environment(request, name)
@@ -182,15 +157,8 @@ def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn)
         verifier = wanted.verifier
     elif wanted.weights is not None:
         verifier["weights"] = wanted.weights
-    try:
-        made = environment_versions.environment_version(
-            environment=row,
-            actor=keyed(request).actor,
-            config=config,
-            verifier=verifier,
-        )
-    except VerifierError as error:
-        raise HttpError(422, str(error)) from None
+    actor = keyed(request).actor
+    made = environment_versions.environment_version(environment=row, actor=actor, config=config, verifier=verifier)
     return Status(201, made)
 
 
@@ -200,21 +168,9 @@ def _refuse_attaching(request: HttpRequest, kind: str) -> None:
     if kind not in KINDS or not KINDS[kind].is_external:
         return
     if Scope.ADMIN not in asked.key.scopes or not environment_versions.may_attach(asked.project, asked.actor):
-        raise HttpError(403, "only an admin attaches a server: a key with the scope 'admin' too is wanted")
+        raise PermissionDenied("only an admin attaches a server: a key with the scope 'admin' too is wanted")
 
 
 def find_environment(request: HttpRequest, name: str) -> Environment:
     """The environment of the key's project, or 404."""
-    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
-    if row is None:
-        raise HttpError(404, f"there is no environment {name[:100]!r}")
-    return row
-
-
-def page_of(rows: Any, asked: Paged) -> dict[str, Any]:
-    """The rows from the cursor on; 400 for a cursor that is none."""
-    try:
-        page = keyset(rows, cursor=asked.cursor, limit=asked.limit)
-    except BadCursor as error:
-        raise HttpError(400, str(error)) from None
-    return {"items": page.items, "next": page.next_cursor or None}
+    return one(Environment.objects.filter(project=keyed(request).project), name=name)

@@ -3,16 +3,16 @@
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
-from flywheel.environments.exchange.environment_packages import CannotExport, as_download, take, zipped
-from flywheel.environments.exchange.task_files import MAX_BYTES, Taken, import_tasks, look
+from flywheel.environments.api.environments import find_environment
+from flywheel.environments.exchange import task_files
+from flywheel.environments.exchange.environment_packages import as_download, take, zipped
 from flywheel.environments.models import TaskSet
-from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.trajectories.import_export.trajectory_import import TooLarge, kept_aside
+from flywheel.trajectories.import_export.trajectory_import import kept_aside
 
 router = Router(tags=["environments"])
 
@@ -27,25 +27,14 @@ class ExportIn(Body):
 @router.post(
     "/task-sets/{name}/{int:version}/export",
     auth=Key(Scope.BUILD),
-    operation_id="export_environment",
     openapi_extra={"responses": {200: {"description": "a zip archive", "content": {"application/zip": {}}}}},
 )
 def export_environment(request: HttpRequest, name: str, version: int, wanted: ExportIn) -> HttpResponseBase:
     """The environment of a task set with its tasks and its verifier, as a zip archive."""
     asked = keyed(request)
     rows = TaskSet.objects.select_related("environment_version__environment", "project")
-    task_set = rows.filter(project=asked.project, name=name, version=version).first()
-    if task_set is None:
-        raise HttpError(404, f"there is no task set {name[:100]}@{version}")
-    try:
-        folder, files = take(
-            task_set=task_set,
-            format=wanted.format,
-            held_out=wanted.held_out,
-            actor=asked.actor,
-        )
-    except CannotExport as error:
-        raise HttpError(422, str(error)) from None
+    task_set = one(rows.filter(project=asked.project, name=name), version=version)
+    folder, files = take(task_set=task_set, format=wanted.format, held_out=wanted.held_out, actor=asked.actor)
     return as_download(folder, zipped(files, folder))
 
 
@@ -78,20 +67,12 @@ class TakenOut(Schema):
     """The new tasks and their sources, by split."""
 
 
-@router.post("/environments/{name}/tasks/import", response=TakenOut, auth=Key(Scope.BUILD), operation_id="import_tasks")
-def import_tasks_of_others(request: HttpRequest, name: str, preview: bool = False) -> Taken:
+@router.post("/environments/{name}/tasks/import", response=TakenOut, auth=Key(Scope.BUILD))
+def import_tasks(request: HttpRequest, name: str, preview: bool = False) -> task_files.Taken:
     """Tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, or exported here: one a line of the body. A preview
     says what they would become and makes none."""
-    asked = keyed(request)
-    environment = asked.project.environments.filter(name=name).first()
-    if environment is None:
-        raise HttpError(404, f"there is no environment {name[:100]!r}")
-    try:
-        with kept_aside(request, most=MAX_BYTES) as lines:
-            if preview:
-                return look(environment=environment, lines=lines)
-            return import_tasks(environment=environment, lines=lines, actor=asked.actor)
-    except TooLarge:
-        raise HttpError(413, f"the lines are more than {MAX_BYTES // 1024**2} MiB; send them in parts") from None
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+    environment = find_environment(request, name)
+    with kept_aside(request, most=task_files.MAX_BYTES) as lines:
+        if preview:
+            return task_files.look(environment=environment, lines=lines)
+        return task_files.import_tasks(environment=environment, lines=lines, actor=keyed(request).actor)

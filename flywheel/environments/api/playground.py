@@ -1,23 +1,22 @@
 """The playground for programs: an episode of a task, move by move."""
 
 import uuid
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import find_version
 from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.answers import Number, Ref
+from flywheel.edge.refusals import at_field, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Play, Task
-from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import as_json, state
-from flywheel.environments.versions.environment_versions import CannotMake
 
 router = Router(tags=["environments"])
 
@@ -37,7 +36,7 @@ class MoveIn(Body):
 
     at: int = Field(ge=0)
     """How many moves were made when you looked: so that a request which is sent twice makes one."""
-    content: str = Field("", max_length=verbs.LONGEST_MOVE)
+    content: str = Field("", max_length=episode_moves.LONGEST_MOVE)
     tool_calls: list[ToolCallIn] = Field([], max_length=50)
 
 
@@ -56,19 +55,15 @@ class AtIn(Body):
 
 
 class WaitingOut(Schema):
-    version: str | None
+    version: Ref | None
     """Who is asked; null where only the verdict is awaited."""
     state: str
-
-    @staticmethod
-    def resolve_version(row: Any) -> str | None:
-        return str(row.version) if row.version else None
 
 
 class PlayOut(Schema):
     id: int
-    environment: str
-    task: int
+    environment: Ref = Field(alias="environment_version")
+    task: Number
     seed: int
     messages: list[dict[str, Any]]
     moves: list[str]
@@ -87,14 +82,6 @@ class PlayOut(Schema):
     created_at: datetime
 
     @staticmethod
-    def resolve_environment(row: Play) -> str:
-        return str(row.environment_version)
-
-    @staticmethod
-    def resolve_task(row: Play) -> int:
-        return row.task.number
-
-    @staticmethod
     def resolve_moves(row: Play) -> list[str]:
         return [move.by for move in row.made]
 
@@ -108,7 +95,7 @@ class PlayOut(Schema):
 
     @staticmethod
     def resolve_waiting(row: Play) -> Any:
-        return verbs.waiting(row)
+        return episode_moves.waiting(row)
 
     @staticmethod
     def resolve_error(row: Play) -> str:
@@ -126,35 +113,28 @@ class TableOut(Schema):
     """What the last move did, by the row's id: `new`, `changed` or `gone`."""
 
 
-@router.post(
-    "/environments/{name}/tasks/{number}/plays", response={201: PlayOut}, auth=Key(Scope.BUILD), operation_id="play"
-)
-def start(request: HttpRequest, name: str, number: int, wanted: PlayIn) -> Status[Play]:
+@router.post("/environments/{name}/tasks/{number}/plays", response={201: PlayOut}, auth=Key(Scope.BUILD))
+def play(request: HttpRequest, name: str, number: int, wanted: PlayIn) -> Status[Play]:
     """Open an episode of a task."""
-    rows = Task.objects.filter(project=keyed(request).project, environment__name=name, number=number)
-    task = rows.select_related("environment").first()
-    if task is None:
-        raise HttpError(404, f"there is no task {number} in {name[:100]!r}")
-    try:
-        return Status(201, verbs.start(task=task, actor=keyed(request).actor, seed=wanted.seed))
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+    rows = Task.objects.filter(project=keyed(request).project, environment__name=name)
+    task = one(rows.select_related("environment"), number=number)
+    return Status(201, episode_moves.start(task=task, actor=keyed(request).actor, seed=wanted.seed))
 
 
-@router.get("/plays/{play}", response=PlayOut, auth=Key(Scope.READ), operation_id="get_play")
-def get(request: HttpRequest, play: int) -> Play:
+@router.get("/plays/{play}", response=PlayOut, auth=Key(Scope.READ))
+def get_play(request: HttpRequest, play: int) -> Play:
     """The episode as it stands."""
     return _find(request, play)
 
 
-@router.get("/plays/{play}/state", response=list[TableOut], auth=Key(Scope.READ), operation_id="get_play_state")
-def get_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
+@router.get("/plays/{play}/state", response=list[TableOut], auth=Key(Scope.READ))
+def get_play_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
     """The world as it stands, table by table, with what the last move changed; empty where there is only the
     conversation."""
     return [as_json(table) for table in state(_find(request, play))]
 
 
-@router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD), operation_id="make_move")
+@router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD))
 def make_move(request: HttpRequest, play: int, wanted: MoveIn) -> Play:
     """Make a move; the answer holds what the environment says to it, and the verdict when that ends the episode."""
     row = _find(request, play)
@@ -162,68 +142,50 @@ def make_move(request: HttpRequest, play: int, wanted: MoveIn) -> Play:
         ToolCall(call.id or f"call-{wanted.at}-{number}", call.name, call.arguments)
         for number, call in enumerate(wanted.tool_calls)
     )
-    message = Message("assistant", wanted.content, calls)
-    return _made(request, row, lambda: verbs.say(play=row, message=message, at=wanted.at))
+    episode_moves.say(play=row, message=Message("assistant", wanted.content, calls), at=wanted.at)
+    return _find(request, play)
 
 
-@router.post("/plays/{play}/ask", response={202: PlayOut}, auth=Key(Scope.BUILD), operation_id="ask_for_move")
-def ask(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]:
+@router.post("/plays/{play}/ask", response={202: PlayOut}, auth=Key(Scope.BUILD))
+def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]:
     """Let a version make the next move, or all that are left, in the background."""
     row = _find(request, play)
-    try:
+    with at_field("version"):
         version = find_version(keyed(request).project, wanted.version)
-    except UnknownReference as error:
-        raise HttpError(422, f"version: {error}") from None
-
-    def move() -> None:
-        verbs.ask(
-            play=row,
-            version=version,
-            actor=keyed(request).actor,
-            at=wanted.at,
-            key=wanted.key or uuid.uuid4(),
-            to_the_end=wanted.to_the_end,
-            temperature=wanted.temperature,
-        )
-
-    return Status(202, _made(request, row, move))
+    episode_moves.ask(
+        play=row,
+        version=version,
+        actor=keyed(request).actor,
+        at=wanted.at,
+        key=wanted.key or uuid.uuid4(),
+        to_the_end=wanted.to_the_end,
+        temperature=wanted.temperature,
+    )
+    return Status(202, _find(request, play))
 
 
-@router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD), operation_id="take_move_back")
-def take_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
+@router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD))
+def take_move_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
     """Take the last move back, with what was answered to it."""
-    row = _find(request, play)
-    return _made(request, row, lambda: verbs.take_back(play=row, at=wanted.at))
+    episode_moves.take_back(play=_find(request, play), at=wanted.at)
+    return _find(request, play)
 
 
-@router.post("/plays/{play}/judge", response={202: PlayOut}, auth=Key(Scope.BUILD), operation_id="judge_play")
-def judge(request: HttpRequest, play: int, wanted: AtIn) -> Status[Play]:
+@router.post("/plays/{play}/judge", response={202: PlayOut}, auth=Key(Scope.BUILD))
+def judge_play(request: HttpRequest, play: int, wanted: AtIn) -> Status[Play]:
     """Have an episode that is over judged in the background, where its verdict was stopped or failed."""
-    row = _find(request, play)
-    actor = keyed(request).actor
-    return Status(202, _made(request, row, lambda: verbs.have_judged(play=row, actor=actor, at=wanted.at)))
+    episode_moves.have_judged(play=_find(request, play), actor=keyed(request).actor, at=wanted.at)
+    return Status(202, _find(request, play))
 
 
-@router.post("/plays/{play}/stop", response=PlayOut, auth=Key(Scope.BUILD), operation_id="stop_play")
-def stop(request: HttpRequest, play: int) -> Play:
+@router.post("/plays/{play}/stop", response=PlayOut, auth=Key(Scope.BUILD))
+def stop_play(request: HttpRequest, play: int) -> Play:
     """Do not wait for the version any longer; what it has played is kept."""
-    row = _find(request, play)
-    if (turn := verbs.waiting(row)) is not None:
+    if (turn := episode_moves.waiting(_find(request, play))) is not None:
         turn.cancel(keyed(request).actor)
     return _find(request, play)
 
 
-def _made(request: HttpRequest, row: Play, move: Callable[[], object]) -> Play:
-    try:
-        move()
-    except verbs.CannotPlay as error:
-        raise HttpError(409, str(error)) from None
-    return _find(request, row.pk)
-
-
 def _find(request: HttpRequest, pk: int) -> Play:
     rows = Play.objects.select_related("task__environment", "environment_version__environment")
-    found = rows.filter(project=keyed(request).project, pk=pk).first()
-    if found is None:
-        raise HttpError(404, f"there is no play {pk}")
-    return found
+    return one(rows.filter(project=keyed(request).project), pk=pk)

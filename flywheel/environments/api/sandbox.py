@@ -38,7 +38,7 @@ class MachinesOut(Schema):
     items: list[MachineOut]
 
 
-@router.get("/sandbox", response=MachinesOut, auth=Key(Scope.BUILD), operation_id="list_sandboxes")
+@router.get("/sandbox", response=MachinesOut, auth=Key(Scope.BUILD))
 def list_sandboxes(request: HttpRequest) -> dict[str, Any]:
     """Every machine with a worker: which layers of the sandbox it has, tried for real."""
     return {"items": machines()}

@@ -6,17 +6,17 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from ninja import Query, Router, Schema, Status
-from ninja.errors import HttpError
+from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import Missing, Refused
 from flywheel.edge.schemas import Body
 from flywheel.environments import ledger, task_statistics
-from flywheel.environments.api.environments import Paged, find_environment, page_of
-from flywheel.environments.models import Opening, Split, TaskSet
+from flywheel.environments.api.environments import find_environment
+from flywheel.environments.models import Split, TaskSet, TaskSetMember
 from flywheel.environments.task_sets import frozen_sets
-from flywheel.environments.versions.environment_versions import CannotMake
 
 router = Router(tags=["environments"])
 
@@ -30,7 +30,7 @@ class TaskSetIn(Body):
 class TaskSetOut(Schema):
     name: str
     version: int
-    environment: str
+    environment: Ref = Field(alias="environment_version")
     digest: str
     train: int
     held_out: int
@@ -39,16 +39,12 @@ class TaskSetOut(Schema):
     """How often the held-out part was measured, by evals and while training."""
     created_at: datetime
 
-    @staticmethod
-    def resolve_environment(row: TaskSet) -> str:
-        return str(row.environment_version)
-
 
 class MemberOut(Schema):
-    number: int
+    number: int = Field(alias="task.number")
     split: str
-    digest: str
-    cluster: str
+    digest: str = Field(alias="task.digest")
+    cluster: str = Field(alias="task.cluster")
 
 
 class TaskSetWithMembers(TaskSetOut):
@@ -56,12 +52,8 @@ class TaskSetWithMembers(TaskSetOut):
     """Without the sealed ones."""
 
     @staticmethod
-    def resolve_members(row: TaskSet) -> list[dict[str, Any]]:
-        members = row.members.exclude(split=Split.SEALED).select_related("task").order_by("task__number")
-        return [
-            {"number": m.task.number, "split": m.split, "digest": m.task.digest, "cluster": m.task.cluster}
-            for m in members
-        ]
+    def resolve_members(row: TaskSet) -> QuerySet[TaskSetMember]:
+        return row.members.exclude(split=Split.SEALED).select_related("task").order_by("task__number")
 
 
 class OpeningOut(Schema):
@@ -69,32 +61,13 @@ class OpeningOut(Schema):
     """`eval` and `training` measured the held-out part; `page` and `export` are looks at tasks or rollouts; `sealed` is
     a candidate's final comparison on the sealed part."""
     subject: str
-    actor: str | None
+    actor: Ref | None
     times: int
     first_at: datetime
     last_at: datetime
 
-    @staticmethod
-    def resolve_actor(row: Opening) -> str | None:
-        return row.actor.username if row.actor else None
 
-
-class OpeningPage(Schema):
-    items: list[OpeningOut]
-    next: str | None
-
-
-class TaskSetPage(Schema):
-    items: list[TaskSetOut]
-    next: str | None
-
-
-@router.post(
-    "/environments/{name}/task-sets",
-    response={201: TaskSetOut},
-    auth=Key(Scope.BUILD),
-    operation_id="freeze_task_set",
-)
+@router.post("/environments/{name}/task-sets", response={201: TaskSetOut}, auth=Key(Scope.BUILD))
 def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Status[TaskSet]:
     """Freeze proved tasks as the next version of a set; the newest version when it has the same content."""
     row = find_environment(request, name)
@@ -102,39 +75,29 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
     if wanted.tasks is not None:
         tasks = list(row.tasks.filter(number__in=wanted.tasks).order_by("number"))
         if missing := sorted(set(wanted.tasks) - {task.number for task in tasks}):
-            raise HttpError(422, f"tasks: {row} has no task {missing[0]}")
-    try:
-        made = frozen_sets.freeze(environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks)
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+            raise Refused(f"{row} has no task {missing[0]}", field="tasks")
+    made = frozen_sets.freeze(environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks)
     return Status(201, _told(_task_sets(request).filter(pk=made.pk))[0])
 
 
-@router.get("/task-sets", response=TaskSetPage, auth=Key(Scope.READ), operation_id="list_task_sets")
-def list_task_sets(request: HttpRequest, asked: Query[Paged]) -> dict[str, Any]:
-    page = page_of(_task_sets(request), asked)
+@router.get("/task-sets", response=page_of(TaskSetOut), auth=Key(Scope.READ))
+def list_task_sets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    page = paginate(_task_sets(request), query)
     return {**page, "items": _told(page["items"])}
 
 
-@router.get(
-    "/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ), operation_id="get_task_set"
-)
+@router.get("/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ))
 def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
     found = _told(_task_sets(request).filter(name=name, version=version))
     if not found:
-        raise HttpError(404, f"there is no task set {name[:100]}@{version}")
+        raise Missing(f"there is no task set {name[:100]}@{version}")
     return found[0]
 
 
-@router.get(
-    "/task-sets/{name}/{int:version}/openings",
-    response=OpeningPage,
-    auth=Key(Scope.READ),
-    operation_id="list_task_set_openings",
-)
-def list_task_set_openings(request: HttpRequest, name: str, version: int, asked: Query[Paged]) -> dict[str, Any]:
+@router.get("/task-sets/{name}/{int:version}/openings", response=page_of(OpeningOut), auth=Key(Scope.READ))
+def list_task_set_openings(request: HttpRequest, name: str, version: int, query: Query[ListQuery]) -> dict[str, Any]:
     """Who or what opened the held-out part, how often, and when."""
-    return page_of(get_task_set(request, name, version).openings.order_by("-pk").select_related("actor"), asked)
+    return paginate(get_task_set(request, name, version).openings.select_related("actor"), query)
 
 
 def _task_sets(request: HttpRequest) -> QuerySet[TaskSet]:

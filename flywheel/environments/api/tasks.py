@@ -5,18 +5,18 @@ from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import ListQuery, Number, Ref, TraceId, page_of, paginate
+from flywheel.edge.refusals import Missing, Unreadable, check_choice, one
 from flywheel.edge.schemas import Body
 from flywheel.environments import ledger
-from flywheel.environments.api.environments import Paged, find_environment, page_of
+from flywheel.environments.api.environments import find_environment
 from flywheel.environments.models import Opening, Split, Task
 from flywheel.environments.task_sets.task_selection import fresh
 from flywheel.environments.tasks import bulk_tasks, recorded_tasks
 from flywheel.environments.tasks.retirement import retire
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.failures.models import Failure
 
 router = Router(tags=["environments"])
@@ -24,7 +24,7 @@ router = Router(tags=["environments"])
 
 class TaskOut(Schema):
     number: int
-    environment: str
+    environment: Ref
     prompt: str
     state: dict[str, Any]
     target: dict[str, Any]
@@ -32,8 +32,8 @@ class TaskOut(Schema):
     slice: str
     split: str
     bucket: str
-    trace_id: str | None
-    generation: int | None
+    trace_id: TraceId | None = Field(alias="source")
+    generation: int | None = Field(alias="generation_id")
     """What made it; null for a task of something that happened."""
     synthetic: bool = Field(alias="is_synthetic")
     """Whether it was made and never happened. That never changes."""
@@ -47,25 +47,8 @@ class TaskOut(Schema):
     retired_at: datetime | None
     created_at: datetime
 
-    @staticmethod
-    def resolve_environment(row: Task) -> str:
-        return row.environment.name
 
-    @staticmethod
-    def resolve_generation(row: Task) -> int | None:
-        return row.generation_id
-
-    @staticmethod
-    def resolve_trace_id(row: Task) -> str | None:
-        return row.source.trace_id if row.source else None
-
-
-class TaskPage(Schema):
-    items: list[TaskOut]
-    next: str | None
-
-
-class TaskQuery(Paged):
+class TaskQuery(ListQuery):
     split: str = ""
     bucket: str = ""
     proved: bool | None = None
@@ -81,7 +64,7 @@ class TaskIn(Body):
 
 
 class BulkOut(Schema):
-    made: list[int]
+    made: list[Number]
     """Numbers of the new tasks."""
     unproved: int
     existing: int
@@ -94,99 +77,61 @@ class RetireIn(Body):
     reason: str
 
 
-@router.get("/environments/{name}/tasks", response=TaskPage, auth=Key(Scope.READ), operation_id="list_tasks")
-def list_tasks(request: HttpRequest, name: str, asked: Query[TaskQuery]) -> dict[str, Any]:
+@router.get("/environments/{name}/tasks", response=page_of(TaskOut), auth=Key(Scope.READ))
+def list_tasks(request: HttpRequest, name: str, query: Query[TaskQuery]) -> dict[str, Any]:
     """Newest first; sealed ones only where `split` asks for them. Who reads what is not trained on stands in the ledger
     of its sets."""
     rows = find_environment(request, name).tasks.select_related("environment", "source")
-    rows = rows.filter(retired_at__isnull=not asked.retired)
-    if not asked.split:
+    rows = rows.filter(retired_at__isnull=not query.retired)
+    if not query.split:
         rows = rows.exclude(split=Split.SEALED)
     else:
-        if asked.split not in Split.values:
-            raise HttpError(400, f"split: {asked.split!r} is unknown, one of {', '.join(Split.values)} is wanted")
-        rows = rows.filter(split=asked.split)
-    if asked.bucket:
-        rows = rows.filter(bucket=asked.bucket)
-    if asked.proved is not None:
-        rows = rows.filter(is_proved=asked.proved)
-    if asked.synthetic is not None:
-        rows = rows.filter(is_synthetic=asked.synthetic)
-    rows = fresh(rows) if asked.fresh else rows
-    page = page_of(rows, asked)
+        check_choice(query.split, Split.values, field="split", error=Unreadable)
+        rows = rows.filter(split=query.split)
+    if query.bucket:
+        rows = rows.filter(bucket=query.bucket)
+    if query.proved is not None:
+        rows = rows.filter(is_proved=query.proved)
+    if query.synthetic is not None:
+        rows = rows.filter(is_synthetic=query.synthetic)
+    rows = fresh(rows) if query.fresh else rows
+    page = paginate(rows, query)
     ledger.looked(page["items"], keyed(request).actor, Opening.Kind.EXPORT)
     return page
 
 
-@router.post(
-    "/environments/{name}/tasks",
-    response={200: TaskOut, 201: TaskOut},
-    auth=Key(Scope.BUILD),
-    operation_id="make_task",
-)
+@router.post("/environments/{name}/tasks", response={200: TaskOut, 201: TaskOut}, auth=Key(Scope.BUILD))
 def make_task(request: HttpRequest, name: str, wanted: TaskIn) -> Status[Task]:
     """A task of a labelled trajectory, with its proof: 201 for a new one, 200 for one that is there already."""
     failures = Failure.objects.filter(project=keyed(request).project, current=True).select_related("trajectory")
     failure = failures.filter(trajectory__trace_id=wanted.trace_id).first()
     if failure is None:
-        raise HttpError(404, f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
-    try:
-        task, is_new = recorded_tasks.task_from(
-            failure=failure,
-            environment=find_environment(request, name),
-            actor=keyed(request).actor,
-        )
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+        raise Missing(f"nobody decided about a trajectory {wanted.trace_id[:64]!r} in this project")
+    environment = find_environment(request, name)
+    task, is_new = recorded_tasks.task_from(failure=failure, environment=environment, actor=keyed(request).actor)
     return Status(201 if is_new else 200, task)
 
 
-@router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD), operation_id="make_all_tasks")
-def make_all_tasks(request: HttpRequest, name: str) -> dict[str, Any]:
+@router.post("/environments/{name}/tasks/bulk", response=BulkOut, auth=Key(Scope.BUILD))
+def make_all_tasks(request: HttpRequest, name: str) -> bulk_tasks.Made:
     """A task of every labelled failure that has none, at most 200 at a time."""
-    made = bulk_tasks.tasks_from_all(environment=find_environment(request, name), actor=keyed(request).actor)
-    return {
-        "made": [task.number for task in made.made],
-        "unproved": made.unproved,
-        "existing": made.existing,
-        "refused": dict(made.refused),
-        "left": made.left,
-    }
+    return bulk_tasks.tasks_from_all(environment=find_environment(request, name), actor=keyed(request).actor)
 
 
-@router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ), operation_id="get_task")
+@router.get("/environments/{name}/tasks/{int:number}", response=TaskOut, auth=Key(Scope.READ))
 def get_task(request: HttpRequest, name: str, number: int) -> Task:
     row = find_task(request, name, number)
     ledger.looked([row], keyed(request).actor, Opening.Kind.EXPORT)
     return row
 
 
-@router.post(
-    "/environments/{name}/tasks/{int:number}/retire",
-    response=TaskOut,
-    auth=Key(Scope.BUILD),
-    operation_id="retire_task",
-)
+@router.post("/environments/{name}/tasks/{int:number}/retire", response=TaskOut, auth=Key(Scope.BUILD))
 def retire_task(request: HttpRequest, name: str, number: int, wanted: RetireIn) -> Task:
     """Keep a task out of every future task set; frozen sets keep it."""
-    try:
-        return retire(
-            task=find_task(request, name, number),
-            actor=keyed(request).actor,
-            reason=wanted.reason,
-        )
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+    return retire(task=find_task(request, name, number), actor=keyed(request).actor, reason=wanted.reason)
 
 
 def find_task(request: HttpRequest, name: str, number: int) -> Task:
     """The task of the environment in the key's project, or 404."""
-    row = (
-        find_environment(request, name)
-        .tasks.filter(number=number)
-        .select_related("environment__project", "source", "generation__origin")
-        .first()
-    )
-    if row is None:
-        raise HttpError(404, f"there is no task {number} in {name}")
-    return row
+    rows = find_environment(request, name).tasks
+    return one(rows.select_related("environment__project", "source", "generation__origin"), number=number)

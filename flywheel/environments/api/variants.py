@@ -4,7 +4,6 @@ import uuid
 
 from django.http import HttpRequest
 from ninja import Field, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
@@ -14,7 +13,6 @@ from flywheel.environments.api.generations import GenerationOut
 from flywheel.environments.api.tasks import find_task
 from flywheel.environments.models import Generation
 from flywheel.environments.tasks import synthetic_variants
-from flywheel.environments.versions import environment_versions
 
 router = Router(tags=["environments"])
 
@@ -33,38 +31,25 @@ class VariantsIn(Body):
     key: uuid.UUID | None = Field(None, description="the same key twice makes one generation")
 
 
-@router.get(
-    "/environments/{name}/tasks/{int:number}/entities",
-    response=list[EntityOut],
-    auth=Key(Scope.READ),
-    operation_id="list_entities",
-)
+@router.get("/environments/{name}/tasks/{int:number}/entities", response=list[EntityOut], auth=Key(Scope.READ))
 def list_entities(request: HttpRequest, name: str, number: int) -> list[Entity]:
     """What variants of the task can have swapped: what its request and its target both say. At most 60 are found, in
     the first 8,000 characters of the request."""
     return synthetic_variants.offered(find_task(request, name, number))
 
 
-@router.post(
-    "/environments/{name}/tasks/{int:number}/variants",
-    response={202: GenerationOut},
-    auth=Key(Scope.BUILD),
-    operation_id="make_variants",
-)
+@router.post("/environments/{name}/tasks/{int:number}/variants", response={202: GenerationOut}, auth=Key(Scope.BUILD))
 def make_variants(request: HttpRequest, name: str, number: int, wanted: VariantsIn) -> Status[Generation]:
     """Let a worker make synthetic variants of the task, each proved, in its cluster and split."""
     spec = Spec(
         tuple(wanted.swap), {text: tuple(values) for text, values in wanted.values.items()}, tuple(wanted.wordings)
     )
-    try:
-        job = synthetic_variants.submit(
-            task=find_task(request, name, number),
-            actor=keyed(request).actor,
-            count=wanted.count,
-            seed=wanted.seed,
-            spec=spec,
-            key=wanted.key or uuid.uuid4(),
-        )
-    except environment_versions.CannotMake as error:
-        raise HttpError(422, str(error)) from None
+    job = synthetic_variants.submit(
+        task=find_task(request, name, number),
+        actor=keyed(request).actor,
+        count=wanted.count,
+        seed=wanted.seed,
+        spec=spec,
+        key=wanted.key or uuid.uuid4(),
+    )
     return Status(202, job)

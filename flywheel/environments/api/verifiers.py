@@ -1,22 +1,23 @@
 """For programs: trying a verifier before it is saved, and the proofs that a worker makes."""
 
 import uuid
-from datetime import datetime
 from typing import Any, cast
 
 from django.http import HttpRequest
 from ninja import Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.verifiers import CAUSES, VerifierError
+from flywheel.core.verifiers import CAUSES
 from flywheel.core.verifiers.rubric_parts import PARTS
+from flywheel.edge.answers import JobOut
+from flywheel.edge.refusals import Missing, one
 from flywheel.edge.schemas import Body
-from flywheel.environments.models import Environment, Proving, Trial
+from flywheel.environments.api.environments import find_environment
+from flywheel.environments.models import Proving, Trial
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import trials
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 
 router = Router(tags=["environments"])
 
@@ -80,17 +81,11 @@ class TrialTask(Schema):
     rows: list[TrialRow]
 
 
-class TrialOut(Schema):
-    id: int
-    state: str
-    done: int
-    total: int | None
-    error: str
+class TrialOut(JobOut):
     judges: dict[str, Any]
     """Of each LLM judge, by its part: `models` that answered, `judged`, `canaries`, `tokens_in`, `tokens_out`, and
     `void`, which says why nothing of it counts."""
     tasks: list[TrialTask]
-    created_at: datetime
 
     @staticmethod
     def resolve_judges(row: Trial) -> dict[str, Any]:
@@ -101,18 +96,12 @@ class TrialOut(Schema):
         return cast(list[dict[str, Any]], row.report.get("tasks", []))
 
 
-class ProvingOut(Schema):
-    id: int
-    state: str
-    done: int
-    total: int | None
+class ProvingOut(JobOut):
     waiting: int
     """Tasks whose proof under the newest version is not made yet."""
-    error: str
-    created_at: datetime
 
 
-@router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ), operation_id="list_verifier_parts")
+@router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ))
 def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
     """The types of part that a rubric is composed of, with their settings."""
     items = []
@@ -133,83 +122,62 @@ def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
     return {"items": items, "causes": CAUSES}
 
 
-@router.post(
-    "/environments/{name}/trials", response={202: TrialOut}, auth=Key(Scope.BUILD), operation_id="try_verifier"
-)
+@router.post("/environments/{name}/trials", response={202: TrialOut}, auth=Key(Scope.BUILD))
 def try_verifier(request: HttpRequest, name: str, wanted: TrialIn) -> Status[Trial]:
     """Let a worker say what a verifier makes of tasks' proofs and rollouts; nothing of it is saved as a score."""
-    try:
-        job = trials.submit(
-            environment=_environment(request, name),
-            verifier=wanted.verifier,
-            actor=keyed(request).actor,
-            key=wanted.key or uuid.uuid4(),
-            tasks=wanted.tasks,
-            rollouts=wanted.rollouts,
-            trajectories=wanted.trajectories,
-        )
-    except (CannotMake, VerifierError) as error:
-        raise HttpError(422, str(error)) from None
+    job = trials.submit(
+        environment=find_environment(request, name),
+        verifier=wanted.verifier,
+        actor=keyed(request).actor,
+        key=wanted.key or uuid.uuid4(),
+        tasks=wanted.tasks,
+        rollouts=wanted.rollouts,
+        trajectories=wanted.trajectories,
+    )
     return Status(202, job)
 
 
-@router.get("/trials/{pk}", response=TrialOut, auth=Key(Scope.BUILD), operation_id="get_trial")
+@router.get("/trials/{pk}", response=TrialOut, auth=Key(Scope.BUILD))
 def get_trial(request: HttpRequest, pk: int) -> Trial:
     """How far it is, and what it says of each task that is done. Gone an hour after the next trial."""
-    found = Trial.objects.filter(project=keyed(request).project, pk=pk).first()
-    if found is None:
-        raise HttpError(404, f"there is no trial {pk}")
-    return found
+    return one(Trial.objects.filter(project=keyed(request).project), pk=pk)
 
 
-@router.post("/trials/{pk}/cancel", response=TrialOut, auth=Key(Scope.BUILD), operation_id="cancel_trial")
+@router.post("/trials/{pk}/cancel", response=TrialOut, auth=Key(Scope.BUILD))
 def cancel_trial(request: HttpRequest, pk: int) -> Trial:
     """Ask for an end; what it said by then stays."""
     return get_trial(request, pk).cancel(keyed(request).actor)
 
 
-@router.post(
-    "/environments/{name}/proofs", response={202: ProvingOut}, auth=Key(Scope.BUILD), operation_id="prove_tasks"
-)
-def prove_tasks(request: HttpRequest, name: str) -> Status[dict[str, Any]]:
+@router.post("/environments/{name}/proofs", response={202: ProvingOut}, auth=Key(Scope.BUILD))
+def prove_tasks(request: HttpRequest, name: str) -> Status[Proving]:
     """Ask for the proofs that wait, because the newest verifier needs a worker."""
-    row = _environment(request, name)
-    try:
-        latest(row)
-    except CannotMake as error:
-        raise HttpError(422, str(error)) from None
+    row = find_environment(request, name)
+    latest(row)
     proof_jobs.forget_spoiled(row)
     return Status(202, _proving(proof_jobs.ask(row, keyed(request).actor)))
 
 
-@router.get("/environments/{name}/proofs", response=ProvingOut, auth=Key(Scope.READ), operation_id="get_proofs")
-def get_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
+@router.get("/environments/{name}/proofs", response=ProvingOut, auth=Key(Scope.READ))
+def get_proofs(request: HttpRequest, name: str) -> Proving:
     """The newest job that proves tasks of the environment."""
-    job = _environment(request, name).provings.first()
-    if job is None:
-        raise HttpError(404, f"no worker was asked to prove tasks of {name[:100]}")
-    return _proving(job)
+    return _proving(_newest(request, name))
 
 
-@router.post(
-    "/environments/{name}/proofs/cancel", response=ProvingOut, auth=Key(Scope.BUILD), operation_id="cancel_proofs"
-)
-def cancel_proofs(request: HttpRequest, name: str) -> dict[str, Any]:
+@router.post("/environments/{name}/proofs/cancel", response=ProvingOut, auth=Key(Scope.BUILD))
+def cancel_proofs(request: HttpRequest, name: str) -> Proving:
     """Ask the newest job that proves tasks for an end; what is proved stays proved."""
-    job = _environment(request, name).provings.first()
+    return _proving(_newest(request, name).cancel(keyed(request).actor))
+
+
+def _newest(request: HttpRequest, name: str) -> Proving:
+    job = find_environment(request, name).provings.first()
     if job is None:
-        raise HttpError(404, f"no worker was asked to prove tasks of {name[:100]}")
-    return _proving(job.cancel(keyed(request).actor))
+        raise Missing(f"no worker was asked to prove tasks of {name[:100]}")
+    return job
 
 
-def _proving(job: Proving) -> dict[str, Any]:
-    kept = ("id", "state", "done", "total", "error", "created_at")
-    waiting = proof_jobs.waiting(job.environment, latest(job.environment)).count()
-    return {name: getattr(job, name) for name in kept} | {"waiting": waiting}
-
-
-def _environment(request: HttpRequest, name: str) -> Environment:
-    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
-    if row is None:
-        raise HttpError(404, f"there is no environment {name[:100]!r}")
-    return row
+def _proving(job: Proving) -> Proving:
+    """The job with how many proofs still wait."""
+    job.waiting = proof_jobs.waiting(job.environment, latest(job.environment)).count()  # type: ignore[attr-defined]
+    return job

@@ -67,7 +67,7 @@ def chosen(version: EnvironmentVersion, ref: str = "") -> TaskSet:
     )
     match = _REF.fullmatch(ref.strip()) if ref else None
     if ref and match is None:
-        raise CannotExport(f"task_set: {ref[:100]!r} is not of the form set@version")
+        raise CannotExport(f"{ref[:100]!r} is not of the form set@version", field="task_set")
     found = sets.filter(name=match[1], version=match[2]).first() if match else sets.order_by("-pk").first()
     if found is None:
         what = f"no task set {ref}" if ref else "no task set"
@@ -147,7 +147,7 @@ def take(
 ) -> tuple[str, Iterator[File]]:
     """The name of the export's folder, and its files. Raises CannotExport, before anything is noted or made."""
     if format not in FORMATS:
-        raise CannotExport(f"format: {format[:100]!r} is not one of {', '.join(FORMATS)}")
+        raise CannotExport(f"{format[:100]!r} is not one of {', '.join(FORMATS)}", field="format")
     splits = splits_of(held_out=held_out, train=train)
     export = exported(task_set, splits)
     count = task_set.members.filter(split__in=splits).count()

@@ -11,12 +11,13 @@ from flywheel.accounts.models import User
 from flywheel.core.digests import digest
 from flywheel.core.envs import build
 from flywheel.core.interop.foreign_tasks import CannotTake, source_of, task_of
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 from flywheel.trajectories.formats.values.hostile_json import plain
 
 AT_ONCE = 2_000
@@ -86,7 +87,7 @@ class Taken:
 
 
 def look(*, environment: Environment, lines: Iterable[bytes]) -> Taken:
-    """What an import would make of them; nothing is saved. Raises CannotMake."""
+    """What an import would make of them; nothing is saved. Raises Refused."""
     return _read(environment, latest(environment), lines, None)
 
 
@@ -94,7 +95,7 @@ def look(*, environment: Environment, lines: Iterable[bytes]) -> Taken:
 def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Actor) -> Taken:
     """Make each line a task, its split drawn from its cluster as everywhere, and prove it under the newest version.
 
-    A row that is held-out where it comes from is left out: here it might be trained on. Raises CannotMake.
+    A row that is held-out where it comes from is left out: here it might be trained on. Raises Refused.
     """
     version = latest(environment)
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
@@ -131,7 +132,7 @@ def _read(environment: Environment, version: EnvironmentVersion, lines: Iterable
         if not line.strip():
             continue
         if (read := read + 1) > AT_ONCE:
-            raise CannotMake(f"the file has more than {AT_ONCE} rows; send it in parts")
+            raise Refused(f"the file has more than {AT_ONCE} rows; send it in parts")
         try:
             task = _task(environment, report, line, tools)
         except CannotTake as error:
@@ -154,7 +155,7 @@ def _read(environment: Environment, version: EnvironmentVersion, lines: Iterable
 def _task(environment: Environment, report: Taken, line: bytes, tools: list[dict[str, object]]) -> Task:
     row = json.loads(line)
     if plain(row) != row:
-        raise CannotTake("", "it holds what a database cannot keep, such as a NUL character or a number that is none")
+        raise CannotTake("it holds what a database cannot keep, such as a NUL character or a number that is none")
     if isinstance(row, dict):
         source = source_of(row)
         report.sources[source] = report.sources.get(source, 0) + 1

@@ -22,30 +22,27 @@ from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.core.verifiers.rubric import needs
 from flywheel.edge.jobs import FINISHED
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments import ledger
 from flywheel.environments.models import Move, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 
 LONGEST_MOVE = 20_000
 """Characters of a move that a person types."""
 
 
-class CannotPlay(ValueError):
-    """The move cannot be made now; the message says why."""
-
-
 @transaction.atomic
 def start(*, task: Task, actor: Actor, seed: int = 0) -> Play:
-    """Open an episode under the environment's newest version. Raises CannotMake where there is none, or none to play.
+    """Open an episode under the environment's newest version. Raises Refused where there is none, or none to play.
 
     Who plays a held-out task learns what it is: that is noted with every set it stands in.
     """
     version = latest(task.environment)
     if task.split == Split.SEALED:
-        raise CannotMake(f"{task} is sealed: only a candidate's final comparison asks it")
+        raise Refused(f"{task} is sealed: only a candidate's final comparison asks it")
     if KINDS[task.environment.kind].is_external:
-        raise CannotMake(f"{task.environment} is somebody else's server, where only eval runs play")
+        raise Refused(f"{task.environment} is somebody else's server, where only eval runs play")
     env = envs.build(task.environment.kind, version.config, version.verifier)
     opening = [message.to_json() for message in env.reset(core_task(task), seed)]
     play = Play.objects.create(
@@ -65,10 +62,10 @@ def start(*, task: Task, actor: Actor, seed: int = 0) -> Play:
 @transaction.atomic
 def say(*, play: Play, message: Message, at: int) -> Play:
     """A person's move, the environment's answer, and the verdict once it is over. `at`: moves there were when the
-    person looked, so that a double click is one move. Raises CannotPlay."""
+    person looked, so that a double click is one move. Raises Stale."""
     row = _locked(play, at)
     if row.is_over:
-        raise CannotPlay("the episode is over; take the last move back, or play anew")
+        raise Stale("the episode is over; take the last move back, or play anew")
     add(row, message)
     if row.is_over and needs(row.environment_version.verifier):
         _submit(row, Actor(row.created_by), key=uuid.uuid4())
@@ -86,23 +83,23 @@ def ask(
     to_the_end: bool = False,
     temperature: float = 0.0,
 ) -> PlayTurn:
-    """Let a version make the next move, or all that are left. The same key again is the same. Raises CannotPlay."""
+    """Let a version make the next move, or all that are left. The same key again is the same. Raises Stale."""
     if (there := PlayTurn.objects.filter(project=play.project, idempotency_key=key, play=play).first()) is not None:
         return there
     row = _locked(play, at)
     if row.is_over:
-        raise CannotPlay("the episode is over; take the last move back, or play anew")
+        raise Stale("the episode is over; take the last move back, or play anew")
     if version.agent.project_id != row.project_id:
-        raise CannotPlay(f"version: {version} is not of this project")
+        raise Stale(f"{version} is not of this project", field="version")
     return _submit(row, actor, key=key, version=version, to_the_end=to_the_end, temperature=temperature)
 
 
 @transaction.atomic
 def take_back(*, play: Play, at: int) -> Play:
-    """Cut the last move off, with what was answered to it. Raises CannotPlay."""
+    """Cut the last move off, with what was answered to it. Raises Stale."""
     row = _locked(play, at)
     if not row.moves:
-        raise CannotPlay("no move was made yet")
+        raise Stale("no move was made yet")
     last = max(number for number, message in enumerate(row.messages) if message["role"] == "assistant")
     row.messages, row.moves = row.messages[:last], row.moves[:-1]
     row.is_over, row.verdict = False, None
@@ -113,10 +110,10 @@ def take_back(*, play: Play, at: int) -> Play:
 @transaction.atomic
 def have_judged(*, play: Play, actor: Actor, at: int) -> PlayTurn:
     """Let a worker judge an episode that is over and was not, because somebody stopped it or it failed. Raises
-    CannotPlay."""
+    Stale."""
     row = _locked(play, at)
     if not row.is_over or row.verdict is not None:
-        raise CannotPlay("the episode is judged already" if row.is_over else "the episode is not over yet")
+        raise Stale("the episode is judged already" if row.is_over else "the episode is not over yet")
     return _submit(row, actor, key=uuid.uuid4())
 
 
@@ -145,13 +142,13 @@ def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Environment:
 
 def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | None = None) -> None:
     """Append a move and what the environment says to it; judge when that ends it, where that is pure. `answer` is what
-    the move was in, where a version made it. Hold the row's lock. Raises CannotPlay."""
+    the move was in, where a version made it. Hold the row's lock. Raises Stale."""
     env, task = environment_of(play), core_task(play.task)
     said = [*conversation(play), message]
     try:
         reply = env.respond(task, said, play.seed)
     except Exception as error:  # such as a task that names no world
-        raise CannotPlay(f"the environment cannot answer: {error}") from error
+        raise Stale(f"the environment cannot answer: {error}") from error
     play.messages = [row.to_json() for row in [*said, *reply]]
     move = Move()
     if answer is not None:
@@ -184,16 +181,14 @@ def _locked(play: Play, at: int) -> Play:
     )
     row = rows.get(pk=play.pk)
     if waiting(row) is not None:
-        raise CannotPlay("a version is making its move; wait until it has")
+        raise Stale("a version is making its move; wait until it has")
     if len(row.moves) != at:
-        raise CannotPlay("a move was made since this page was loaded; look at it first")
+        raise Stale("a move was made since this page was loaded; look at it first")
     return row
 
 
 def _submit(play: Play, actor: Actor, *, key: uuid.UUID, **fields: Any) -> PlayTurn:
-    made, _ = PlayTurn.submit(
-        key=key, project=play.project, created_by=actor.user, play=play, at=len(play.moves), **fields
-    )
+    made, _ = PlayTurn.submit(key=key, project=play.project, actor=actor, play=play, at=len(play.moves), **fields)
     return made
 
 

@@ -63,9 +63,7 @@ def ask(environment: Environment, actor: Actor) -> Proving:
     queued = environment.provings.select_for_update().filter(state=State.QUEUED).first()
     if queued is not None:
         return queued
-    job, _ = Proving.submit(
-        key=uuid.uuid4(), project=environment.project, created_by=actor.user, environment=environment
-    )
+    job, _ = Proving.submit(key=uuid.uuid4(), project=environment.project, actor=actor, environment=environment)
     return job
 
 

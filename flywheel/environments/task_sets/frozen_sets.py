@@ -12,12 +12,13 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.evidence.contamination import Item, duplicates, item_of_task
 from flywheel.core.evidence.statistics.estimates import PERMUTE_BELOW
 from flywheel.core.text.normal_form import normalise
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import MEASURED, Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.proofs.proof_jobs import is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import common_wrong, is_stale, prove_again
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, check_name, latest
+from flywheel.environments.versions.environment_versions import check_name, latest
 
 SEALED_SOURCES = PERMUTE_BELOW
 """Of a set's sealed part at least: with fewer no gain reaches the error that a first opening may spend."""
@@ -27,7 +28,7 @@ SEALED_SOURCES = PERMUTE_BELOW
 def freeze(*, environment: Environment, name: str, actor: Actor, tasks: Sequence[Task] | None = None) -> TaskSet:
     """Freeze proved tasks (all of them unless some are given) as the next version of a set, each request once.
 
-    The newest version is returned when it has the same content. Raises CannotMake when there is nothing to freeze, or a
+    The newest version is returned when it has the same content. Raises Refused when there is nothing to freeze, or a
     cluster or a prompt would be trained on and measured. A set has train and held-out tasks, unless it was chosen to be
     only measured, as a suite is; a sealed part, where that is large enough to show something.
     """
@@ -39,7 +40,7 @@ def freeze(*, environment: Environment, name: str, actor: Actor, tasks: Sequence
     repeated = {usable[again] for again, _ in duplicates([_item(task) for task in usable])}
     placed, waiting = _placed(environment, [task for task in usable if task not in repeated])
     if tasks and waiting:
-        raise CannotMake(
+        raise Refused(
             f"{waiting[0]} is sealed, and fewer than {SEALED_SOURCES} sealed sources show nothing: leave it out"
         )
     is_measured = all(task.split in MEASURED for task in usable) and (tasks or environment.held_out_share == 1)
@@ -48,14 +49,16 @@ def freeze(*, environment: Environment, name: str, actor: Actor, tasks: Sequence
     for split in wanted:
         if split not in placed.values():
             more = "import some" if len(wanted) == 1 else "make tasks of failures from more sessions"
-            raise CannotMake(f"no proved {split.label.lower()} task: {more} first")
+            raise Refused(f"no proved {split.label.lower()} task: {more} first")
     refuse_overlap([*placed, *waiting])
     refuse_contradiction(list(placed))
     members = sorted([task.digest, split.value, task.cluster] for task, split in placed.items())
     content = digest({"environment": version.digest, "tasks": members})
     newest = environment.project.task_sets.filter(name=name).order_by("-version").first()
     if newest and newest.environment_version.environment_id != environment.pk:
-        raise CannotMake(f"name: {name!r} is a task set of {newest.environment_version.environment}; choose another")
+        raise Refused(
+            f"{name!r} is a task set of {newest.environment_version.environment}; choose another", field="name"
+        )
     if newest and newest.digest == content and newest.environment_version == version:
         return newest
     task_set = TaskSet.objects.create(
@@ -106,7 +109,7 @@ def _item(task: Task) -> Item:
 
 
 def refuse_overlap(tasks: Sequence[Task]) -> None:
-    """Raise CannotMake when a cluster or a (normalised) prompt is trained on and measured.
+    """Raise Refused when a cluster or a (normalised) prompt is trained on and measured.
 
     Generated requests repeat in other worlds and want something else there: of those it is prompt and target together.
     """
@@ -116,7 +119,7 @@ def refuse_overlap(tasks: Sequence[Task]) -> None:
         for task in tasks:
             if task.split in MEASURED and (other := train.get(read(task))):
                 both = f"{task} ({task.get_split_display()}) and {other} (train)"
-                raise CannotMake(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
+                raise Refused(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
 
 
 def _asked(task: Task) -> str:
@@ -125,24 +128,22 @@ def _asked(task: Task) -> str:
 
 
 def refuse_contradiction(tasks: Sequence[Task]) -> None:
-    """Raise CannotMake when two tasks ask the same in the same state and want different things."""
+    """Raise Refused when two tasks ask the same in the same state and want different things."""
     asked: dict[str, Task] = {}
     for task in tasks:
         other = asked.setdefault(digest({"prompt": task.prompt, "state": task.state}), task)
         if other.target != task.target:
-            raise CannotMake(f"{other} and {task} ask the same and want different calls; retire one of them")
+            raise Refused(f"{other} and {task} ask the same and want different calls; retire one of them")
 
 
 def _usable(environment: Environment, version: EnvironmentVersion, tasks: Sequence[Task] | None) -> list[Task]:
     """The tasks that may stand in a set, proved under this very version."""
     if tasks is not None and any(task.environment_id != environment.pk for task in tasks):
-        raise CannotMake(f"tasks: all of them must be of {environment}")
+        raise Refused(f"all of them must be of {environment}", field="tasks")
     chosen = list(tasks) if tasks is not None else list(environment.tasks.order_by("number"))
     stale = [task for task in chosen if is_stale(task, version) and task.retired_at is None]
     if stale and is_for_a_worker(version, len(stale)):
-        raise CannotMake(
-            f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done"
-        )
+        raise Refused(f"{len(stale)} tasks wait for a worker to prove them under {version}; freeze when that is done")
     common = common_wrong(environment, version) if stale else None
     for task in stale:
         prove_again(task, version, common=common)

@@ -11,7 +11,6 @@ ledger, as for every held-out part. Who runs them, and what the gate makes of th
 """
 
 from datetime import datetime
-from typing import ClassVar
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
@@ -21,27 +20,16 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.errors import FieldError
 from flywheel.core.evidence.statistics.estimates import MIN_CLUSTERS
-from flywheel.edge.refusals import Stale
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split, Suite, TaskSet
-from flywheel.environments.versions.environment_versions import CannotMake, check_name
+from flywheel.environments.versions.environment_versions import check_name
 
 MOST = 20
 """Present suites of one agent: each is two evals of every candidate."""
 MAX_SAMPLES = 64
 DEFAULT_RULE = {Suite.Kind.SAFETY: Suite.Rule.NO_BREAK, Suite.Kind.GENERAL: Suite.Rule.MEAN}
 DEFAULT_MARGIN = 0.05
-
-
-class BadSuite(FieldError):
-    """The suite cannot be made or changed so; `field` says where, `problem` what would be right."""
-
-
-class ChangedMeanwhile(BadSuite):
-    """Somebody changed or retired the version that was seen."""
-
-    status: ClassVar[int] = Stale.status
 
 
 def present(*agents: Agent) -> QuerySet[Suite]:
@@ -86,13 +74,10 @@ def put(
     """The agent's suite of that name with this content, and whether it is new: equal content is one version.
 
     A present one with other content is retired for it, which takes a reason. `seen` is the version of it that the actor
-    had before them, 0 for none: no other is retired. Raises BadSuite.
+    had before them, 0 for none: no other is retired. Raises Refused.
     """
     content = _checked(agent, kind, task_set, rule, measure, margin, samples)
-    try:
-        check_name(name)
-    except CannotMake as error:
-        raise BadSuite("name", str(error).removeprefix("name: ")) from error
+    check_name(name)
     Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
     before = agent.suites.filter(name=name, retired_at=None).first()
     if before is not None and all(getattr(before, field) == value for field, value in content.items()):
@@ -101,10 +86,10 @@ def put(
         _check_seen(name, seen, before)
     if before is not None:
         if not reason.strip():
-            raise BadSuite("reason", f"is missing: {before} changes, and with it what every candidate must pass")
+            raise Refused(f"is missing: {before} changes, and with it what every candidate must pass", field="reason")
         _retire(before, actor, reason)
     elif agent.suites.filter(retired_at=None).count() >= MOST:
-        raise BadSuite("name", f"{agent} has {MOST} suites already; retire one first")
+        raise Refused(f"{agent} has {MOST} suites already; retire one first", field="name")
     last = agent.suites.filter(name=name).order_by("-version").values_list("version", flat=True).first()
     made = Suite.objects.create(agent=agent, name=name, version=(last or 0) + 1, created_by=actor.user, **content)
     actor.record(
@@ -120,9 +105,9 @@ def put(
 
 @transaction.atomic
 def retire(*, suite: Suite, actor: Actor, reason: str) -> None:
-    """Candidates do not run it any more. Raises BadSuite when it is not present any more or nobody says why."""
+    """Candidates do not run it any more. Raises Refused when it is not present any more or nobody says why."""
     if not reason.strip():
-        raise BadSuite("reason", "is missing: say why no candidate needs to pass it any more")
+        raise Refused("is missing: say why no candidate needs to pass it any more", field="reason")
     Agent.objects.select_for_update(no_key=True).get(pk=suite.agent_id)
     row = Suite.objects.select_related("agent__project").get(pk=suite.pk)
     _check_seen(row.name, row.version, row.agent.suites.filter(name=row.name, retired_at=None).first())
@@ -136,13 +121,13 @@ def retire(*, suite: Suite, actor: Actor, reason: str) -> None:
 
 
 def _check_seen(name: str, seen: int, present: Suite | None) -> None:
-    """Raise ChangedMeanwhile unless the version that was seen, 0 for none, is the present one."""
+    """Raise Stale unless the version that was seen, 0 for none, is the present one."""
     if seen == (present.version if present else 0):
         return
     if not seen:
-        raise ChangedMeanwhile("name", f"is taken, {present} has it: change that one")
+        raise Stale(f"is taken, {present} has it: change that one", field="name")
     now = f"{present} is" if present else "it is retired"
-    raise ChangedMeanwhile("version", f"{name}@{seen} is not present any more, {now}; look again")
+    raise Stale(f"{name}@{seen} is not present any more, {now}; look again", field="version")
 
 
 def _retire(suite: Suite, actor: Actor, reason: str) -> None:
@@ -153,30 +138,30 @@ def _retire(suite: Suite, actor: Actor, reason: str) -> None:
 def _checked(
     agent: Agent, kind: str, task_set: TaskSet, rule: str, measure: str, margin: float | None, samples: int
 ) -> dict[str, object]:
-    """The content of a suite, with what was left out at its default. Raises BadSuite."""
+    """The content of a suite, with what was left out at its default. Raises Refused."""
     if kind not in Suite.Kind.values:
-        raise BadSuite("kind", f"{kind!r} is unknown, {' or '.join(Suite.Kind.values)} is wanted")
+        raise Refused(f"{kind!r} is unknown, {' or '.join(Suite.Kind.values)} is wanted", field="kind")
     if task_set.project_id != agent.project_id:
-        raise BadSuite("task_set", f"{task_set} belongs to another project")
+        raise Refused(f"{task_set} belongs to another project", field="task_set")
     is_general = kind == Suite.Kind.GENERAL
     _check_tasks(task_set, is_general)
     rule, measure = rule or DEFAULT_RULE[Suite.Kind(kind)], measure or Suite.Measure.SUCCESS
     wanted = [rule.value for rule in Suite.Rule if (rule == Suite.Rule.MEAN) == is_general]
     if rule not in wanted:
-        raise BadSuite("rule", f"{rule!r} is none of a {kind} suite, {' or '.join(wanted)} is wanted")
+        raise Refused(f"{rule!r} is none of a {kind} suite, {' or '.join(wanted)} is wanted", field="rule")
     if measure not in Suite.Measure.values or (is_general and measure != Suite.Measure.SUCCESS):
         known = [Suite.Measure.SUCCESS.value] if is_general else Suite.Measure.values
-        raise BadSuite("measure", f"{measure!r} is none of a {kind} suite, {' or '.join(known)} is wanted")
+        raise Refused(f"{measure!r} is none of a {kind} suite, {' or '.join(known)} is wanted", field="measure")
     environment = task_set.environment_version.environment
     if measure == Suite.Measure.SAFE and environment.kind in KINDS and not KINDS[environment.kind].tells_unsafe:
-        raise BadSuite("measure", f"{environment} never calls an attempt unsafe, so this would show nothing")
+        raise Refused(f"{environment} never calls an attempt unsafe, so this would show nothing", field="measure")
     if not is_general and margin is not None:
-        raise BadSuite("margin", "is only of a general suite; a safety suite allows none")
+        raise Refused("is only of a general suite; a safety suite allows none", field="margin")
     margin = DEFAULT_MARGIN if is_general and margin is None else margin
     if margin is not None and not 0 < margin <= 1:
-        raise BadSuite("margin", f"{margin} is not a share above 0 and up to 1, such as 0.05 for 5 points")
+        raise Refused(f"{margin} is not a share above 0 and up to 1, such as 0.05 for 5 points", field="margin")
     if not 1 <= samples <= MAX_SAMPLES:
-        raise BadSuite("samples", f"{samples} is not between 1 and {MAX_SAMPLES}")
+        raise Refused(f"{samples} is not between 1 and {MAX_SAMPLES}", field="samples")
     content = {"kind": kind, "task_set": task_set, "rule": str(rule), "measure": str(measure)}
     return content | {"margin": margin, "samples": samples}
 
@@ -185,10 +170,10 @@ def _check_tasks(task_set: TaskSet, is_general: bool) -> None:
     held_out = task_set.members.filter(split=Split.HELD_OUT)
     clusters = held_out.order_by().values("task__cluster").distinct().count()
     if not clusters:
-        raise BadSuite("task_set", f"{task_set} has no held-out task, and only those are a suite")
+        raise Refused(f"{task_set} has no held-out task, and only those are a suite", field="task_set")
     if is_general and clusters < MIN_CLUSTERS:
-        raise BadSuite(
-            "task_set",
+        raise Refused(
             f"the held-out tasks of {task_set} come from {clusters} source{'' if clusters == 1 else 's'}; "
             f"a general suite needs {MIN_CLUSTERS} at least, or no interval can be said",
+            field="task_set",
         )

@@ -12,9 +12,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.core.envs.kinds import KINDS
 from flywheel.edge.prepared_queries import PreparedQuery
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.tasks.recorded_tasks import prove_made, task_from
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Bulk, Source, Trajectory
 from flywheel.trajectories.operations.bulk_actions import Action, BadBulk, Done, register
@@ -111,7 +111,7 @@ def tasks_from_all(*, environment: Environment, actor: Actor, limit: int = AT_ON
             break
         try:
             task, is_new = task_from(failure=failure, environment=environment, actor=actor, proves=False)
-        except CannotMake as error:
+        except Refused as error:
             result.refused[str(error)] += 1
             continue
         if is_new:
@@ -161,7 +161,7 @@ def _make(job: Bulk, keys: list[int]) -> Done:
                         actor=actor,
                         proves=False,
                     )
-            except CannotMake as error:
+            except Refused as error:
                 done.failed.append((failure.trajectory.trace_id, str(error)))
                 continue
             made += [task] if is_new else []

@@ -10,13 +10,14 @@ from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.traces import Conversation, Message, Trace, speaking, tooling
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
 from flywheel.environments.tasks.task_attempts import attempt_of
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 from flywheel.failures.models import Failure
 from flywheel.trajectories.store.stored_traces import trace_of
 
@@ -27,13 +28,13 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
 
     A failure needs its corrected action, which becomes the target; a trajectory that passes guards its own answer.
     Another target for the same trajectory retires the task that it had. Whoever makes many `proves` none here, and all
-    together afterwards (`prove_made`). Raises CannotMake.
+    together afterwards (`prove_made`). Raises Refused.
     """
     if not KINDS[environment.kind].from_failures:
-        raise CannotMake(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
+        raise Refused(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
     source, attempt = failure.trajectory, attempt_of(failure.trajectory)
     if attempt.is_measured:  # in a task of another source it would be learnt
-        raise CannotMake("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
+        raise Refused("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
     trace = trace_of(source)
     prompt = _prompt(trace)
     before, answer = _recorded(trace, failure)
@@ -41,7 +42,7 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     target = _target(failure, answer)
     state = source.metadata.get("state") or {}
     if not isinstance(state, dict):
-        raise CannotMake(f"the state of {source} is not an object of lists, so nothing can be executed against it")
+        raise Refused(f"the state of {source} is not an object of lists, so nothing can be executed against it")
     slice_ = str(source.metadata.get("slice", ""))[:100]
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"prompt": prompt, "state": state, "target": target})
@@ -99,7 +100,7 @@ def _again(task: Task, failure: Failure) -> Task:
     if task.retired_at is None:
         return task
     if task.source_id != failure.trajectory_id:
-        raise CannotMake(f"this would be {task} again, and {task} was retired")
+        raise Refused(f"this would be {task} again, and {task} was retired")
     task.environment.tasks.filter(source=task.source_id, retired_at=None).update(retired_at=timezone.now())
     task.retired_at = None
     task.save(update_fields=["retired_at"])
@@ -110,9 +111,9 @@ def _prompt(trace: Trace) -> str:
     """What the user asked. A kind with one turn has room for one request."""
     asked = [message.content for message in trace.conversation() if message.role == "user" and message.content.strip()]
     if not asked:
-        raise CannotMake("this trajectory has no request by a user to make a task of")
+        raise Refused("this trajectory has no request by a user to make a task of")
     if len(asked) > 1:
-        raise CannotMake(f"this trajectory has {len(asked)} requests; a task of kind tool_call has one")
+        raise Refused(f"this trajectory has {len(asked)} requests; a task of kind tool_call has one")
     return asked[0]
 
 
@@ -129,11 +130,11 @@ def _recorded(trace: Trace, failure: Failure) -> tuple[list[Message], Message | 
 
 
 def _refuse_middle(before: Sequence[Message]) -> None:
-    """Raise CannotMake where the agent had called something by then: a task of one turn cannot tell what came back, so
+    """Raise Refused where the agent had called something by then: a task of one turn cannot tell what came back, so
     it would teach to know at once what had to be found out first, and to make up the ids in it."""
     acted = next((message for message in before if _called(message)), None)
     if acted is not None:
-        raise CannotMake(
+        raise Refused(
             f"the agent had called {_called(acted)[:100]} by then, and a task of kind tool_call, which begins with the "
             "request, cannot tell what came back; mark the step that answers the request, if that is what went wrong"
         )
@@ -150,11 +151,11 @@ def _called(message: Message) -> str:
 def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
     if failure.is_failure:
         if not failure.corrected:
-            raise CannotMake("this failure has no corrected action: write what should have happened (key c) first")
+            raise Refused("this failure has no corrected action: write what should have happened (key c) first")
         if "tool" not in failure.corrected:
-            raise CannotMake("the corrected action is a text; this environment wants a tool call")
+            raise Refused("the corrected action is a text; this environment wants a tool call")
         return dict(failure.corrected)
     parsed = tooling.parse_call(recorded)
     if parsed.call is None:
-        raise CannotMake(f"the passing answer is no tool call: {parsed.problem}")
+        raise Refused(f"the passing answer is no tool call: {parsed.problem}")
     return {"tool": parsed.call.name, "arguments": parsed.call.arguments}

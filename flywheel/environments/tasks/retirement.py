@@ -4,15 +4,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Task
-from flywheel.environments.versions.environment_versions import CannotMake
 
 
 @transaction.atomic
 def retire(*, task: Task, actor: Actor, reason: str) -> Task:
-    """Keep the task out of every future task set; frozen sets keep it. Raises CannotMake without a reason."""
+    """Keep the task out of every future task set; frozen sets keep it. Raises Refused without a reason."""
     if not reason.strip():
-        raise CannotMake("reason: say why this task should not be used any more")
+        raise Refused("say why this task should not be used any more", field="reason")
     if Task.objects.filter(pk=task.pk, retired_at=None).update(retired_at=timezone.now()):
         actor.record(
             project=task.project,

@@ -17,12 +17,13 @@ from flywheel.core import envs
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.verifiers import Runners
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Generation, Task
 from flywheel.environments.proofs.red_green_proof import common_wrong, prove
 from flywheel.environments.tasks import synthetic_variants
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 
 AT_MOST = 2000
 """Tasks of one generation."""
@@ -39,27 +40,27 @@ def submit(
     key: uuid.UUID,
     options: dict[str, float] | None = None,
 ) -> Generation:
-    """Let a worker make so many tasks. The same key again is the same generation. Raises CannotMake."""
+    """Let a worker make so many tasks. The same key again is the same generation. Raises Refused."""
     kind = KINDS[environment.kind]
     if kind.generate is None:
-        raise CannotMake(f"tasks of kind {environment.kind} are made of labelled failures, not out of a seed")
+        raise Refused(f"tasks of kind {environment.kind} are made of labelled failures, not out of a seed")
     latest(environment)
     chosen = {name: default for name, (default, _) in kind.options.items()} | (options or {})
     if unknown := sorted(set(chosen) - set(kind.options)):
         known = f"one of {', '.join(kind.options)} is wanted" if kind.options else f"{environment.kind} has none"
-        raise CannotMake(f"options.{unknown[0]}: there is no such option; {known}")
+        raise Refused(f"options.{unknown[0]}: there is no such option; {known}")
     if not 1 <= count <= AT_MOST:
-        raise CannotMake(f"count: {count} is not from 1 to {AT_MOST}")
+        raise Refused(f"{count} is not from 1 to {AT_MOST}", field="count")
     if not 0 <= seed <= LARGEST_SEED:
-        raise CannotMake(f"seed: {seed} is not from 0 to {LARGEST_SEED}")
+        raise Refused(f"{seed} is not from 0 to {LARGEST_SEED}", field="seed")
     try:
         next(kind.generate(1, seed=seed, **chosen))
     except (ValueError, TypeError) as error:
-        raise CannotMake(f"options: {error}") from None
+        raise Refused(str(error), field="options") from None
     job, is_new = Generation.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         count=count,
         seed=seed,

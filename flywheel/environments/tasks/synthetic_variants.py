@@ -17,11 +17,12 @@ from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.envs import task_variants
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.envs.task_variants import CannotVary, Entity, Spec
+from flywheel.core.envs.task_variants import Entity, Spec
 from flywheel.core.text.normal_form import normalise
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import MEASURED, Generation, Split, Task
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 
 AT_MOST = 200
 """Variants of one task at once."""
@@ -36,26 +37,23 @@ def offered(task: Task) -> list[Entity]:
 
 @transaction.atomic
 def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: uuid.UUID) -> Generation:
-    """Let a worker make variants of a proved task. The same key again is the same generation. Raises CannotMake."""
+    """Let a worker make variants of a proved task. The same key again is the same generation. Raises Refused."""
     if not task.is_proved or task.retired_at is not None:
-        raise CannotMake(f"{task} is {'retired' if task.retired_at else 'not proved'}; nothing can be made of it")
+        raise Refused(f"{task} is {'retired' if task.retired_at else 'not proved'}; nothing can be made of it")
     if KINDS[task.environment.kind].is_external:
-        raise CannotMake(f"{task.environment} is somebody else's server, which judges its own rows and no variants")
+        raise Refused(f"{task.environment} is somebody else's server, which judges its own rows and no variants")
     if task.generation is not None and task.generation.origin_id is not None:
-        raise CannotMake(f"{task} is a variant itself; make variants of {task.generation.origin}")
+        raise Refused(f"{task} is a variant itself; make variants of {task.generation.origin}")
     if not 1 <= count <= AT_MOST:
-        raise CannotMake(f"count: {count} is not from 1 to {AT_MOST}")
+        raise Refused(f"{count} is not from 1 to {AT_MOST}", field="count")
     if not 0 <= seed < 2**31:
-        raise CannotMake(f"seed: {seed} is not from 0 to {2**31 - 1}")
+        raise Refused(f"{seed} is not from 0 to {2**31 - 1}", field="seed")
     latest(task.environment)
-    try:
-        task_variants.check(core_task(task), spec)
-    except CannotVary as error:
-        raise CannotMake(str(error)) from None
+    task_variants.check(core_task(task), spec)
     job, is_new = Generation.submit(
         key=key,
         project=task.project,
-        created_by=actor.user,
+        actor=actor,
         environment=task.environment,
         origin=task,
         count=count,

@@ -15,15 +15,12 @@ from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
 from flywheel.core.verifiers import rubric
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
 
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
-
-
-class CannotMake(ValueError):
-    """It cannot be made; the message says what is missing and where to add it."""
 
 
 @transaction.atomic
@@ -41,21 +38,24 @@ def environment(
     reserved_slices: Sequence[str] = (),
     description: str = "",
 ) -> Environment:
-    """A new environment with its first version. Raises CannotMake and core.verifiers.VerifierError.
+    """A new environment with its first version. Raises Refused and core.verifiers.VerifierError.
 
     `sealed_share` is a part of the held-out share. The shares and the reserved slices never change: a split that moved
     later would leak.
     """
     check_name(name)
     _check_may_attach(project, kind, actor)
-    if kind not in KINDS:
-        raise CannotMake(f"kind: {kind!r} is unknown, one of {', '.join(KINDS)} is wanted")
+    check_choice(kind, KINDS, field="kind")
     if not 0 < held_out_share <= 1:
-        raise CannotMake(f"held_out_share: {held_out_share} is not between 0 and 1")
+        raise Refused(f"{held_out_share} is not between 0 and 1", field="held_out_share")
     if not 0 <= sealed_share < held_out_share:
-        raise CannotMake(f"sealed_share: {sealed_share} is not from 0 to below the held-out share, {held_out_share}")
+        raise Refused(
+            f"{sealed_share} is not from 0 to below the held-out share, {held_out_share}", field="sealed_share"
+        )
     if sealed_share and held_out_share == 1:
-        raise CannotMake("sealed_share: leave it out where everything is held out, for suites would miss those tasks")
+        raise Refused(
+            "leave it out where everything is held out, for suites would miss those tasks", field="sealed_share"
+        )
     made, is_new = Environment.objects.get_or_create(
         project=project,
         name=name,
@@ -69,7 +69,7 @@ def environment(
         },
     )
     if not is_new:
-        raise CannotMake(f"name: there is an environment {name!r} already")
+        raise Refused(f"there is an environment {name!r} already", field="name")
     actor.record(project=project, action="environments.create", subject=name)
     environment_version(environment=made, actor=actor, config=config, verifier=verifier)
     return made
@@ -115,15 +115,12 @@ def _check_config(environment: Environment, config: dict[str, Any]) -> None:
 
 
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
-    """Raise core.verifiers.VerifierError for what no version of this environment can have."""
+    """Raise core.errors.FieldError for what no version of this environment can have."""
     if verifier.get("kind", environment.kind) not in (environment.kind, rubric.KIND):
         raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {rubric.KIND}")
     envs.build(environment.kind, config, verifier)
     if KINDS[environment.kind].is_external:
-        try:
-            gateway_upstream.check(config["base_url"], "")
-        except gateway_upstream.BadUpstream as error:
-            raise verifiers.VerifierError(str(error)) from None
+        gateway_upstream.check(config["base_url"], "")
     judge_endpoints.check(environment.project, verifier)
 
 
@@ -139,14 +136,14 @@ def may_attach(project: Project, actor: Actor) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise CannotMake for a name that cannot stand in an address."""
+    """Raise Refused for a name that cannot stand in an address."""
     if not NAME.fullmatch(name) or len(name) > 100:
-        raise CannotMake(f"name: {name[:100]!r} is not of the form mail-requests (small letters, digits, - and _)")
+        raise Refused(f"{name[:100]!r} is not of the form mail-requests (small letters, digits, - and _)", field="name")
 
 
 def latest(environment: Environment) -> EnvironmentVersion:
-    """Its newest version. Raises CannotMake where there is none."""
+    """Its newest version. Raises Refused where there is none."""
     version = environment.versions.order_by("-number").select_related("environment").first()
     if version is None:
-        raise CannotMake(f"{environment} has no version yet: give it tools and a verifier first")
+        raise Refused(f"{environment} has no version yet: give it tools and a verifier first")
     return version

@@ -20,11 +20,12 @@ from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict, VerifierError
 from flywheel.core.verifiers.rubric import is_rubric, read
 from flywheel.edge.jobs import FINISHED, StaleState
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, EnvironmentVersion, Opening, Split, Task, TaskSet, Trial
 from flywheel.environments.proofs.judge_endpoints import is_touched
 from flywheel.environments.proofs.red_green_proof import common_wrong, judge_rollouts, prove
-from flywheel.environments.versions.environment_versions import CannotMake, check_verifier, latest
+from flywheel.environments.versions.environment_versions import check_verifier, latest
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.stored_traces import traces_of
 
@@ -48,25 +49,27 @@ def submit(
     """Let a worker try it on these tasks, their newest rollouts, and trajectories that are named, with their tasks. On
     the newest few tasks where nothing is named.
 
-    `trajectories`: ids of rollouts of the environment's tasks, and of what its tasks were made of. Raises CannotMake,
+    `trajectories`: ids of rollouts of the environment's tasks, and of what its tasks were made of. Raises Refused,
     and VerifierError which names the setting.
     """
     if not is_rubric(verifier):
         raise VerifierError(f'kind: {verifier.get("kind")!r} cannot be tried; a "rubric" is wanted')
     check_verifier(environment, latest(environment).config, verifier)
     if not 0 <= rollouts <= ROLLOUTS_MOST:
-        raise CannotMake(f"rollouts: {rollouts} is not from 0 to {ROLLOUTS_MOST}")
+        raise Refused(f"{rollouts} is not from 0 to {ROLLOUTS_MOST}", field="rollouts")
     named = _named(environment, trajectories)
     numbers = list(dict.fromkeys([*tasks, *(task.number for task in named.values())])) or suggested(environment)
     if not numbers:
-        raise CannotMake(f"tasks: {environment} has none yet, and a verifier is tried on tasks; make one first")
+        raise Refused(f"{environment} has none yet, and a verifier is tried on tasks; make one first", field="tasks")
     if len(numbers) > TASKS_MOST:
-        raise CannotMake(f"tasks: {len(numbers)} are too many; {TASKS_MOST} are the most, those of trajectories too")
+        raise Refused(
+            f"{len(numbers)} are too many; {TASKS_MOST} are the most, those of trajectories too", field="tasks"
+        )
     there = set(environment.tasks.filter(number__in=numbers).values_list("number", flat=True))
     if missing := [number for number in numbers if number not in there]:
-        raise CannotMake(f"tasks: {environment} has no task t-{missing[0]}")
+        raise Refused(f"{environment} has no task t-{missing[0]}", field="tasks")
     if sealed := environment.tasks.filter(number__in=numbers, split=Split.SEALED).first():
-        raise CannotMake(f"tasks: {sealed} is sealed: only a candidate's final comparison asks it")
+        raise Refused(f"{sealed} is sealed: only a candidate's final comparison asks it", field="tasks")
     environment.trials.filter(state__in=FINISHED, finished_at__lt=timezone.now() - KEPT).delete()
     # Whoever tries again does not wait for what they have changed since.
     for older in (
@@ -77,7 +80,7 @@ def submit(
     job, is_new = Trial.submit(
         key=key,
         project=environment.project,
-        created_by=actor.user,
+        actor=actor,
         environment=environment,
         verifier=verifier,
         tasks=numbers,
@@ -94,9 +97,9 @@ def submit(
 
 
 def _named(environment: Environment, trajectories: Sequence[str]) -> dict[str, Task]:
-    """Of each trajectory, by its id, the task that it is judged at. Raises CannotMake."""
+    """Of each trajectory, by its id, the task that it is judged at. Raises Refused."""
     if len(trajectories) > TRAJECTORIES_MOST:
-        raise CannotMake(f"trajectories: {len(trajectories)} are too many; {TRAJECTORIES_MOST} are the most")
+        raise Refused(f"{len(trajectories)} are too many; {TRAJECTORIES_MOST} are the most", field="trajectories")
     rows = environment.project.trajectories.filter(trace_id__in=trajectories)
     there = {row.trace_id: row for row in rows.select_related("result__task")}
     made: dict[str, Task] = {}
@@ -107,13 +110,14 @@ def _named(environment: Environment, trajectories: Sequence[str]) -> dict[str, T
     found: dict[str, Task] = {}
     for name in trajectories:
         if name not in there:
-            raise CannotMake(f"trajectories: {name[:40]!r} is the id of none in this project")
+            raise Refused(f"{name[:40]!r} is the id of none in this project", field="trajectories")
         result = getattr(there[name], "result", None)  # of an eval, in a room to the right
         task = result.task if result and result.task.environment_id == environment.pk else made.get(name)
         if task is None:
-            raise CannotMake(
-                f"trajectories: {name} is neither a rollout of a task of {environment} nor was one made of it, "
-                "so nobody knows what is right there; make a task of it first"
+            raise Refused(
+                f"{name} is neither a rollout of a task of {environment} nor was one made of it, "
+                "so nobody knows what is right there; make a task of it first",
+                field="trajectories",
             )
         found[name] = task
     return found

@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
@@ -10,15 +9,15 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.refusals import Missing, Refused, one
+from flywheel.edge.answers import JobOut, ListQuery, Number, Ref, TraceId, page_of, paginate
+from flywheel.edge.refusals import Refused, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, EnvironmentVersion
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 from flywheel.evals import run_rescores as verbs
-from flywheel.evals.models import EvalRun, Rescore, Rescored
+from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.runs.rollout_looks import note_look
-from flywheel.evals.verifier_agreement import Agreement, Both, agreements, note_looks
+from flywheel.evals.verifier_agreement import Agreement, agreements, note_looks
 
 router = Router(tags=["evals"])
 
@@ -30,21 +29,15 @@ class RescoreIn(Body):
     """Of your own making: the same key again is the same job."""
 
 
-class RescoreOut(Schema):
-    id: int
+class RescoreOut(JobOut):
     eval: int = Field(alias="run_id")
     environment_version: Ref
     verifier_digest: str
-    state: str
-    done: int
-    total: int | None
-    error: str
     judges: dict[str, Any]
     """As of an eval."""
     changes: dict[str, Any]
     """So far: `n`, `to_pass`, `to_fail`, `to_unscored`, `from_unscored`, `moved`, `same`, and the success rates
     `before` and `after` with their intervals."""
-    created_at: datetime
 
     @staticmethod
     def resolve_changes(row: Rescore) -> dict[str, Any]:
@@ -52,62 +45,26 @@ class RescoreOut(Schema):
 
 
 class RescoredOut(Schema):
-    task: int
-    sample: int
-    trace_id: str | None
-    before: float | None
+    task: Number = Field(alias="result.task")
+    sample: int = Field(alias="result.sample")
+    trace_id: TraceId | None = Field(alias="result.trajectory")
+    before: float | None = Field(alias="result.score")
     score: float | None
-    success_before: bool | None
+    success_before: bool | None = Field(alias="result.success")
     success: bool | None
     parts: dict[str, float | None]
     cause: str
     reason: str
 
-    @staticmethod
-    def resolve_task(row: Rescored) -> int:
-        return row.result.task.number
-
-    @staticmethod
-    def resolve_sample(row: Rescored) -> int:
-        return row.result.sample
-
-    @staticmethod
-    def resolve_trace_id(row: Rescored) -> str | None:
-        return row.result.trajectory.trace_id if row.result.trajectory else None
-
-    @staticmethod
-    def resolve_before(row: Rescored) -> float | None:
-        return row.result.score
-
-    @staticmethod
-    def resolve_success_before(row: Rescored) -> bool | None:
-        return row.result.success
-
 
 class DisagreementOut(Schema):
-    eval: int
-    task: int
-    sample: int
-    trace_id: str | None
+    eval: int = Field(alias="result.run_id")
+    task: Number = Field(alias="result.task")
+    sample: int = Field(alias="result.sample")
+    trace_id: TraceId | None = Field(alias="result.trajectory")
     person: bool
     verdict: bool
     reason: str
-
-    @staticmethod
-    def resolve_eval(row: Both) -> int:
-        return row.result.run_id
-
-    @staticmethod
-    def resolve_task(row: Both) -> int:
-        return row.result.task.number
-
-    @staticmethod
-    def resolve_sample(row: Both) -> int:
-        return row.result.sample
-
-    @staticmethod
-    def resolve_trace_id(row: Both) -> str | None:
-        return row.result.trajectory.trace_id if row.result.trajectory else None
 
 
 class AgreementOut(Schema):
@@ -145,9 +102,7 @@ class RescoredQuery(ListQuery):
 def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Rescore]:
     """Judge the run's rollouts again, under another version's verifier. Nobody is asked; old scores stay."""
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
-    run = rows.filter(project=keyed(request).project, pk=pk).first()
-    if run is None:
-        raise Missing(f"there is no eval {pk}")
+    run = one(rows.filter(project=keyed(request).project), pk=pk)
     environment = run.task_set.environment_version.environment
     version = EnvironmentVersion.objects.filter(environment=environment, number=wanted.version).first()
     if version is None:
@@ -159,13 +114,7 @@ def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Res
 @router.get("/environments/{name}/agreement", response=AgreementsOut, auth=Key(Scope.READ))
 def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
     """How far the environment's newest verifier, and each judge in it, agrees with people."""
-    row = Environment.objects.filter(project=keyed(request).project, name=name).first()
-    if row is None:
-        raise Missing(f"there is no environment {name[:100]!r}")
-    try:
-        version = latest(row)
-    except CannotMake as error:
-        raise Refused(str(error)) from None
+    version = latest(one(Environment.objects.filter(project=keyed(request).project), name=name))
     found = agreements(version)
     note_looks(found, keyed(request).actor)
     return {"environment_version": str(version), "verifier_digest": version.verifier_digest, "items": found}

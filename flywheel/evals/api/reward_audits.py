@@ -9,10 +9,10 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.refusals import Missing, Refused, Stale, one
+from flywheel.edge.answers import ListQuery, Number, Ref, TraceId, cut_page, page_of, paginate
+from flywheel.edge.refusals import Missing, Stale, at_field, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit, RewardAuditItem
@@ -52,8 +52,8 @@ class AuditOut(Schema):
 
 class ItemOut(Schema):
     place: int
-    task: int
-    trace_id: str | None
+    task: Number = Field(alias="result.task")
+    trace_id: TraceId | None = Field(alias="result.trajectory")
     """Of the rollout. It is stored with its verdict: whoever judges blind reads its steps and not its outcome."""
     answer: str
     """`pass`, `fail`, `cannot_tell`, or empty while it waits."""
@@ -63,14 +63,6 @@ class ItemOut(Schema):
     """What the verifier said; null until the audit is finished."""
     score: float | None
     reason: str
-
-    @staticmethod
-    def resolve_task(row: RewardAuditItem) -> int:
-        return row.result.task.number
-
-    @staticmethod
-    def resolve_trace_id(row: RewardAuditItem) -> str | None:
-        return row.result.trajectory.trace_id if row.result.trajectory else None
 
     @staticmethod
     def resolve_verdict(row: RewardAuditItem) -> bool | None:
@@ -126,37 +118,17 @@ class RewardOut(Schema):
 class SolvedOut(Schema):
     task: int = Field(alias="number")
     passed: int
-    scored: int
-    unscored: int
-    rate: float | None
-    low: float | None
-    high: float | None
+    scored: int = Field(alias="rate.n")
+    unscored: int = Field(alias="rate.unscored")
+    rate: float | None = Field(alias="rate.mean")
+    low: float | None = Field(alias="rate.low")
+    high: float | None = Field(alias="rate.high")
     teaches: bool = Field(alias="is_learnable")
     """Whether attempts differ enough for a group of them to teach: between 10 % and 80 % pass."""
 
     @staticmethod
     def resolve_passed(row: Solved) -> int:
         return round((row.rate.mean or 0) * row.rate.n)
-
-    @staticmethod
-    def resolve_scored(row: Solved) -> int:
-        return row.rate.n
-
-    @staticmethod
-    def resolve_unscored(row: Solved) -> int:
-        return row.rate.unscored
-
-    @staticmethod
-    def resolve_rate(row: Solved) -> float | None:
-        return row.rate.mean
-
-    @staticmethod
-    def resolve_low(row: Solved) -> float | None:
-        return row.rate.low
-
-    @staticmethod
-    def resolve_high(row: Solved) -> float | None:
-        return row.rate.high
 
 
 @router.get("/reward-audits", response=page_of(AuditOut), auth=Key(Scope.READ))
@@ -169,9 +141,8 @@ def list_reward_audits(request: HttpRequest, query: Query[ListQuery]) -> dict[st
 def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudit]:
     """Draw outputs of an eval for people to judge: 201, or 200 where an audit of it is not finished yet."""
     runs = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version")
-    run = runs.filter(project=keyed(request).project, pk=body.eval).first()
-    if run is None:
-        raise Refused(f"there is no eval {body.eval}", field="eval")
+    with at_field("eval"):
+        run = one(runs.filter(project=keyed(request).project), pk=body.eval)
     audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
     return Status(201 if made else 200, _audit(request, audit.pk))
 
@@ -184,10 +155,8 @@ def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
 @router.get("/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ))
 def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQuery]) -> dict[str, Any]:
     """The outputs in the order in which people see them; the verdicts once the audit is finished."""
-    found = _items(_audit(request, audit_id)).filter(place__gt=asked.after)[: asked.limit + 1]
-    items = list(found)
-    more, items = len(items) > asked.limit, items[: asked.limit]
-    return {"items": items, "next": items[-1].place if more else None}
+    rows = _items(_audit(request, audit_id)).filter(place__gt=asked.after)
+    return cut_page(rows, asked.limit, "place")
 
 
 @router.get("/reward-audits/{audit_id}/tasks", response=list[SolvedOut], auth=Key(Scope.READ))
@@ -241,10 +210,7 @@ def override_reward_audit(request: HttpRequest, version: str, task_set: str, bod
 
 def _judged(request: HttpRequest, version: str, task_set: str) -> Judged:
     project = keyed(request).project
-    try:
-        return Judged.now(find_version(project, version), find_task_set(project, task_set))
-    except UnknownReference as error:
-        raise Missing(str(error)) from None
+    return Judged.now(find_version(project, version), find_task_set(project, task_set))
 
 
 def _audit(request: HttpRequest, pk: int) -> RewardAudit:

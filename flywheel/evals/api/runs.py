@@ -4,19 +4,20 @@ import uuid
 from datetime import datetime
 from typing import Any, cast
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.shortcuts import get_object_or_404
 from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.answers import JobOut, ListQuery, Ref, TraceId, page_of, paginate
+from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Opening, Split
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.evals.api.task_grid import TrainedOnOut
 from flywheel.evals.comparisons.run_comparison import comparison, doubts, leaks_of, trained_on
-from flywheel.evals.models import EvalRun, Result
+from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import rollout_looks, submission
 from flywheel.evals.serving import version_isolation
 
@@ -58,8 +59,7 @@ class ResumeIn(Body):
     )
 
 
-class EvalRow(Schema):
-    id: int
+class EvalRow(JobOut):
     version: Ref
     task_set: Ref
     split: str
@@ -70,16 +70,11 @@ class EvalRow(Schema):
     verifier_digest: str
     engine: str
     """`vllm`, or empty for the version's own endpoint."""
-    state: str
-    done: int
-    total: int | None
     message: str
     error_kind: str
-    error: str
     success: dict[str, Any] | None
     """The estimate, once every attempt is judged."""
     created_by: Ref
-    created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
 
@@ -119,7 +114,7 @@ class ResultOut(Schema):
     task: Ref
     sample: int
     seed: int
-    trajectory: str | None
+    trajectory: TraceId | None
     """Trace id of the rollout."""
     score: float | None
     """Null when unscored; `cause` says why in a word, `error` in a sentence."""
@@ -133,10 +128,6 @@ class ResultOut(Schema):
     tokens_out: int | None
     cost_usd: float | None
     latency_ms: float | None
-
-    @staticmethod
-    def resolve_trajectory(row: Result) -> str | None:
-        return row.trajectory.trace_id if row.trajectory else None
 
 
 class SelfTestOut(Schema):
@@ -237,11 +228,11 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
     }
 
 
-def _runs(request: HttpRequest) -> Any:
+def _runs(request: HttpRequest) -> QuerySet[EvalRun]:
     return EvalRun.objects.filter(project=keyed(request).project).select_related(
         "version__agent", "task_set__environment_version", "created_by", "project"
     )
 
 
 def _run(request: HttpRequest, pk: int) -> EvalRun:
-    return cast(EvalRun, get_object_or_404(_runs(request), pk=pk))
+    return one(_runs(request), pk=pk)

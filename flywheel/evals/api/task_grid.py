@@ -8,9 +8,10 @@ from ninja import Field, Query, Router, Schema
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery
-from flywheel.edge.refusals import Missing, Refused
-from flywheel.environments.models import Split, TaskSet
+from flywheel.edge.refusals import check_choice
+from flywheel.environments.models import Split
 from flywheel.environments.task_sets import leaks
+from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.comparisons import task_grid as grids
 from flywheel.evals.serving import version_isolation
 
@@ -46,21 +47,13 @@ class ColumnOut(Schema):
 
 
 class CellOut(Schema):
-    eval: int
+    eval: int = Field(alias="run.pk")
     attempts: int
     """0 where the eval has not asked the task."""
     scored: int
     passed: int
-    disputed: bool
+    disputed: bool = Field(alias="is_disputed")
     """People's word on an attempt is another than the verifier's."""
-
-    @staticmethod
-    def resolve_eval(row: grids.Cell) -> int:
-        return row.run.pk
-
-    @staticmethod
-    def resolve_disputed(row: grids.Cell) -> bool:
-        return row.is_disputed
 
 
 class LineOut(Schema):
@@ -88,12 +81,9 @@ class GridOut(Schema):
 def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Query[GridQuery]) -> dict[str, Any]:
     """How each of several versions did at each task of a split."""
     given = keyed(request)
-    task_set = TaskSet.objects.filter(project=given.project, name=name, version=version_number).first()
-    if task_set is None:
-        raise Missing(f"there is no task set {name[:100]}@{version_number}")
-    for field, known in (("split", grids.SPLITS), ("show", grids.SHOW)):
-        if (value := getattr(asked, field)) not in known:
-            raise Refused(f"{value[:100]!r} is unknown, one of {', '.join(known)} is wanted", field=field)
+    task_set = find_task_set(given.project, f"{name}@{version_number}")
+    check_choice(asked.split, grids.SPLITS, field="split")
+    check_choice(asked.show, grids.SHOW, field="show")
     columns = grids.choose(grids.measured(task_set, asked.split), asked.version)
     found = grids.grid(
         columns,

@@ -8,9 +8,9 @@ from django.db.models import Count, F, Q
 from django.http import QueryDict
 
 from flywheel.accounts.actors import Actor
-from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import State
 from flywheel.edge.paging import Page, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs.rollout_looks import note_look
@@ -27,10 +27,6 @@ SHOW: Final = {
 }
 SPLITS: Final = {split.value: str(split.label) for split in (Split.HELD_OUT, Split.TRAIN)}
 _LARGE: Final = ("summary", "judges", "isolation", "version__system_prompt", "version__tools")
-
-
-class CannotShow(FieldError):
-    """No such table; `field` says which choice is wrong, the message what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +64,14 @@ def measured(task_set: TaskSet, split: str) -> list[EvalRun]:
 
 
 def choose(runs: Sequence[EvalRun], wanted: Sequence[str]) -> list[EvalRun]:
-    """Those of the versions named, else the newest few; the oldest version first. Raises CannotShow."""
+    """Those of the versions named, else the newest few; the oldest version first. Raises Refused."""
     by_name = {str(run.version): run for run in runs}
     if unknown := [name for name in wanted if name not in by_name]:
         known = f"these have: {', '.join(list(by_name)[:MOST])}" if by_name else "no version has"
-        raise CannotShow("version", f"{unknown[0][:100]!r} has no eval here that succeeded; {known}")
+        raise Refused(f"{unknown[0][:100]!r} has no eval here that succeeded; {known}", field="version")
     names = dict.fromkeys(wanted)
     if len(names) > MOST:
-        raise CannotShow("version", f"{len(names)} are too many side by side; {MOST} are the most")
+        raise Refused(f"{len(names)} are too many side by side; {MOST} are the most", field="version")
     chosen = [by_name[name] for name in names] or list(runs[:MOST])
     return sorted(chosen, key=lambda run: run.version_id)
 

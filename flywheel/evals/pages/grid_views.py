@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.paging import BadCursor
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
@@ -40,7 +40,7 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
             limit=task_grid.ROWS,
             query=request.GET,
         )
-    except (task_grid.CannotShow, BadCursor) as error:
+    except Refused as error:
         messages.warning(request, f"Not shown as asked: {error}.")
         return redirect(request.path)
     task_grid.note_looks(columns, request.actor)

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
-from flywheel.edge.numbers import number
+from flywheel.edge.numbers import form_key, number
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
@@ -48,12 +48,8 @@ def start(request: PageRequest, pk: int) -> HttpResponse:
     if version is None:
         messages.error(request, f"Nothing was judged. Version {wanted[:20]!r} is unknown.")
         return redirect("evals:run", request.project.slug, pk)
-    try:
-        key = uuid.UUID(request.POST.get("key", ""))
-        job, _ = run_rescores.submit(run=run, version=version, actor=request.actor, key=key)
-    except ValueError as error:  # CannotRescore is one, and a key that is none
-        messages.error(request, f"Nothing was judged. {error}.")
-        return redirect("evals:run", request.project.slug, pk)
+    key = form_key(request.POST.get("key", ""))
+    job, _ = run_rescores.submit(run=run, version=version, actor=request.actor, key=key)
     return redirect("evals:rescore", request.project.slug, job.pk)
 
 

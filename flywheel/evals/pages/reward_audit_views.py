@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -12,11 +11,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.agents.references import UnknownReference, find_version
+from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun, RewardAudit
@@ -86,16 +86,12 @@ def of_environment(request: PageRequest, name: str) -> HttpResponse:
 @requires(Permission.BUILD)
 def begin(request: PageRequest) -> HttpResponse:
     run = get_object_or_404(_runs(request), pk=key(request.POST.get("run", "")))
-    try:
-        audit, _ = audit_lifecycle.begin(
-            run=run,
-            actor=request.actor,
-            size=number(request.POST.get("size", "")) or 0,
-            seed=_seed(request.POST.get("seed", "1")),
-        )
-    except audit_lifecycle.CannotAudit as error:
-        messages.error(request, f"No audit was begun: {error.problem}.")
-        return redirect(_reward_page(request, run.version, run.task_set))
+    audit, _ = audit_lifecycle.begin(
+        run=run,
+        actor=request.actor,
+        size=number(request.POST.get("size", "")) or 0,
+        seed=_seed(request.POST.get("seed", "1")),
+    )
     return redirect("evals:reward_audit", request.project.slug, audit.pk)
 
 
@@ -125,7 +121,7 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
             note=request.POST.get("note", ""),
         ):
             notice = f"Output {place} was judged by somebody else meanwhile; nothing was changed."
-    except audit_lifecycle.CannotAudit as error:
+    except Refused as error:
         return _desk(request, found, place=place, notice=f"Nothing was kept: {error.problem}.")
     return _desk(request, found, after=place, notice=notice)
 
@@ -143,10 +139,7 @@ def undo(request: PageRequest, audit: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def finish(request: PageRequest, audit: int) -> HttpResponse:
     found = _audit(request, audit)
-    try:
-        audit_lifecycle.finish(audit=found, actor=request.actor)
-    except audit_lifecycle.CannotAudit as error:
-        messages.warning(request, f"Not finished: {error.problem}.")
+    audit_lifecycle.finish(audit=found, actor=request.actor)
     return redirect("evals:reward_audit", request.project.slug, found.pk)
 
 
@@ -155,12 +148,9 @@ def finish(request: PageRequest, audit: int) -> HttpResponse:
 def override(request: PageRequest) -> HttpResponse:
     """Leave to train on a reward whose audit is not green."""
     version, task_set = _pair(request, request.POST.dict())
-    try:
-        audit_lifecycle.override(
-            judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", "")
-        )
-    except audit_lifecycle.CannotAudit as error:
-        messages.error(request, f"Nothing was overridden: {error.problem}.")
+    audit_lifecycle.override(
+        judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", "")
+    )
     return redirect(_reward_page(request, version, task_set))
 
 
@@ -173,13 +163,8 @@ def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpRespons
 
 def _pair(request: PageRequest, given: dict[str, str]) -> tuple[Version, TaskSet]:
     """The version and task set that were named; 404 where there is no such thing."""
-    try:
-        return (
-            find_version(request.project, given.get("version", "")),
-            find_task_set(request.project, given.get("task_set", "")),
-        )
-    except UnknownReference as error:
-        raise Http404(str(error)) from None
+    version = find_version(request.project, given.get("version", ""))
+    return version, find_task_set(request.project, given.get("task_set", ""))
 
 
 def _reward_page(request: PageRequest, version: Version, task_set: TaskSet) -> str:

@@ -85,11 +85,6 @@ class EvalForm(BudgetForm):
         same = {name: self.cleaned_data[name] for name in ("samples", "seed", "engine")}
         return RunSettings(**same, sampling=sampling, budget=self.budget)
 
-    def refuse(self, field: str, problem: str) -> None:
-        """Show at its field what the verb refused."""
-        name = field.removeprefix("sampling.").removeprefix("budget.")
-        self.add_error(name if name in self.fields else None, problem)
-
 
 def _sentence(error: Exception) -> str:
     text = str(error)

@@ -13,6 +13,7 @@ from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
 from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
@@ -91,8 +92,8 @@ def new(request: PageRequest) -> HttpResponse:
             split=chosen["split"],
             settings=form.settings,
         )
-    except submission.CannotEvaluate as error:
-        form.refuse(error.field, error.problem)
+    except Refused as error:
+        show_at_field(form, error)
         return _form(request, form, status=422)
     return redirect("evals:run", request.project.slug, run.pk)
 

@@ -11,7 +11,6 @@ What holds now for a version and a verifier: `reward_standing.py`.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
-from typing import ClassVar
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
@@ -21,12 +20,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import verifiers
 from flywheel.core.digests import canonical
-from flywheel.core.errors import FieldError
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, draw, examine, spread
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State
-from flywheel.edge.refusals import Stale
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of
@@ -44,16 +42,6 @@ Attempt = tuple[int, int, bool | None, int | None]
 """A result's key, its task's, whether it passed, and its trajectory's key."""
 Said = tuple[int, bytes]
 """A task's key, and what was answered."""
-
-
-class CannotAudit(FieldError):
-    """It cannot be done; `field` says where, the message what would be right."""
-
-
-class NotAllJudged(CannotAudit):
-    """An output waits for a person, so the audit is not finished."""
-
-    status: ClassVar[int] = Stale.status
 
 
 def rows(project: Project) -> QuerySet[RewardAudit]:
@@ -75,29 +63,31 @@ def rows(project: Project) -> QuerySet[RewardAudit]:
 def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tuple[RewardAudit, bool]:
     """Draw outputs of the run and have them wait for people. One of the run that is not finished yet is gone on with.
 
-    Returns the audit and whether it is new. Raises CannotAudit.
+    Returns the audit and whether it is new. Raises Refused.
     """
     if run.split != Split.TRAIN:
-        raise CannotAudit("run", f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here")
+        raise Refused(
+            f"{run} asked {run.get_split_display()} tasks; only train tasks may be looked at here", field="run"
+        )
     if run.state != State.SUCCEEDED:
-        raise CannotAudit("run", f"{run} is {run.state}; it can be audited once it has succeeded")
+        raise Refused(f"{run} is {run.state}; it can be audited once it has succeeded", field="run")
     if run.verifier_digest != verifiers.digest(run.task_set.environment_version.verifier):
-        raise CannotAudit("run", f"{run} was judged by a verifier that has changed since; evaluate again")
+        raise Refused(f"{run} was judged by a verifier that has changed since; evaluate again", field="run")
     if not LEAST <= size <= MOST:
-        raise CannotAudit("size", f"{size} is not from {LEAST} to {MOST}")
+        raise Refused(f"{size} is not from {LEAST} to {MOST}", field="size")
     if not 0 <= seed <= MAX_SEED:
-        raise CannotAudit("seed", f"{seed} is not from 0 to {MAX_SEED}")
+        raise Refused(f"{seed} is not from 0 to {MAX_SEED}", field="seed")
     with transaction.atomic():
         if not hold(run):
-            raise CannotAudit("run", f"{run} is asked again just now; it can be audited when that is over")
+            raise Refused(f"{run} is asked again just now; it can be audited when that is over", field="run")
         if begun := run.reward_audits.filter(finished_at=None).first():
             return begun, False
         chosen = _draw(run, size, seed)
         if len(chosen) < LEAST:
-            raise CannotAudit(
-                "run",
+            raise Refused(
                 f"{run} has {len(chosen)} different outputs with a score that no audit has shown yet; at least {LEAST} "
                 "are needed: evaluate more train tasks, with more samples or another seed",
+                field="run",
             )
         audit = RewardAudit.objects.create(project=run.project, run=run, seed=seed, created_by=actor.user)
         RewardAuditItem.objects.bulk_create(
@@ -116,10 +106,10 @@ def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tup
 def judge(*, item: RewardAuditItem, actor: Actor, answer: str, note: str = "") -> bool:
     """Say of one output whether it did what was asked. One's own answer may be changed until the audit is finished.
 
-    False when somebody else has judged it meanwhile, or the audit is finished. Raises CannotAudit.
+    False when somebody else has judged it meanwhile, or the audit is finished. Raises Refused.
     """
     if answer not in Answer.values:
-        raise CannotAudit("answer", f"{answer!r} is unknown, one of {', '.join(Answer.values)} is wanted")
+        raise Refused(f"{answer!r} is unknown, one of {', '.join(Answer.values)} is wanted", field="answer")
     changes = {"answer": answer, "note": note.strip()[:MAX_TEXT], "judged_by": actor.user, "judged_at": timezone.now()}
     with transaction.atomic():
         _lock(item.audit)  # who finishes reads the answers under the same lock
@@ -142,13 +132,13 @@ def undo(*, audit: RewardAudit, actor: Actor) -> RewardAuditItem | None:
 
 @transaction.atomic
 def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
-    """Open the verdicts: from now on nothing changes. Raises NotAllJudged while an output waits."""
+    """Open the verdicts: from now on nothing changes. Raises Stale while an output waits."""
     audit = _lock(audit)
     if audit.finished_at is not None:
         return audit
     items = list(audit.items.select_related("result__task", "judged_by"))
     if waiting := sum(not item.answer for item in items):
-        raise NotAllJudged("audit", f"{waiting} of {len(items)} outputs are not judged yet")
+        raise Stale(f"{waiting} of {len(items)} outputs are not judged yet", field="audit")
     counts = answered(audit.run).aggregate(attempts=Count("pk"), unscored=Count("pk", filter=Q(success=None)))
     finding = examine([_judgement(item) for item in items], **counts)
     judges = sorted({str(item.judged_by) for item in items})
@@ -168,9 +158,9 @@ def finish(*, audit: RewardAudit, actor: Actor) -> RewardAudit:
 
 
 def override(*, judged: Judged, actor: Actor, reason: str) -> AuditOverride:
-    """Leave to train on a reward that is not green, kept with every run that makes use of it. Raises CannotAudit."""
+    """Leave to train on a reward that is not green, kept with every run that makes use of it. Raises Refused."""
     if not reason.strip():
-        raise CannotAudit("reason", "say why; it is kept with every run that is launched by it")
+        raise Refused("say why; it is kept with every run that is launched by it", field="reason")
     with transaction.atomic():
         made = AuditOverride.objects.create(
             project=judged.version.agent.project,

@@ -15,8 +15,8 @@ from django.db.models import Count, Q, Sum
 from django.db.models.functions import Coalesce
 
 from flywheel.agents.models import Version
-from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import UNJUDGED
+from flywheel.edge.refusals import Refused
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 
@@ -26,17 +26,10 @@ UNITS: Final[Mapping[str, type]] = {"tokens": int, "usd": float, "minutes": floa
 MOST: Final = 10**12
 
 
-class BadBudget(FieldError):
-    """`field` says which limit, the message what would be right."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"budget.{field}", problem)
-
-
 def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any]) -> dict[str, float]:
-    """The limits that are set. Raises BadBudget."""
+    """The limits that are set. Raises Refused."""
     if unknown := sorted(set(value) - set(UNITS)):
-        raise BadBudget(unknown[0], f"is unknown, {', '.join(UNITS)} are known")
+        raise Refused(f"is unknown, {', '.join(UNITS)} are known", field=f"budget.{unknown[0]}")
     found: dict[str, float] = {}
     for name, limit in value.items():
         if limit is None:
@@ -44,13 +37,13 @@ def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any
         is_whole = UNITS[name] is int
         fits = isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit <= MOST
         if not fits or (is_whole and limit != int(limit)):
-            raise BadBudget(name, f"{limit!r} is not a {'whole ' if is_whole else ''}number above 0")
+            raise Refused(f"{limit!r} is not a {'whole ' if is_whole else ''}number above 0", field=f"budget.{name}")
         found[name] = UNITS[name](limit)
     if "usd" in found and not all(version.endpoint.get(name) is not None for name in ("price_in", "price_out")):
         problem = f"{version} does not name both prices, so nobody knows what it costs; limit tokens or minutes"
-        raise BadBudget("usd", problem)
+        raise Refused(problem, field="budget.usd")
     if "usd" in found and (problem := judge_endpoints.unpriced(version.agent.project, verifier)):
-        raise BadBudget("usd", f"{problem}; or limit tokens or minutes")
+        raise Refused(f"{problem}; or limit tokens or minutes", field="budget.usd")
     return found
 
 

@@ -32,7 +32,7 @@ def find(like: EvalRun) -> EvalRun | None:
 def start(like: EvalRun, *, actor: Actor) -> EvalRun:
     """The same; resumed where it did not end well or its server was away for some, and made where there is none.
 
-    Raises CannotEvaluate.
+    Raises Refused.
     """
     run = find(like)
     if run is not None and not void_of(run.judges):

@@ -12,10 +12,10 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Version
-from flywheel.agents.version_content import DEFAULT_SAMPLING, BadContent, check_sampling
+from flywheel.agents.version_content import DEFAULT_SAMPLING, check_sampling
 from flywheel.core import verifiers
-from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs import run_budget, unanswered_attempts
@@ -25,10 +25,6 @@ from flywheel.system import env
 
 MAX_SAMPLES = 64
 MAX_SEED = 2**31 - 1
-
-
-class CannotEvaluate(FieldError):
-    """The run cannot be submitted; `field` says where, the message what would be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,75 +61,60 @@ def submit(
 ) -> tuple[EvalRun, bool]:
     """Queue the version's attempts at a split: n tasks × samples. Returns the run and whether it is new.
 
-    The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises CannotEvaluate.
+    The sealed split is asked by a candidate's final comparison alone, `is_final`. Raises Refused.
     """
     if version.agent.project_id != task_set.project_id:
-        raise CannotEvaluate("version", f"{version} belongs to another project than {task_set}")
+        raise Refused(f"{version} belongs to another project than {task_set}", field="version")
     if split == Split.SEALED and not is_final:
-        raise CannotEvaluate("split", "sealed tasks are asked by a candidate's final comparison alone, from its page")
+        raise Refused("sealed tasks are asked by a candidate's final comparison alone, from its page", field="split")
     if split not in (Split.TRAIN, *MEASURED):
-        raise CannotEvaluate("split", f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted")
-    _check_settings(settings, version)
+        raise Refused(f"{split!r} is unknown, {Split.TRAIN} or {Split.HELD_OUT} is wanted", field="split")
+    if not 1 <= settings.samples <= MAX_SAMPLES:
+        raise Refused(f"{settings.samples} is not between 1 and {MAX_SAMPLES}", field="samples")
+    if not 0 <= settings.seed <= MAX_SEED:
+        raise Refused(f"{settings.seed} is not between 0 and {MAX_SEED}", field="seed")
+    _check_engine(settings.engine, version)
     attempts = task_set.members.filter(split=split).count() * settings.samples
     if not attempts:
-        raise CannotEvaluate("task_set", f"{task_set} has no {Split(split).label} task")
+        raise Refused(f"{task_set} has no {Split(split).label} task", field="task_set")
     verifier = task_set.environment_version.verifier
-    try:
-        sampling = sampling_of(version, settings.sampling)
-        budget = run_budget.check(settings.budget or {}, version, verifier)
-    except (BadContent, run_budget.BadBudget) as error:
-        raise CannotEvaluate(error.field, error.problem) from error
-    with transaction.atomic():
-        run, made = EvalRun.submit(
-            key=key,
-            project=task_set.project,
-            created_by=actor.user,
-            version=version,
-            task_set=task_set,
-            split=split,
-            samples=settings.samples,
-            sampling=sampling,
-            seed=settings.seed,
-            engine=settings.engine,
-            budget=budget,
-            total=attempts,
-            verifier_digest=verifiers.digest(verifier),
-        )
-        if made:
-            actor.record(
-                project=task_set.project,
-                action="evals.submit",
-                subject=f"eval {run.pk}",
-                version=str(version),
-                task_set=str(task_set),
-                split=split,
-                attempts=attempts,
-                engine=settings.engine,
-            )
-    return run, made
+    sampling = sampling_of(version, settings.sampling)
+    budget = run_budget.check(settings.budget or {}, version, verifier)
+    about = {"version": str(version), "task_set": str(task_set), "split": split, "engine": settings.engine}
+    return EvalRun.submit(
+        key=key,
+        actor=actor,
+        entry="evals.submit",
+        about=about | {"attempts": attempts},
+        project=task_set.project,
+        version=version,
+        task_set=task_set,
+        split=split,
+        samples=settings.samples,
+        sampling=sampling,
+        seed=settings.seed,
+        engine=settings.engine,
+        budget=budget,
+        total=attempts,
+        verifier_digest=verifiers.digest(verifier),
+    )
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """How a run samples: the version's own way unless another is given, complete. Raises BadContent."""
+    """How a run samples: the version's own way unless another is given, complete. Raises Refused."""
     return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
 
 
-def _check_settings(settings: RunSettings, version: Version) -> None:
-    """Raise CannotEvaluate for what no run of the version can be asked with."""
-    engine = settings.engine
-    if not 1 <= settings.samples <= MAX_SAMPLES:
-        raise CannotEvaluate("samples", f"{settings.samples} is not between 1 and {MAX_SAMPLES}")
-    if not 0 <= settings.seed <= MAX_SEED:
-        raise CannotEvaluate("seed", f"{settings.seed} is not between 0 and {MAX_SEED}")
+def _check_engine(engine: str, version: Version) -> None:
     if engine not in Engine.values:
-        raise CannotEvaluate("engine", f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing")
+        raise Refused(f"{engine!r} is unknown, {Engine.VLLM} is wanted or nothing", field="engine")
     if engine == Engine.VLLM:
         if not env.vllm_url():
-            raise CannotEvaluate("engine", "no vLLM server is set here; make serve starts one, and says how to set it")
+            raise Refused("no vLLM server is set here; make serve starts one, and says how to set it", field="engine")
         try:
             loaded_adapters.check(version)
         except NotServable as error:
-            raise CannotEvaluate("engine", str(error)) from error
+            raise Refused(str(error), field="engine") from error
 
 
 def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:
@@ -141,14 +122,14 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
     Those for which the server was away are asked again, also of a run that ended well (`unanswered_attempts.py`). With
     `budget`, under that one from now on: what was spent of tokens and dollars stays spent, and one that is spent
-    already raises CannotEvaluate; a run that ended well has no use for one. A run whose judge passed a canary stays as
+    already raises Refused; a run that ended well has no use for one. A run whose judge passed a canary stays as
     it is: another go might hide it.
     """
     if void_of(run.judges):
         raise StaleState(f"{run} is void; submit it anew, or have another verifier judge its rollouts")
     has_ended = run.state == State.SUCCEEDED
     if has_ended and budget:
-        raise CannotEvaluate("budget", f"{run} ended well; what is asked again of it has no budget")
+        raise Refused(f"{run} ended well; what is asked again of it has no budget", field="budget")
     with transaction.atomic():
         run.requeue(*([State.SUCCEEDED] if has_ended else []))
         # Now that the row is locked: nothing comes to rest on it meanwhile.
@@ -158,7 +139,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
             _give_budget(run, budget)
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
         if spent := run_budget.spent(run, timedelta(0)):
-            raise CannotEvaluate("budget", f"{spent}; resume it with a greater budget, or with none")
+            raise Refused(f"{spent}; resume it with a greater budget, or with none", field="budget")
         actor.record(
             project=run.project,
             action="evals.resume",
@@ -168,10 +149,7 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
 
 
 def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
-    try:
-        run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
-    except run_budget.BadBudget as error:
-        raise CannotEvaluate(error.field, error.problem) from error
+    run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
     run.save(update_fields=["budget"])
 
 

@@ -95,7 +95,7 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -
     """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
     where its server was away for a part; else a new one.
 
-    Raises CannotEvaluate.
+    Raises Refused.
     """
     run = find([version], [suite], settings).get((version.pk, suite.pk))
     is_void = run is not None and bool(void_of(run.judges))

@@ -5,11 +5,11 @@ from typing import Any
 
 from django.http import HttpRequest
 from ninja import Field, Router, Schema, Status
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import Bucket
+from flywheel.edge.refusals import Missing
 from flywheel.edge.schemas import Body
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
 
@@ -73,7 +73,7 @@ class ReasonIn(Body):
     reason: str
 
 
-@router.get("/buckets", response=list[BucketOut], auth=Key(Scope.READ), operation_id="list_buckets")
+@router.get("/buckets", response=list[BucketOut], auth=Key(Scope.READ))
 def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
     """Every bucket with how much is in it and how far it is, also those that are archived."""
     project = keyed(request).project
@@ -85,100 +85,76 @@ def list_buckets(request: HttpRequest) -> list[dict[str, Any]]:
     return [_shown(bucket, lives[key], found.get(key)) for key, bucket in known.items()]
 
 
-@router.post("/buckets", response={201: BucketOut}, auth=Key(Scope.BUILD), operation_id="define_bucket")
+@router.post("/buckets", response={201: BucketOut}, auth=Key(Scope.BUILD))
 def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str, Any]]:
     """Define a bucket of the project's own."""
     key = keyed(request)
-    given = wanted.model_dump(exclude={"key"})
-    try:
-        row = bucket_definitions.define(
-            project=key.project,
-            actor=key.actor,
-            wanted=bucket_definitions.Wanted(**given),
-            key=wanted.key,
-        )
-    except bucket_definitions.BadBucket as error:
-        raise HttpError(422, str(error)) from None
+    row = bucket_definitions.define(
+        project=key.project,
+        actor=key.actor,
+        wanted=bucket_definitions.Wanted(**wanted.model_dump(exclude={"key"})),
+        key=wanted.key,
+    )
     return Status(201, _one(request, row.key))
 
 
-@router.get("/buckets/{key}", response=BucketOut, auth=Key(Scope.READ), operation_id="get_bucket")
+@router.get("/buckets/{key}", response=BucketOut, auth=Key(Scope.READ))
 def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
     """One bucket."""
     return _one(request, key)
 
 
-@router.put("/buckets/{key}", response=BucketOut, auth=Key(Scope.BUILD), operation_id="change_bucket")
+@router.put("/buckets/{key}", response=BucketOut, auth=Key(Scope.BUILD))
 def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str, Any]:
     """Make a bucket of the project's own so, and archive it or offer it again. What is filed under it stays."""
     row = keyed(request).project.buckets.filter(key=key).first()
     if row is None:
         known = key in bucket_definitions.every(keyed(request).project)
-        raise HttpError(404, f"{key[:64]!r} is {'built in' if known else 'no bucket'}")
-    said: dict[str, Any] = {"actor": keyed(request).actor}
-    given = wanted.model_dump(exclude={"archived"})
-    try:
-        bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**given), **said)
-        bucket_definitions.archive(bucket=row, is_archived=wanted.archived, **said)
-    except bucket_definitions.BadBucket as error:
-        raise HttpError(422, str(error)) from None
+        raise Missing(f"{key[:64]!r} is {'built in' if known else 'no bucket'}")
+    actor, content = keyed(request).actor, wanted.model_dump(exclude={"archived"})
+    bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**content), actor=actor)
+    bucket_definitions.archive(bucket=row, is_archived=wanted.archived, actor=actor)
     return _one(request, key)
 
 
-@router.post("/buckets/{key}/steer", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="steer_bucket")
+@router.post("/buckets/{key}/steer", response=BucketOut, auth=Key(Scope.REVIEW))
 def steer_bucket(request: HttpRequest, key: str, wanted: SteerIn) -> dict[str, Any]:
     """Say whose it is, how urgent, how bad one failure of it is."""
     return _lived(request, key, bucket_lifecycle.steer, **wanted.model_dump())
 
 
-@router.post("/buckets/{key}/close", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="close_bucket")
+@router.post("/buckets/{key}/close", response=BucketOut, auth=Key(Scope.REVIEW))
 def close_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
     """Say that it is done with. A failure of it that begins later opens it again when a person confirms it."""
     return _lived(request, key, bucket_lifecycle.close, reason=wanted.reason)
 
 
-@router.post("/buckets/{key}/reopen", response=BucketOut, auth=Key(Scope.REVIEW), operation_id="reopen_bucket")
+@router.post("/buckets/{key}/reopen", response=BucketOut, auth=Key(Scope.REVIEW))
 def reopen_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str, Any]:
     """Open it again."""
     return _lived(request, key, bucket_lifecycle.reopen, reason=wanted.reason)
 
 
-def _lived(request: HttpRequest, key: str, verb: Any, **said: Any) -> dict[str, Any]:
-    asked = keyed(request)
-    _known(request, key)
-    try:
-        verb(project=asked.project, key=key, actor=asked.actor, **said)
-    except bucket_lifecycle.BadLife as error:
-        raise HttpError(422, str(error)) from None
+def _lived(request: HttpRequest, key: str, verb: Any, **content: Any) -> dict[str, Any]:
+    verb(project=keyed(request).project, key=key, actor=keyed(request).actor, **content)
     return _one(request, key)
 
 
 def _one(request: HttpRequest, key: str) -> dict[str, Any]:
-    project = keyed(request).project
-    bucket = _known(request, key)
-    found = {
-        count.bucket.key: count for count in bucket_counts.by_bucket(project, bucket_counts.period(project, 14))[0]
-    }
-    return _shown(bucket, bucket_lifecycle.of(project, key), found.get(key))
+    row = next((row for row in list_buckets(request) if row["key"] == key), None)
+    if row is None:
+        raise Missing(f"there is no bucket {key[:64]!r}")
+    return row
 
 
-def _known(request: HttpRequest, key: str) -> Bucket:
-    bucket = bucket_definitions.every(keyed(request).project).get(key)
-    if bucket is None:
-        raise HttpError(404, f"there is no bucket {key[:64]!r}")
-    return bucket
-
-
-def _shown(bucket: Bucket, found: bucket_lifecycle.Life, count: bucket_counts.BucketCount | None) -> dict[str, Any]:
-    row = found.row
+def _shown(bucket: Bucket, life: bucket_lifecycle.Life, count: bucket_counts.BucketCount | None) -> dict[str, Any]:
+    row = life.row
     names = ("key", "label", "description", "shortcut", "fix", "parent", "is_archived")
     return {
         **{name: getattr(bucket, name) for name in names},
         **{name: getattr(count, name) if count else 0 for name in ("waiting", "confirmed")},
-        "tasks": found.tasks,
-        "runs": found.runs,
+        **{name: getattr(life, name) for name in ("tasks", "runs", "state")},
         "last_seen": count.last_seen if count else None,
-        "state": found.state,
         "owner": row.owner.username if row.owner else "",
         "closed_by": row.closed_by.username if row.closed_by else "",
         "reopened_for": row.reopened_for.trajectory.trace_id if row.reopened_for else "",

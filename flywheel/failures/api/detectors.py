@@ -1,5 +1,6 @@
 """How right detectors are, their switches, and how far reviewers agree: for programs."""
 
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -7,15 +8,15 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema
-from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.answers import EstimateOut
+from flywheel.edge.refusals import Missing, check_choice
 from flywheel.edge.schemas import Body
-from flywheel.failures.api.queue_schemas import AgreementOut, EstimateOut
-from flywheel.failures.api.queues import agreed, estimated
-from flywheel.failures.buckets.bucket_definitions import BadBucket
+from flywheel.failures.api.queue_schemas import AgreementOut
+from flywheel.failures.api.queues import agreed
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.queues import agreement
 from flywheel.trajectories.models import Trajectory
@@ -102,7 +103,7 @@ class DaysQuery(Schema):
     days: int = Field(90, ge=1, le=3650)
 
 
-@router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ), operation_id="list_detectors")
+@router.get("/detectors", response=list[DetectorOut], auth=Key(Scope.READ))
 def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
     """Every detector with how right it is against what people decided."""
     project = keyed(request).project
@@ -110,12 +111,11 @@ def list_detectors(request: HttpRequest) -> list[dict[str, Any]]:
     return [_detector(each, undecided) for each in detector_quality.measure(project)[0]]
 
 
-@router.get("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.READ), operation_id="get_detector")
+@router.get("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.READ))
 def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
     """One detector: by week, and where it and people disagree."""
     project = keyed(request).project
-    if name not in DETECTORS:
-        raise HttpError(404, f"there is no detector {name[:64]!r}")
+    check_choice(name, DETECTORS, field="detector", error=Missing)
     found = detector_quality.of_detector(
         detector_quality.judged(project), DETECTORS[name], detector_quality.settings(project).get(name)
     )
@@ -125,38 +125,28 @@ def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
     return {
         **_detector(found, detector_quality.undecided(project)),
         "filed": found.filed,
-        "weeks": [{"week": week, **_rates(rates)} for week, rates in found.weeks.items()],
+        "weeks": [{"week": week, **asdict(rates)} for week, rates in found.weeks.items()],
         "wrong": [_disagreed(each, trace_ids) for each in found.wrong[:LISTED] if each.trajectory in trace_ids],
         "missed": [_disagreed(each, trace_ids) for each in found.missed[:LISTED] if each.trajectory in trace_ids],
     }
 
 
-@router.put("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.ADMIN), operation_id="set_detector")
+@router.put("/detectors/{name}", response=OneDetectorOut, auth=Key(Scope.ADMIN))
 def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[str, Any]:
     """Switch a detector off or on, or let it propose another bucket.
 
     Off withdraws what it proposed and nobody decided; on reads everything again; what waits follows to another bucket.
     """
-    asked = keyed(request)
-    common: dict[str, Any] = {
-        "project": asked.project,
-        "actor": asked.actor,
-        "name": name,
-    }
-    try:
-        with transaction.atomic():
-            if wanted.bucket is not None:
-                detector_settings.point(bucket=wanted.bucket, **common)
-            if wanted.is_on is not None:
-                detector_settings.switch(is_on=wanted.is_on, **common)
-    except detector_settings.NoDetector as error:
-        raise HttpError(404, str(error)) from None
-    except BadBucket as error:
-        raise HttpError(422, str(error)) from None
+    common: dict[str, Any] = {"project": keyed(request).project, "actor": keyed(request).actor, "name": name}
+    with transaction.atomic():
+        if wanted.bucket is not None:
+            detector_settings.point(bucket=wanted.bucket, **common)
+        if wanted.is_on is not None:
+            detector_settings.switch(is_on=wanted.is_on, **common)
     return get_detector(request, name)
 
 
-@router.get("/agreement", response=ProjectAgreementOut, auth=Key(Scope.READ), operation_id="get_agreement")
+@router.get("/agreement", response=ProjectAgreementOut, auth=Key(Scope.READ))
 def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, Any]:
     """How far reviewers of all queues agree, and how often who decided alone was corrected."""
     project, since = keyed(request).project, timezone.now() - timedelta(days=asked.days)
@@ -164,9 +154,9 @@ def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, An
     return {
         **agreed(agreement.of_project(project, since)),
         "corrections": {
-            "all": estimated(found.all),
-            "by_another": estimated(found.by_another),
-            "buckets": [{"bucket": key, "corrected": estimated(share)} for key, share in found.buckets],
+            "all": found.all,
+            "by_another": found.by_another,
+            "buckets": [{"bucket": key, "corrected": share} for key, share in found.buckets],
         },
     }
 
@@ -174,22 +164,16 @@ def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, An
 def _detector(found: detector_quality.Measured, undecided: int) -> dict[str, Any]:
     detector = found.detector
     return {
-        "name": detector.name,
-        "description": detector.description,
-        "about": detector.about,
+        **{name: getattr(detector, name) for name in ("name", "description", "about")},
         "bucket": found.bucket,
         "own_bucket": detector.bucket,
         "bucket_since": found.said.bucket_since if found.said else None,
         "is_on": found.is_on,
         "switched_at": found.said.at if found.said else None,
-        "all_decisions": _rates(found.all),
-        "random_sample": _rates(found.drawn),
+        "all_decisions": found.all,
+        "random_sample": found.drawn,
         "undecided": undecided,
     }
-
-
-def _rates(rates: detector_quality.Rates) -> dict[str, Any]:
-    return {name: estimated(getattr(rates, name)) for name in ("precision", "is_failure", "recall")}
 
 
 def _disagreed(each: detector_quality.Judged, trace_ids: dict[int, str]) -> dict[str, Any]:

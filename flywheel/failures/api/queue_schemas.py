@@ -5,9 +5,10 @@ from typing import Any
 
 from ninja import Field, Schema
 
+from flywheel.edge.answers import EstimateOut, ListQuery, Ref
 from flywheel.edge.schemas import Body
 from flywheel.failures.api.labels import FailureOut
-from flywheel.failures.models import Failure, QueueItem, Review
+from flywheel.failures.models import QueueItem
 
 
 class QueueIn(Body):
@@ -51,7 +52,7 @@ class QueueOut(Schema):
     needed: int
     assignees: list[str]
     minutes: int
-    created_by: str
+    created_by: Ref
     created_at: datetime
     archived_at: datetime | None
     progress: ProgressOut
@@ -59,7 +60,7 @@ class QueueOut(Schema):
 
 class ReviewOut(Schema):
     id: int
-    reviewer: str
+    reviewer: Ref
     declined: bool
     bucket: str
     """Empty when nothing is wrong, or when declined."""
@@ -71,33 +72,17 @@ class ReviewOut(Schema):
     current: bool
     taken_back_at: datetime | None
 
-    @staticmethod
-    def resolve_reviewer(row: Review) -> str:
-        return row.reviewer.username
-
 
 class ItemOut(Schema):
     id: int
-    trace_id: str
-    state: str
+    trace_id: str = Field(alias="trajectory.trace_id")
+    state: str = Field(alias="state_now")
     """`to_review`, `in_review`, `needs_another`, `done` or `declined`."""
     added_at: datetime
     reserved_by: str | None
     reserved_until: datetime | None
-    outcome: FailureOut | None
+    outcome: FailureOut | None = Field(alias="seen_outcome")
     """Null while it is open and its reviewers are blind to each other."""
-
-    @staticmethod
-    def resolve_outcome(row: QueueItem) -> Failure | None:
-        return row.seen_outcome
-
-    @staticmethod
-    def resolve_trace_id(row: QueueItem) -> str:
-        return row.trajectory.trace_id
-
-    @staticmethod
-    def resolve_state(row: QueueItem) -> str:
-        return row.state_now
 
     @staticmethod
     def resolve_reserved_by(row: QueueItem) -> str | None:
@@ -109,23 +94,12 @@ class ItemOut(Schema):
 
 
 class ReviewedOut(ItemOut):
-    reviews: list[ReviewOut]
+    reviews: list[ReviewOut] = Field(alias="visible")
     """Your own; everybody's where they are not blind or the item is closed."""
 
-    @staticmethod
-    def resolve_reviews(row: QueueItem) -> list[Review]:
-        return list(row.visible)  # type: ignore[attr-defined]
 
-
-class ItemPage(Schema):
-    items: list[ItemOut]
-    next: str | None
-
-
-class ItemQuery(Schema):
+class ItemQuery(ListQuery):
     state: str = ""
-    limit: int = Field(50, ge=1, le=200)
-    cursor: str = ""
 
 
 class AddIn(Body):
@@ -156,14 +130,6 @@ class ReviewIn(Body):
 
 
 class DeclineIn(Body):
-    reason: str
-
-
-class EstimateOut(Schema):
-    mean: float | None
-    low: float | None
-    high: float | None
-    n: int
     reason: str
 
 

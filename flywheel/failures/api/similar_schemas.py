@@ -6,8 +6,9 @@ from typing import Any
 
 from ninja import Field, Schema
 
+from flywheel.edge.answers import JobOut, ListQuery, TraceId
 from flywheel.edge.schemas import Body
-from flywheel.failures.models import By, Cluster, Fineness, Member, Which
+from flywheel.failures.models import By, Fineness, Which
 from flywheel.failures.similar_failures import cluster_labels
 
 
@@ -28,13 +29,8 @@ class ClusteringIn(Body):
     """The same key again is the same clustering."""
 
 
-class ClusteringOut(Schema):
-    id: int = Field(alias="pk")
-    state: str
+class ClusteringOut(JobOut):
     message: str
-    done: int
-    total: int | None
-    error: str
     which: str
     bucket: str
     since: datetime | None
@@ -45,7 +41,6 @@ class ClusteringOut(Schema):
     """The cluster that it takes apart."""
     report: dict[str, Any]
     """How many were `found`, `compared`, `unreadable`, are `alone`, and were `linked`: compared each with each."""
-    created_at: datetime
     finished_at: datetime | None
 
 
@@ -60,41 +55,17 @@ class ClusterOut(Schema):
     """Mean likeness of two members, between 0 and 1."""
     is_rest: bool
     """Those that are like no other."""
-    medoid: str | None
+    medoid: TraceId | None
     """Trace id of the most typical member."""
-
-    @staticmethod
-    def resolve_medoid(cluster: Cluster) -> str | None:
-        return cluster.medoid.trace_id if cluster.medoid else None
 
 
 class MemberOut(Schema):
-    trace_id: str
-    title: str
+    trace_id: str = Field(alias="trajectory.trace_id")
+    title: str = Field(alias="trajectory.title")
     likeness: float
-    label: str
-    label_bucket: str
-    proposed_bucket: str
-
-    @staticmethod
-    def resolve_trace_id(member: Member) -> str:
-        return member.trajectory.trace_id
-
-    @staticmethod
-    def resolve_title(member: Member) -> str:
-        return member.trajectory.title
-
-    @staticmethod
-    def resolve_label(member: Member) -> str:
-        return member.trajectory.label
-
-    @staticmethod
-    def resolve_label_bucket(member: Member) -> str:
-        return member.trajectory.label_bucket
-
-    @staticmethod
-    def resolve_proposed_bucket(member: Member) -> str:
-        return member.trajectory.proposed_bucket
+    label: str = Field(alias="trajectory.label")
+    label_bucket: str = Field(alias="trajectory.label_bucket")
+    proposed_bucket: str = Field(alias="trajectory.proposed_bucket")
 
 
 class NearOut(Schema):
@@ -116,24 +87,8 @@ class NeighboursOut(Schema):
     """There are older ones, which were left out."""
 
 
-class ClusteringPage(Schema):
-    items: list[ClusteringOut]
-    next: str | None
-
-
-class ClusterPage(Schema):
-    items: list[ClusterOut]
-    next: str | None
-
-
-class MemberPage(Schema):
-    items: list[MemberOut]
-    next: str | None
-
-
-class PageQuery(Schema):
+class PageQuery(ListQuery):
     limit: int = Field(50, ge=1, le=500)
-    cursor: str = ""
 
 
 class MergeIn(Body):

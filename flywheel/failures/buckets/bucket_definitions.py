@@ -14,10 +14,11 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
+from flywheel.edge.refusals import Refused
 from flywheel.failures.models import ProjectBucket
 from flywheel.trajectories.annotations.project_buckets import every, forget, name_of
 
-__all__ = ["BadBucket", "Wanted", "archive", "change", "define", "every", "family", "name_of", "of_project", "offered"]
+__all__ = ["Wanted", "archive", "change", "define", "every", "family", "name_of", "of_project", "offered"]
 
 SHORTCUTS = "abhilmotvwz"
 """Keys that nothing else on the pages of review listens to."""
@@ -27,10 +28,6 @@ RESERVED = ("none", "new")
 """Words of the filter bar and of addresses, which cannot be keys."""
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
-
-
-class BadBucket(ValueError):
-    """It cannot be so; the message names the field and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +57,19 @@ def family(project: Project, key: str) -> str:
 
 
 def define(*, project: Project, actor: Actor, wanted: Wanted, key: str = "") -> ProjectBucket:
-    """Define a bucket. Without `key` it is made of the label. Raises BadBucket."""
+    """Define a bucket. Without `key` it is made of the label. Raises Refused."""
     bucket = ProjectBucket(project=project, key=key or _key_of(project, wanted.label), created_by=actor.user)
     return _save(bucket, actor, wanted, "define_bucket")
 
 
 def change(*, bucket: ProjectBucket, actor: Actor, wanted: Wanted) -> ProjectBucket:
-    """Make the bucket so; its labels follow. Raises BadBucket."""
+    """Make the bucket so; its labels follow. Raises Refused."""
     return _save(bucket, actor, wanted, "change_bucket")
 
 
 @transaction.atomic
 def archive(*, bucket: ProjectBucket, actor: Actor, is_archived: bool = True) -> None:
-    """Offer the bucket no more, or again. Raises BadBucket when its name or key was given away meanwhile, and while a
+    """Offer the bucket no more, or again. Raises Refused when its name or key was given away meanwhile, and while a
     detector proposes it."""
     if not is_archived:
         _check(bucket, Wanted(bucket.label, bucket.parent, bucket.description, bucket.shortcut))
@@ -81,7 +78,7 @@ def archive(*, bucket: ProjectBucket, actor: Actor, is_archived: bool = True) ->
     if is_archived and (
         names := sorted(bucket.project.detector_settings.filter(bucket=bucket.key).values_list("detector", flat=True))
     ):
-        raise BadBucket(f"bucket: the detector {names[0]} proposes it; let it propose another one first")
+        raise Refused(f"the detector {names[0]} proposes it; let it propose another one first", field="bucket")
     if (stored.archived_at is not None) != is_archived:
         bucket.archived_at = timezone.now() if is_archived else None
         bucket.save()
@@ -103,34 +100,36 @@ def _save(bucket: ProjectBucket, actor: Actor, wanted: Wanted, action: str) -> P
             forget(bucket.project)
             _record(bucket, actor, action, **changed)
     except IntegrityError:
-        raise BadBucket("label: somebody defined another bucket with this name or key just now") from None
+        raise Refused("somebody defined another bucket with this name or key just now", field="label") from None
     return bucket
 
 
 def _check(bucket: ProjectBucket, wanted: Wanted) -> None:
-    """Raise BadBucket for what does not fit."""
+    """Raise Refused for what does not fit."""
     label = wanted.label.strip()
     others = BUCKETS | {
         row.key: row.bucket for row in bucket.project.buckets.filter(archived_at=None).exclude(pk=bucket.pk)
     }
     if not label or len(label) > 60 or not label.isprintable():
-        raise BadBucket("label: between 1 and 60 visible characters are wanted")
+        raise Refused("between 1 and 60 visible characters are wanted", field="label")
     if label.lower() in {other.label.lower() for other in others.values()}:
-        raise BadBucket(f"label: there is a bucket {label!r} already")
+        raise Refused(f"there is a bucket {label!r} already", field="label")
     if wanted.parent not in BUCKETS:
-        raise BadBucket(f"parent: {wanted.parent!r} is no built-in bucket, one of {', '.join(BUCKETS)} is wanted")
+        raise Refused(f"{wanted.parent!r} is no built-in bucket, one of {', '.join(BUCKETS)} is wanted", field="parent")
     if len(wanted.description) > DESCRIPTION_LIMIT or "\0" in wanted.description:
-        raise BadBucket(f"description: at most {DESCRIPTION_LIMIT} characters are kept, and no null character")
+        raise Refused(f"at most {DESCRIPTION_LIMIT} characters are kept, and no null character", field="description")
     if wanted.shortcut and (len(wanted.shortcut) > 1 or wanted.shortcut not in SHORTCUTS):
-        raise BadBucket(f"shortcut: one of {' '.join(SHORTCUTS)} is wanted, or none")
+        raise Refused(f"one of {' '.join(SHORTCUTS)} is wanted, or none", field="shortcut")
     taken = {other.shortcut: other.label for other in others.values() if other.shortcut}
     if wanted.shortcut in taken:
-        raise BadBucket(f"shortcut: {wanted.shortcut} chooses {taken[wanted.shortcut]!r} already")
+        raise Refused(f"{wanted.shortcut} chooses {taken[wanted.shortcut]!r} already", field="shortcut")
 
     if bucket.pk is None and not _KEY.fullmatch(bucket.key):
-        raise BadBucket("key: lower-case letters, digits and underscores are wanted, a letter first, at most 64")
+        raise Refused("lower-case letters, digits and underscores are wanted, a letter first, at most 64", field="key")
     if bucket.pk is None and (bucket.key in (*BUCKETS, *RESERVED) or _is_used(bucket.project, bucket.key)):
-        raise BadBucket(f"key: {bucket.key!r} is taken; keys stay with their labels, also when a bucket is archived")
+        raise Refused(
+            f"{bucket.key!r} is taken; keys stay with their labels, also when a bucket is archived", field="key"
+        )
 
 
 def _key_of(project: Project, label: str) -> str:

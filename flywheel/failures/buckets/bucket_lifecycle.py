@@ -18,6 +18,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
+from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import BucketLife, Failure, Priority, Severity
 from flywheel.failures.project_reviewers import reviewers
@@ -35,10 +36,6 @@ class State(StrEnum):
     CLOSED = "closed"
     REOPENED = "reopened"
     """It came back after closing, and nothing was made of that yet."""
-
-
-class BadLife(ValueError):
-    """It cannot be so; the message names the field and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +160,22 @@ def steer(
     priority: str | None = None,
     severity: str | None = None,
 ) -> BucketLife:
-    """Say whose it is, how urgent, how bad. None leaves it; an empty owner is nobody. Raises BadLife."""
+    """Say whose it is, how urgent, how bad. None leaves it; an empty owner is nobody. Raises Refused."""
     row = _locked(project, key)
     changed: dict[str, str] = {}
     if owner is not None and owner != (row.owner.username if row.owner else ""):
         people = {user.username: user for user in reviewers(project)}
         if owner and owner not in people:
-            raise BadLife(f"owner: {owner!r} may not label here; one of {', '.join(people)} is wanted")
+            raise Refused(f"{owner!r} may not label here; one of {', '.join(people)} is wanted", field="owner")
         row.owner, changed["owner"] = people.get(owner), owner
     if priority is not None and priority != row.priority:
-        if priority not in Priority.values:
-            raise BadLife(f"priority: {priority!r} is unknown, one of {', '.join(Priority.values)} is wanted")
+        check_choice(priority, Priority.values, field="priority")
         row.priority = changed["priority"] = priority
     if severity is not None and severity != row.severity:
         if severity not in ("", *Severity.values):
-            raise BadLife(f"severity: {severity!r} is unknown, one of {', '.join(Severity.values)} is wanted, or none")
+            raise Refused(
+                f"{severity!r} is unknown, one of {', '.join(Severity.values)} is wanted, or none", field="severity"
+            )
         row.severity = changed["severity"] = severity
     if changed:
         row.save()
@@ -187,7 +185,7 @@ def steer(
 
 @transaction.atomic
 def close(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLife:
-    """Say that this is done with, and why. Closing what is closed changes nothing. Raises BadLife."""
+    """Say that this is done with, and why. Closing what is closed changes nothing. Raises Refused."""
     row = _locked(project, key)
     if row.is_closed:
         return row
@@ -201,7 +199,7 @@ def close(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLif
 
 @transaction.atomic
 def reopen(*, project: Project, key: str, actor: Actor, reason: str) -> BucketLife:
-    """Open it again, and say why. What is open stays so. Raises BadLife."""
+    """Open it again, and say why. What is open stays so. Raises Refused."""
     row = _locked(project, key)
     if not row.is_closed:
         return row
@@ -233,8 +231,7 @@ def recur(failure: Failure, actor: Actor) -> bool:
 
 def _locked(project: Project, key: str) -> BucketLife:
     """The row of a bucket, made when there is none; nobody else changes it until the transaction ends."""
-    if key not in every(project):
-        raise BadLife(f"bucket: {key!r} is unknown")
+    check_choice(key, every(project), field="bucket", error=Missing)
     BucketLife.objects.get_or_create(project=project, bucket=key)
     return BucketLife.objects.select_for_update(of=("self",)).select_related("owner").get(project=project, bucket=key)
 
@@ -242,7 +239,7 @@ def _locked(project: Project, key: str) -> BucketLife:
 def _checked(reason: str) -> str:
     reason = reason.strip()
     if not reason or len(reason) > REASON_LIMIT or "\0" in reason:
-        raise BadLife(f"reason: between 1 and {REASON_LIMIT} characters are wanted")
+        raise Refused(f"between 1 and {REASON_LIMIT} characters are wanted", field="reason")
     return reason
 
 

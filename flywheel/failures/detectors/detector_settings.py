@@ -15,7 +15,8 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Detector
-from flywheel.failures.buckets.bucket_definitions import BadBucket, of_project
+from flywheel.edge.refusals import Missing, Refused, check_choice
+from flywheel.failures.buckets.bucket_definitions import of_project
 from flywheel.failures.models import DetectorSetting, ProjectBucket
 from flywheel.system.sql import bound
 from flywheel.trajectories.store import detector_wakeup
@@ -24,13 +25,9 @@ AT_ONCE = 2_000
 """Trajectories that are put up for reading in one transaction."""
 
 
-class NoDetector(ValueError):
-    """There is none of this name."""
-
-
 @transaction.atomic
 def switch(*, project: Project, actor: Actor, name: str, is_on: bool) -> bool:
-    """Switch the detector on or off in the project; returns whether it was the other way. Raises NoDetector."""
+    """Switch the detector on or off in the project; returns whether it was the other way. Raises Missing."""
     row = _locked(project, actor, name)
     if row.is_on == is_on:
         return False
@@ -43,14 +40,14 @@ def switch(*, project: Project, actor: Actor, name: str, is_on: bool) -> bool:
 def point(*, project: Project, actor: Actor, name: str, bucket: str) -> bool:
     """Let the detector propose this bucket in the project; empty, or its own, is its own again.
 
-    Returns whether it proposed another one. Raises NoDetector, and BadBucket for one that is not offered.
+    Returns whether it proposed another one. Raises Missing, and Refused for one that is not offered.
     """
     row = _locked(project, actor, name)
     # Whoever archives it meanwhile waits, and then learns of this.
     own = ProjectBucket.objects.select_for_update().filter(project=project, key=bucket).first()
     if bucket and bucket not in BUCKETS and (own is None or own.archived_at is not None):
         offered = ", ".join(of_project(project))
-        raise BadBucket(f"bucket: {bucket!r} is {'archived' if own else 'unknown'}, one of {offered} is wanted")
+        raise Refused(f"{bucket!r} is {'archived' if own else 'unknown'}, one of {offered} is wanted", field="bucket")
     before = row.proposes
     row.bucket = "" if bucket == DETECTORS[name].bucket else bucket
     if row.proposes == before:
@@ -78,8 +75,7 @@ def proposing(project: Project, bucket: str) -> list[Detector]:
 
 def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
     """What the project says of the detector; nobody else changes it until the transaction ends."""
-    if name not in DETECTORS:
-        raise NoDetector(f"detector: {name!r} is unknown, one of {', '.join(DETECTORS)} is wanted")
+    check_choice(name, DETECTORS, field="detector", error=Missing)
     # Who only refers to the project goes on: they may hold trajectories for which a catch-up waits, and we for that.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     rows = DetectorSetting.objects.select_for_update(of=("self",))

@@ -14,6 +14,7 @@ from flywheel.accounts.models import Project
 from flywheel.core.digests import canonical
 from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import every_text
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import every, name_of, of_project
 from flywheel.failures.labels import queue_outcomes
@@ -25,11 +26,7 @@ LATEST: Final = -1
 NOTE_LIMIT = 10_000
 
 
-class BadLabel(ValueError):
-    """The decision does not fit; the message names the field and what would be right."""
-
-
-class Superseded(Exception):
+class Superseded(Stale):
     """Somebody decided since the caller looked. `current` is what stands now, or None when it was taken back."""
 
     def __init__(self, current: Failure | None) -> None:
@@ -74,7 +71,7 @@ def decide(
     note: str = "",
     seen: int = LATEST,
 ) -> Failure:
-    """Record a decision, and what it means for the trajectory. Raises BadLabel and Superseded.
+    """Record a decision, and what it means for the trajectory. Raises Refused and Superseded.
 
     Without `decision` it follows from the bucket and from what is proposed; no bucket says that nothing is wrong.
     `corrected` is what should have happened: `{"tool": name, "arguments": {…}}` or `{"text": answer}`.
@@ -168,26 +165,26 @@ def _mark(row: Trajectory, failure: Failure | None) -> None:
 
 
 def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dict[str, Any] | None, note: str) -> None:
-    """Raise BadLabel when the decision does not fit the trajectory."""
+    """Raise Refused when the decision does not fit the trajectory."""
     if decision == Decision.REJECTED and bucket:
-        raise BadLabel("bucket: leave it empty when nothing is wrong")
+        raise Refused("leave it empty when nothing is wrong", field="bucket")
     if decision != Decision.REJECTED and bucket not in (offered := of_project(row.project)):
         is_kept = bool(bucket) and bucket == row.label_bucket
         if not is_kept:
             word = "archived" if bucket in every(row.project) else "unknown"
-            raise BadLabel(f"bucket: {bucket!r} is {word}, one of {', '.join(offered)} is wanted")
+            raise Refused(f"{bucket!r} is {word}, one of {', '.join(offered)} is wanted", field="bucket")
     if decision == Decision.REJECTED and corrected is not None:
-        raise BadLabel("corrected: leave it empty when nothing is wrong")
+        raise Refused("leave it empty when nothing is wrong", field="corrected")
     if bucket == "other" and not note:
-        raise BadLabel("note: say what is wrong, since none of the buckets does")
+        raise Refused("say what is wrong, since none of the buckets does", field="note")
     if any("\0" in text for text in every_text([note, corrected])):
-        raise BadLabel("note and corrected: a null character cannot be kept; take it out")
+        raise Refused("note and corrected: a null character cannot be kept; take it out")
     if len(note) > NOTE_LIMIT:
-        raise BadLabel(f"note: {len(note)} characters are too many, at most {NOTE_LIMIT} are kept")
+        raise Refused(f"{len(note)} characters are too many, at most {NOTE_LIMIT} are kept", field="note")
     if step and not row.steps.filter(span_id=step).exists():
-        raise BadLabel(f"step: this trajectory has no step {step!r}")
+        raise Refused(f"this trajectory has no step {step!r}", field="step")
     if corrected is not None and (problems := correction_problems(tools_of(row), corrected)):
-        raise BadLabel("; ".join(problems))
+        raise Refused("; ".join(problems))
 
 
 def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[str]:

@@ -10,7 +10,6 @@ from flywheel.failures.buckets.bucket_definitions import (
     DESCRIPTION_LIMIT,
     EDITABLE,
     SHORTCUTS,
-    BadBucket,
     Wanted,
     of_project,
 )
@@ -44,11 +43,6 @@ class BucketForm(forms.Form):
     @property
     def wanted(self) -> Wanted:
         return Wanted(**self.cleaned_data)
-
-    def refuse(self, error: BadBucket) -> None:
-        """Show what does not fit at its field."""
-        name, _, text = str(error).partition(": ")
-        self.add_error(name if name in self.fields else None, text if name in self.fields else str(error))
 
 
 def as_written(bucket: ProjectBucket) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.db.models import F
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -14,6 +13,7 @@ from flywheel.accounts.models import AuditEntry, Permission, Project
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.edge.numbers import number
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.failures.buckets import bucket_counts, bucket_definitions, bucket_lifecycle
 from flywheel.failures.detectors import detector_settings
 from flywheel.failures.models import Decision, Failure, Priority, ProjectBucket, Severity
@@ -36,10 +36,7 @@ def bucket(request: PageRequest, key: str) -> HttpResponse:
 def steer(request: PageRequest, key: str) -> HttpResponse:
     """Change whose it is, how urgent or how bad: each its own small form."""
     said = {name: request.POST[name] for name in ("owner", "priority", "severity") if name in request.POST}
-    try:
-        bucket_lifecycle.steer(project=request.project, key=_known(request, key).key, actor=request.actor, **said)
-    except bucket_lifecycle.BadLife as error:
-        messages.error(request, f"Nothing was changed. {error}.")
+    bucket_lifecycle.steer(project=request.project, key=_known(request, key).key, actor=request.actor, **said)
     return redirect("failures:bucket", request.project.slug, key)
 
 
@@ -71,10 +68,7 @@ def edit(request: PageRequest, key: str) -> HttpResponse:
 @requires(Permission.BUILD)
 def archive(request: PageRequest, key: str) -> HttpResponse:
     row = _own(request, key)
-    try:
-        bucket_definitions.archive(bucket=row, actor=request.actor, is_archived=request.POST.get("archived") != "0")
-    except bucket_definitions.BadBucket as error:
-        messages.error(request, f"Nothing was changed. {error}.")
+    bucket_definitions.archive(bucket=row, actor=request.actor, is_archived=request.POST.get("archived") != "0")
     return redirect("failures:bucket", request.project.slug, key)
 
 
@@ -134,7 +128,7 @@ def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:
     reason = request.POST.get("reason", "")
     try:
         verb(project=request.project, key=_known(request, key).key, actor=request.actor, reason=reason)
-    except bucket_lifecycle.BadLife as error:
+    except Refused as error:
         return _page(request, key, problem=f"Nothing was changed. {error}.", reason=reason)
     return redirect("failures:bucket", request.project.slug, key)
 
@@ -149,8 +143,8 @@ def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
             else:
                 bucket_definitions.change(bucket=row, actor=request.actor, wanted=form.wanted)
             return redirect("failures:bucket", request.project.slug, row.key)
-        except bucket_definitions.BadBucket as error:
-            form.refuse(error)
+        except Refused as error:
+            show_at_field(form, error)
     status = 422 if form.errors else 200
     return render(request, "failures/edit_bucket.html", {"form": form, "bucket": row}, status=status)
 

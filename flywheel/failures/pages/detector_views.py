@@ -15,7 +15,7 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import about
-from flywheel.failures.buckets.bucket_definitions import BadBucket, name_of, offered
+from flywheel.failures.buckets.bucket_definitions import name_of, offered
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.models import Proposal
 from flywheel.failures.queues import agreement as agreeing
@@ -76,10 +76,7 @@ def detector(request: PageRequest, detector: str) -> HttpResponse:
 @requires(Permission.ADMIN)
 def switch(request: PageRequest, detector: str) -> HttpResponse:
     is_on = request.POST.get("on") == "1"
-    try:
-        changed = detector_settings.switch(project=request.project, actor=request.actor, name=detector, is_on=is_on)
-    except detector_settings.NoDetector:
-        raise Http404 from None
+    changed = detector_settings.switch(project=request.project, actor=request.actor, name=detector, is_on=is_on)
     if changed:
         then = "Trajectories are read again" if is_on else "What it proposed and nobody decided is withdrawn"
         messages.success(request, f"{detector} is {'on' if is_on else 'off'}. {then}, in the background.")
@@ -91,16 +88,10 @@ def switch(request: PageRequest, detector: str) -> HttpResponse:
 def point(request: PageRequest, detector: str) -> HttpResponse:
     """Let it propose another bucket in the project."""
     key = request.POST.get("bucket", "")
-    try:
-        changed = detector_settings.point(project=request.project, actor=request.actor, name=detector, bucket=key)
-    except detector_settings.NoDetector:
-        raise Http404 from None
-    except BadBucket as error:
-        messages.error(request, f"Nothing was changed. {error}.")
-    else:
-        if changed:
-            said = f"{detector} proposes {name_of(request.project, key)} from now on."
-            messages.success(request, f"{said} What waits for a decision follows, in the background.")
+    changed = detector_settings.point(project=request.project, actor=request.actor, name=detector, bucket=key)
+    if changed:
+        said = f"{detector} proposes {name_of(request.project, key)} from now on."
+        messages.success(request, f"{said} What waits for a decision follows, in the background.")
     return redirect("failures:detector", request.project.slug, detector)
 
 

@@ -13,8 +13,8 @@ from flywheel.edge.paging import about
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers
-from flywheel.failures.queues.queue_definitions import AT_MOST, LONGEST, BadQueue, Wanted
-from flywheel.templatetags.flywheel import safe_text
+from flywheel.failures.queues.queue_definitions import AT_MOST, LONGEST, Wanted
+from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.operations.bulk_actions import BadBulk
 
@@ -102,11 +102,6 @@ class QueueForm(forms.Form):
         given = dict(self.cleaned_data)
         given.pop("with_existing")
         return Wanted(**given)
-
-    def refuse(self, error: BadQueue) -> None:
-        """Show what does not fit at its field."""
-        name, _, text = str(error).partition(": ")
-        self.add_error(name if name in self.fields else None, text if name in self.fields else str(error))
 
 
 def as_written(queue: Queue) -> dict[str, Any]:

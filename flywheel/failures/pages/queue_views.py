@@ -12,6 +12,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import Queue, QueueItem
 from flywheel.failures.pages import queue_forms
@@ -134,10 +135,10 @@ def _edit(request: PageRequest, queue: Queue | None) -> HttpResponse:
         chosen = queue_forms.Chosen.read(request.project, request.POST) if queue is None else None
         if form.is_valid():
             return redirect("failures:queue_detail", request.project.slug, _saved(request, queue, form, chosen).pk)
-    except queue_definitions.BadQueue as error:
-        form.refuse(error)
     except bulk_actions.BadBulk as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
+    except Refused as error:
+        show_at_field(form, error)
     status = 422 if form.errors else 200
     return render(request, "failures/edit_queue.html", {"form": form, "queue": queue, "chosen": chosen}, status=status)
 
@@ -146,7 +147,7 @@ def _edit(request: PageRequest, queue: Queue | None) -> HttpResponse:
 def _saved(
     request: PageRequest, queue: Queue | None, form: queue_forms.QueueForm, chosen: queue_forms.Chosen | None
 ) -> Queue:
-    """Raises BadQueue and BadBulk."""
+    """Raises Refused."""
     asked: dict[str, Any] = {
         "actor": request.actor,
         "wanted": form.wanted,

@@ -10,6 +10,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.core.detectors.standard_buckets import DETECTORS
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
 from flywheel.failures.project_reviewers import reviewers
@@ -18,10 +19,6 @@ AT_MOST = 9
 """Reviewers an item; more agree no better and cost a day."""
 LONGEST = 24 * 60
 """Minutes of a reservation."""
-
-
-class BadQueue(ValueError):
-    """It cannot be so; the message names the field and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +38,12 @@ class Wanted:
 
 
 def make(*, project: Project, actor: Actor, wanted: Wanted, with_existing: bool = False) -> Queue:
-    """Make a queue. `with_existing` applies the rule to what is there already too. Raises BadQueue."""
+    """Make a queue. `with_existing` applies the rule to what is there already too. Raises Refused."""
     return _save(Queue(project=project, created_by=actor.user), actor, wanted, with_existing, "failures.make_queue")
 
 
 def change(*, queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool = False) -> Queue:
-    """Make the queue so; what is in it stays, and what was decided too. Raises BadQueue."""
+    """Make the queue so; what is in it stays, and what was decided too. Raises Refused."""
     return _save(queue, actor, wanted, with_existing, "failures.change_queue")
 
 
@@ -84,40 +81,39 @@ def _save(queue: Queue, actor: Actor, wanted: Wanted, with_existing: bool, actio
 
 
 def _check(queue: Queue, wanted: Wanted) -> list[User]:
-    """Raise BadQueue for what does not fit; returns the people named."""
+    """Raise Refused for what does not fit; returns the people named."""
     name = wanted.name.strip()
     if not name or len(name) > 100:
-        raise BadQueue("name: between 1 and 100 characters are wanted")
+        raise Refused("between 1 and 100 characters are wanted", field="name")
     if any("\0" in text for text in (name, wanted.instructions)):
-        raise BadQueue("name and instructions: a null character cannot be kept; take it out")
+        raise Refused("name and instructions: a null character cannot be kept; take it out")
     if Queue.objects.filter(project=queue.project, name=name).exclude(pk=queue.pk).exists():
-        raise BadQueue(f"name: there is a queue {name!r} already")
-    if wanted.rule not in Rule.values:
-        raise BadQueue(f"rule: {wanted.rule!r} is unknown, one of {', '.join(Rule.values)} is wanted")
+        raise Refused(f"there is a queue {name!r} already", field="name")
+    check_choice(wanted.rule, Rule.values, field="rule")
     buckets = [bucket.key for bucket in offered(queue.project, queue.bucket)]
-    if wanted.bucket and wanted.bucket not in buckets:
-        raise BadQueue(f"bucket: {wanted.bucket!r} is unknown, one of {', '.join(buckets)} is wanted")
-    if wanted.detector and wanted.detector not in DETECTORS:
-        raise BadQueue(f"detector: {wanted.detector!r} is unknown, one of {', '.join(DETECTORS)} is wanted")
+    check_choice(wanted.bucket, ["", *buckets], field="bucket")
+    check_choice(wanted.detector, ["", *DETECTORS], field="detector")
     if wanted.rule == Rule.SAMPLE and not (
         wanted.percent and math.isfinite(wanted.percent) and 0 < wanted.percent <= 100
     ):
-        raise BadQueue("percent: more than 0 and at most 100 is wanted")
+        raise Refused("more than 0 and at most 100 is wanted", field="percent")
     becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
     if becomes_sample and queue.items.filter(added_by=None).exists():
-        raise BadQueue("rule: another rule has brought what is here, and a sample is drawn by lot; make a new queue")
+        raise Refused(
+            "another rule has brought what is here, and a sample is drawn by lot; make a new queue", field="rule"
+        )
     if not 1 <= wanted.minutes <= LONGEST:
-        raise BadQueue(f"minutes: between 1 and {LONGEST} are wanted")
+        raise Refused(f"between 1 and {LONGEST} are wanted", field="minutes")
     people = _people(queue.project, wanted.assignees)
     if not 1 <= wanted.needed <= AT_MOST:
-        raise BadQueue(f"needed: between 1 and {AT_MOST} reviewers are wanted")
+        raise Refused(f"between 1 and {AT_MOST} reviewers are wanted", field="needed")
     if people and wanted.needed > len(people):
-        raise BadQueue(f"needed: {wanted.needed} reviewers are wanted and {len(people)} named")
+        raise Refused(f"{wanted.needed} reviewers are wanted and {len(people)} named", field="needed")
     return people
 
 
 def _people(project: Project, names: Iterable[str]) -> list[User]:
     known = {user.username: user for user in reviewers(project)}
     if unknown := sorted(set(names) - set(known)):
-        raise BadQueue(f"assignees: {unknown[0]!r} may not label here; one of {', '.join(known)} is wanted")
+        raise Refused(f"{unknown[0]!r} may not label here; one of {', '.join(known)} is wanted", field="assignees")
     return [known[name] for name in dict.fromkeys(names)]

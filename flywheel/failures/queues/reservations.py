@@ -7,23 +7,25 @@ two who found the same one, the second then sees that it is taken and looks agai
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
+from flywheel.edge.refusals import Stale
 from flywheel.failures.models import OPEN, Queue, QueueItem
 
 
-class NotYours(Exception):
+class NotYours(PermissionDenied):
     """The queue names its reviewers, and this is none of them."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(f"the queue {queue} names its reviewers, and you are none of them")
 
 
-class Held(Exception):
+class Held(Stale):
     """Somebody else has the item."""
 
     def __init__(self, item: QueueItem) -> None:

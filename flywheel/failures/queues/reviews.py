@@ -15,15 +15,16 @@ from django.utils import timezone
 from flywheel.accounts.access import Forbidden
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.labels import queue_outcomes
-from flywheel.failures.labels.decisions import LATEST, BadLabel, check, current_of, decide, decision_for, undo
+from flywheel.failures.labels.decisions import LATEST, check, current_of, decide, decision_for, undo
 from flywheel.failures.models import Decision, Failure, QueueItem, Review
 from flywheel.failures.queues import intake
 from flywheel.failures.queues.reservations import Held, NotYours, may_review
 from flywheel.trajectories.models import Trajectory
 
 
-class Closed(Exception):
+class Closed(Stale):
     """The item takes no more reviews; the message says why, and what would open it."""
 
 
@@ -42,7 +43,7 @@ def give(
 ) -> Review:
     """Record what the person says of the item; no bucket says that nothing is wrong. The same twice is one.
 
-    Raises BadLabel for what does not fit, Held when somebody else has the item now, NotYours and Closed; Forbidden when
+    Raises Refused for what does not fit, Held when somebody else has the item now, NotYours and Closed; Forbidden when
     who may not build settles; and Superseded where one reviewer is enough and another decision than `seen` (0 for none)
     stands by now.
     """
@@ -169,9 +170,9 @@ def _check(item: QueueItem, wanted: dict[str, Any]) -> None:
         decision = decision_for(item.trajectory, wanted["bucket"])
         check(item.trajectory, decision, wanted["bucket"], wanted["step"], wanted["corrected"], wanted["note"])
     elif not wanted["note"]:
-        raise BadLabel("note: say why this should not be in the queue")
+        raise Refused("say why this should not be in the queue", field="note")
     elif wanted["bucket"] or wanted["step"] or wanted["corrected"] is not None:
-        raise BadLabel("declined: an item that should not be here has no bucket, step or corrected action")
+        raise Refused("an item that should not be here has no bucket, step or corrected action", field="declined")
     else:
         check(item.trajectory, Decision.REJECTED, "", "", None, wanted["note"])
 

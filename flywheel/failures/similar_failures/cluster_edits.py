@@ -13,6 +13,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.core.evidence.similarity.failure_similarity import Space
 from flywheel.edge.jobs import FINISHED, State
 from flywheel.edge.numbers import key
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.models import Cluster, Clustering, Member
 from flywheel.failures.similar_failures import clusterings
 from flywheel.failures.similar_failures.clusterings import Described
@@ -30,20 +31,18 @@ STALE_AT_ONCE = 20
 NAME_LIMIT = 100
 
 
-class BadChange(ValueError):
-    """It cannot be so; the message names the field and what would be right."""
-
-
 @transaction.atomic
 def merge(*, clustering: Clustering, clusters: Sequence[int], actor: Actor) -> Cluster:
-    """Make one cluster of these: the largest of them takes in the others and keeps its name. Raises BadChange."""
+    """Make one cluster of these: the largest of them takes in the others and keeps its name. Raises Refused."""
     _lock(clustering)
     wanted = set(clusters)
     found = list(clustering.clusters.filter(pk__in=wanted).order_by("is_rest", "-size", "-id"))
     if len(found) < len(wanted) or len(found) < 2:
-        raise BadChange("clusters: two or more of this clustering are wanted; another may have been merged meanwhile")
+        raise Refused(
+            "two or more of this clustering are wanted; another may have been merged meanwhile", field="clusters"
+        )
     if found[-1].is_rest:
-        raise BadChange("clusters: what is like no other is no cluster; take members out of it instead")
+        raise Refused("what is like no other is no cluster; take members out of it instead", field="clusters")
     _check_at_rest(found)
     target, others = found[0], found[1:]
     named = next((each.name for each in found if each.name), "")
@@ -58,13 +57,13 @@ def merge(*, clustering: Clustering, clusters: Sequence[int], actor: Actor) -> C
 
 @transaction.atomic
 def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: Actor) -> Cluster:
-    """Move these members into a new cluster, to the rest, or to the cluster with this key. Raises BadChange."""
+    """Move these members into a new cluster, to the rest, or to the cluster with this key. Raises Refused."""
     _lock(cluster.clustering)
     wanted = set(trace_ids)
     members = cluster.members.filter(trajectory__trace_id__in=wanted)
     count = members.count()
     if not wanted or count < len(wanted):
-        raise BadChange("trace_ids: members of this cluster are wanted; some may have been moved meanwhile")
+        raise Refused("members of this cluster are wanted; some may have been moved meanwhile", field="trace_ids")
     _check_at_rest([cluster])
     target = _target(cluster, to, count)
     Member.objects.filter(pk__in=list(members.values_list("pk", flat=True))).update(cluster=target, likeness=0)
@@ -78,25 +77,25 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
     whole = cluster.clustering
     if to == NEW:
         if count == cluster.members.count() and not cluster.is_rest:
-            raise BadChange("trace_ids: all of its members would be the same cluster again")
+            raise Refused("all of its members would be the same cluster again", field="trace_ids")
         return Cluster.objects.create(clustering=whole)
     known = whole.clusters.filter(pk=key(to) or 0).first()
     target = rest_of(whole) if to == REST else known
     if target is None:
-        raise BadChange(f"to: {NEW}, {REST} or a cluster of this clustering is wanted")
+        raise Refused(f"{NEW}, {REST} or a cluster of this clustering is wanted", field="to")
     if target.pk == cluster.pk:
-        raise BadChange("to: they are there already")
+        raise Refused("they are there already", field="to")
     return target
 
 
 @transaction.atomic
 def rename(*, cluster: Cluster, name: str, actor: Actor) -> None:
-    """Give the cluster a name, or take it back with an empty one. Raises BadChange."""
+    """Give the cluster a name, or take it back with an empty one. Raises Refused."""
     name = name.strip()
     if len(name) > NAME_LIMIT or not (name.isprintable() or not name):
-        raise BadChange(f"name: at most {NAME_LIMIT} visible characters are wanted")
+        raise Refused(f"at most {NAME_LIMIT} visible characters are wanted", field="name")
     if cluster.is_rest:
-        raise BadChange("cluster: what is like no other is no cluster and has no name")
+        raise Refused("what is like no other is no cluster and has no name", field="cluster")
     if Cluster.objects.filter(pk=cluster.pk).exclude(name=name).update(name=name):
         cluster.name = name
         _record(cluster, actor, "failures.name_cluster")
@@ -104,9 +103,9 @@ def rename(*, cluster: Cluster, name: str, actor: Actor) -> None:
 
 @transaction.atomic
 def forget(*, clustering: Clustering, actor: Actor) -> None:
-    """Delete the clustering. Trajectories and what was decided of them stay. Raises BadChange while it is made."""
+    """Delete the clustering. Trajectories and what was decided of them stay. Raises Stale while it is made."""
     if Clustering.objects.select_for_update().get(pk=clustering.pk).state not in FINISHED:
-        raise BadChange("clustering: stop it first")
+        raise Stale("stop it first", field="clustering")
     subject = str(clustering)
     Member.objects.filter(clustering=clustering).delete()
     clustering.delete()
@@ -179,12 +178,12 @@ def catch_up() -> int:
 def _lock(clustering: Clustering) -> None:
     """One change at a time, and none before there are clusters."""
     if Clustering.objects.select_for_update().get(pk=clustering.pk).state != State.SUCCEEDED:
-        raise BadChange("clustering: it has no clusters yet")
+        raise Refused("it has no clusters yet", field="clustering")
 
 
 def _check_at_rest(clusters: Sequence[Cluster]) -> None:
     if Clustering.objects.filter(within__in=clusters).exclude(state__in=FINISHED).exists():
-        raise BadChange("cluster: it is being taken apart; wait for that, or stop it")
+        raise Refused("it is being taken apart; wait for that, or stop it", field="cluster")
 
 
 def _record(cluster: Cluster, actor: Actor, action: str, **data: Any) -> None:

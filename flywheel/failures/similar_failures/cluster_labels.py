@@ -13,9 +13,9 @@ from django.db.models import QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
-from flywheel.failures.labels.decisions import BadLabel, Superseded, check, decide
+from flywheel.edge.refusals import Refused
+from flywheel.failures.labels.decisions import check, decide
 from flywheel.failures.models import Cluster, Decision, Member, Proposal
-from flywheel.failures.similar_failures.cluster_edits import BadChange
 from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
 from flywheel.trajectories.models import Bulk, Trajectory
 from flywheel.trajectories.operations import bulk_actions
@@ -47,12 +47,13 @@ def label(
     key: uuid.UUID,
     note: str = "",
 ) -> Bulk:
-    """Let a worker file these members under the bucket. The same key again is the same. Raises BadChange, BadLabel."""
+    """Let a worker file these members under the bucket. The same key again is the same. Raises Refused."""
     wanted = set(trace_ids)
     members = cluster.members.filter(trajectory__trace_id__in=wanted).select_related("trajectory__project")
     if not wanted or len(wanted) > AT_MOST or members.count() < len(wanted):
-        raise BadChange(
-            f"trace_ids: between 1 and {AT_MOST} members of this cluster are wanted; some may have been moved meanwhile"
+        raise Refused(
+            f"between 1 and {AT_MOST} members of this cluster are wanted; some may have been moved meanwhile",
+            field="trace_ids",
         )
     first = members.first()
     assert first is not None
@@ -97,7 +98,7 @@ def _label(job: Bulk, keys: list[int]) -> Done:
                 seen=0,
             )
             done.changed += 1
-        except (BadLabel, Superseded) as error:
+        except Refused as error:
             done.failed.append((row.trace_id, str(error)))
     done.skipped += Counter({"deleted meanwhile": len(keys) - len(rows)})
     return done

@@ -17,6 +17,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.evidence.similarity import average_linkage, failure_similarity
 from flywheel.core.evidence.similarity.failure_similarity import Space
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Member, Which
 from flywheel.failures.similar_failures.sketches import failures_of, hold, keep, sketches_of, terms_of, unread
@@ -44,10 +45,6 @@ DAYS = (0, 1, 7, 30, 90)
 """Periods that a clustering may look back; 0 is for everything."""
 
 
-class BadClustering(ValueError):
-    """It cannot be asked for so; the message names the field and what would be right."""
-
-
 # What a person does
 
 
@@ -64,18 +61,14 @@ def submit(
     by: str = By.BOTH,
     fineness: str = Fineness.MEDIUM,
 ) -> Clustering:
-    """Let a worker cluster these failures. The same key again is the same clustering. Raises BadClustering."""
+    """Let a worker cluster these failures. The same key again is the same clustering. Raises Refused."""
     for name, value, known in (("which", which, Which), ("by", by, By), ("fineness", fineness, Fineness)):
-        if value not in known.values:
-            raise BadClustering(f"{name}: {value!r} is unknown, one of {', '.join(known.values)} is wanted")
-    if bucket and bucket not in bucket_definitions.every(project):
-        raise BadClustering(
-            f"bucket: {bucket!r} is unknown, one of {', '.join(bucket_definitions.every(project))} is wanted"
-        )
+        check_choice(value, known.values, field=name)
+    check_choice(bucket, ["", *bucket_definitions.every(project)], field="bucket")
     if days not in DAYS:
-        raise BadClustering(f"days: one of {', '.join(map(str, DAYS))} is wanted, 0 for everything")
+        raise Refused(f"one of {', '.join(map(str, DAYS))} is wanted, 0 for everything", field="days")
     if problems := parse(q).problems:
-        raise BadClustering(f"q: {' '.join(problems)}")
+        raise Refused(" ".join(problems), field="q")
     return _ask(
         project,
         actor,
@@ -91,26 +84,21 @@ def submit(
 
 @transaction.atomic
 def take_apart(*, cluster: Cluster, actor: Actor, key: uuid.UUID) -> Clustering:
-    """Let a worker cluster the members of this cluster anew, more finely. Raises BadClustering."""
+    """Let a worker cluster the members of this cluster anew, more finely. Raises Refused."""
     whole = cluster.clustering
     if cluster.is_rest or cluster.size < 3:
-        raise BadClustering("cluster: between three and all of its members would be one cluster")
+        raise Refused("between three and all of its members would be one cluster", field="cluster")
     return _ask(whole.project, actor, key, within=cluster, by=whole.by, fineness=Fineness.FINE)
 
 
 def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clustering:
     newest = Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"]
-    job, is_new = Clustering.submit(key=key, project=project, created_by=actor.user, up_to=newest, **fields)
-    if is_new:
-        about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
-        within = {"cluster": fields["within"].pk} if "within" in fields else {}
-        actor.record(
-            project=project,
-            action="failures.take_apart" if within else "failures.cluster",
-            subject=job,
-            **about,
-            **within,
-        )
+    about = {name: str(fields[name]) for name in ("which", "bucket", "q", "by", "fineness") if fields.get(name)}
+    within = {"cluster": fields["within"].pk} if "within" in fields else {}
+    entry = "failures.take_apart" if within else "failures.cluster"
+    job, _ = Clustering.submit(
+        key=key, actor=actor, entry=entry, about=about | within, project=project, up_to=newest, **fields
+    )
     return job
 
 

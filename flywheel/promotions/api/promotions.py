@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from ninja import Query, Router, Schema
+from ninja import Field, Query, Router, Schema
 
 from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
@@ -33,8 +33,8 @@ class CandidateOut(Schema):
     state: str
     words: str
     """The gate's verdict in a sentence."""
-    policy: int
-    generation: int
+    policy: int = Field(alias="policy.version")
+    generation: int = Field(alias="agent.generation")
     """The agent's generation now; send it back with a decision."""
     proposed_by: Ref
     created_at: datetime
@@ -42,14 +42,6 @@ class CandidateOut(Schema):
     @staticmethod
     def resolve_words(row: Candidate) -> str:
         return str(row.report["decision"]["words"])
-
-    @staticmethod
-    def resolve_policy(row: Candidate) -> int:
-        return row.policy.version
-
-    @staticmethod
-    def resolve_generation(row: Candidate) -> int:
-        return row.agent.generation
 
 
 class FinalOut(Schema):

@@ -11,14 +11,14 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import lineage as origins
 from flywheel.promotions import sealed_comparison
-from flywheel.promotions.candidacy import CannotPropose
 from flywheel.promotions.candidacy import propose as propose_candidate
 from flywheel.promotions.gate_policy import change_policy, current_policy
-from flywheel.promotions.live_version import CannotPromote, make_first, promote, reject
+from flywheel.promotions.live_version import make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Promotion
 from flywheel.promotions.pages import summaries
@@ -69,10 +69,7 @@ def final(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.APPROVE)
 def open_sealed(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
-    try:
-        sealed_comparison.open_sealed(candidate=row, actor=request.actor)
-    except sealed_comparison.CannotOpen as error:
-        messages.error(request, f"Nothing was asked: {error}.")
+    sealed_comparison.open_sealed(candidate=row, actor=request.actor)
     return redirect(f"{reverse('promotions:candidate', args=[request.project.slug, pk])}#final")
 
 
@@ -90,7 +87,7 @@ def approve(request: PageRequest, pk: int) -> HttpResponse:
                 generation=form.cleaned_data["generation"],
                 override=form.cleaned_data["override"],
             )
-        except CannotPromote as error:
+        except Refused as error:
             form.add_error(None, str(error))
         else:
             messages.success(request, f"{promotion.after} is live. {row.baseline} can be brought back in one click.")
@@ -106,7 +103,7 @@ def decline(request: PageRequest, pk: int) -> HttpResponse:
     if form.is_valid():
         try:
             reject(candidate=row, actor=request.actor, reason=form.cleaned_data["reason"])
-        except CannotPromote as error:
+        except Refused as error:
             form.add_error(None, str(error))
         else:
             messages.success(request, f"{row} is rejected; {row.agent} stays at {row.agent.live}.")
@@ -123,20 +120,16 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
         messages.error(request, "Nothing was rolled back: say why; it is kept with the rollback.")
         return redirect("promotions:index", request.project.slug)
     to = get_object_or_404(Version, agent=row, number=form.cleaned_data["version"])
-    try:
-        move = roll_back_to(
-            agent=row,
-            to=to,
-            actor=request.actor,
-            reason=form.cleaned_data["reason"],
-            generation=form.cleaned_data["generation"],
-        )
-    except CannotPromote as error:
-        messages.error(request, f"Nothing was rolled back: {error}.")
-    else:
-        messages.success(request, f"{to} is live again.")
-        if move.unserved:
-            messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")
+    move = roll_back_to(
+        agent=row,
+        to=to,
+        actor=request.actor,
+        reason=form.cleaned_data["reason"],
+        generation=form.cleaned_data["generation"],
+    )
+    messages.success(request, f"{to} is live again.")
+    if move.unserved:
+        messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")
     return redirect("promotions:index", request.project.slug)
 
 
@@ -145,14 +138,8 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
 def first(request: PageRequest, agent: str, number: int) -> HttpResponse:
     row = get_object_or_404(Agent, project=request.project, name=agent)
     version = get_object_or_404(Version, agent=row, number=number)
-    try:
-        make_first(
-            agent=row, version=version, actor=request.actor, reason=request.POST.get("reason") or "first version"
-        )
-    except CannotPromote as error:
-        messages.error(request, f"Nothing was changed: {error}.")
-    else:
-        messages.success(request, f"{version} is live.")
+    make_first(agent=row, version=version, actor=request.actor, reason=request.POST.get("reason") or "first version")
+    messages.success(request, f"{version} is live.")
     return redirect("agents:agent", request.project.slug, agent)
 
 
@@ -163,11 +150,7 @@ def propose(request: PageRequest) -> HttpResponse:
     runs = EvalRun.objects.filter(project=request.project)
     version_eval = get_object_or_404(runs, pk=request.POST.get("candidate"))
     baseline_eval = get_object_or_404(runs, pk=request.POST.get("baseline"))
-    try:
-        row = propose_candidate(version_eval=version_eval, baseline_eval=baseline_eval, actor=request.actor)
-    except CannotPropose as error:
-        messages.error(request, f"Nothing was put forward: {error}.")
-        return redirect("evals:run", request.project.slug, version_eval.pk)
+    row = propose_candidate(version_eval=version_eval, baseline_eval=baseline_eval, actor=request.actor)
     return redirect("promotions:candidate", request.project.slug, row.pk)
 
 

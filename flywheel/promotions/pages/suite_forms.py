@@ -73,11 +73,6 @@ class SuiteForm(forms.Form):
             return content | {"margin": DEFAULT_MARGIN if points is None else points / 100}
         return content | {"rule": data["rule"], "measure": data["measure"]}
 
-    def refuse(self, field: str, problem: str) -> None:
-        """Put a problem of the verb to its field."""
-        name = {"margin": "points"}.get(field, field)
-        self.add_error(name if name in self.fields else None, problem)
-
 
 class RetireForm(forms.Form):
     version = forms.IntegerField(min_value=1)

@@ -10,12 +10,10 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
 from flywheel.edge.htmx import answer
-from flywheel.edge.jobs import StaleState
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.task_sets import suite_definitions
-from flywheel.environments.task_sets.suite_definitions import BadSuite
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.promotions import suite_standings
 from flywheel.promotions.models import Candidate
 from flywheel.promotions.pages.suite_forms import RetireForm, SuiteForm
@@ -41,8 +39,8 @@ def put(request: PageRequest, agent: str) -> HttpResponse:
     if form.is_valid():
         try:
             suite, is_new = suite_definitions.put(agent=found, actor=request.actor, **form.content())
-        except BadSuite as error:
-            form.refuse(error.field, error.problem)
+        except Refused as error:
+            show_at_field(form, error, margin="points")
         else:
             suite_standings.check_waiting(suite)
             said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
@@ -62,12 +60,8 @@ def retire(request: PageRequest, agent: str, suite: str) -> HttpResponse:
         messages.error(request, f"Nothing was retired: {said}")
         return redirect("promotions:suites", request.project.slug, agent)
     row = get_object_or_404(found.suites, name=suite, version=form.cleaned_data["version"])
-    try:
-        suite_definitions.retire(suite=row, actor=request.actor, reason=form.cleaned_data["reason"])
-    except BadSuite as error:
-        messages.error(request, f"Nothing was retired: {error}.")
-    else:
-        messages.success(request, f"{row} is retired; no candidate runs it any more.")
+    suite_definitions.retire(suite=row, actor=request.actor, reason=form.cleaned_data["reason"])
+    messages.success(request, f"{row} is retired; no candidate runs it any more.")
     return redirect("promotions:suites", request.project.slug, agent)
 
 
@@ -76,11 +70,7 @@ def retire(request: PageRequest, agent: str, suite: str) -> HttpResponse:
 def run(request: PageRequest, agent: str, suite: str) -> HttpResponse:
     """Evaluate the live version at the suite."""
     row = _suite(request, agent, suite)
-    try:
-        found = suite_standings.run_live(suite=row, actor=request.actor)
-    except (CannotEvaluate, StaleState) as error:
-        messages.error(request, f"{row} was not run: {error}.")
-        return redirect("promotions:suites", request.project.slug, agent)
+    found = suite_standings.run_live(suite=row, actor=request.actor)
     return redirect("evals:run", request.project.slug, found.pk)
 
 
@@ -108,13 +98,10 @@ def run_beside(request: PageRequest, candidate: int, baseline: int) -> HttpRespo
     if not _is_pair(new, old):
         raise Http404
     row = _candidate_of(new, old)
-    try:
-        if row is None:
-            problems = suite_standings.start(version_eval=new, baseline_eval=old, actor=request.actor)
-        else:
-            problems = suite_standings.start_for(candidate=row, actor=request.actor)
-    except suite_standings.NotWaiting as error:
-        problems = [str(error)]
+    if row is None:
+        problems = suite_standings.start(version_eval=new, baseline_eval=old, actor=request.actor)
+    else:
+        problems = suite_standings.start_for(candidate=row, actor=request.actor)
     for problem in problems:
         messages.error(request, f"Not started: {problem}.")
     if row is not None:

@@ -4,7 +4,7 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import keyed
 from flywheel.edge.numbers import number
-from flywheel.edge.refusals import Missing, Refused
+from flywheel.edge.refusals import Refused, at_field, one
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Dataset
 
@@ -12,18 +12,13 @@ from flywheel.training.models import Dataset
 def eval_of(request: HttpRequest, number: int | None) -> EvalRun | None:
     if number is None:
         return None
-    found = EvalRun.objects.filter(project=keyed(request).project, pk=number).first()
-    if found is None:
-        raise Refused(f"there is no eval {number}", field="rollouts")
-    return found
+    with at_field("rollouts"):
+        return one(EvalRun.objects.filter(project=keyed(request).project), pk=number)
 
 
 def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:
     rows = Dataset.objects.filter(project=keyed(request).project).select_related("task_set", "created_by")
-    found = rows.filter(name=name, version=version).first()
-    if found is None:
-        raise Missing(f"there is no dataset {name[:100]}@{version}")
-    return found
+    return one(rows.filter(name=name), version=version)
 
 
 def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:
@@ -33,7 +28,5 @@ def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:
     version = number(text)
     if version is None:
         raise Refused(f"{ref[:100]!r} is not of the form name@version", field="dataset")
-    try:
+    with at_field("dataset"):
         return dataset_of(request, name, version)
-    except Missing as error:
-        raise Refused(error.problem, field="dataset") from None

@@ -10,9 +10,8 @@ from ninja import Field, Query, Router, Schema, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
-from flywheel.agents.references import UnknownReference, find_version
-from flywheel.agents.version_content import BadContent
-from flywheel.edge.refusals import Refused
+from flywheel.agents.references import find_version
+from flywheel.edge.refusals import Refused, at_field
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -124,10 +123,9 @@ class RolloutsOut(Schema):
 def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
     """Let a policy attempt the train split of a set: an eval run, 201 when it is new. None is held out."""
     asked = keyed(request)
-    try:
-        version, task_set = _policy(request, body), find_task_set(asked.project, body.task_set)
-    except UnknownReference as error:
-        raise Refused(str(error)) from None
+    version = _policy(request, body)
+    with at_field("task_set"):
+        task_set = find_task_set(asked.project, body.task_set)
     run, made = submission.submit(
         key=body.key or uuid.uuid4(),
         version=version,
@@ -191,10 +189,11 @@ def _policy(request: HttpRequest, body: CollectIn) -> Version:
     if bool(body.version) == (body.teacher is not None):
         raise Refused("name a version or a teacher, one of them", field="version")
     if body.teacher is None:
-        return find_version(asked.project, body.version)
+        with at_field("version"):
+            return find_version(asked.project, body.version)
     try:
         made = teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
-    except BadContent as error:
+    except Refused as error:
         raise Refused(error.problem, field=f"teacher.{error.field}") from None
     return find_version(asked.project, str(made))
 

@@ -10,7 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.evals.api.references import task_set_of, version_of
@@ -166,17 +166,14 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
     """What was measured: metrics of steps, held-out evaluations, or sample rollouts, by step."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
-    items = list(points[: asked.limit + 1])
-    more, items = len(items) > asked.limit, items[: asked.limit]
-    return {"items": items, "next": items[-1].step if more else None}
+    return cut_page(points, asked.limit, "step")
 
 
 @router.get("/training-runs/{run_id}/events", response=Events, auth=Key(Scope.READ))
 def list_run_events(request: HttpRequest, run_id: int, asked: Query[EventsQuery]) -> dict[str, Any]:
     """The run's log, oldest first."""
-    items = list(_run(request, run_id).events.filter(id__gt=asked.after).order_by("id")[: asked.limit + 1])
-    more, items = len(items) > asked.limit, items[: asked.limit]
-    return {"items": items, "next": items[-1].pk if more else None}
+    events = _run(request, run_id).events.filter(id__gt=asked.after).order_by("id")
+    return cut_page(events, asked.limit, "pk")
 
 
 def _runs(request: HttpRequest) -> QuerySet[TrainingRun]:

@@ -23,14 +23,14 @@ from django.db.models import Max
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import digests, envs
-from flywheel.core.errors import FieldError
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.task_sets.frozen_sets import refuse_overlap
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, check_name
+from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.models import Dataset
@@ -44,10 +44,6 @@ ALIKE_KEPT = 20
 
 Attempts = dict[int, list[tuple[bool, list[Message]]]]
 """Scored attempts per task, as (passed, the whole conversation)."""
-
-
-class CannotBuild(FieldError):
-    """There is nothing to build from, or it cannot be kept; `field` says where, the message what to do first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +63,13 @@ class Draft:
 
 
 def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leave_out: Collection[int] = ()) -> Draft:
-    """The rows of a kind that a task set gives now. Raises CannotBuild.
+    """The rows of a kind that a task set gives now. Raises Refused.
 
     `rollouts` is a finished eval run on the train split of the same set, whose passing (and for pairs failing) attempts
     are used beside the corrected answers; `leave_out`, numbers of tasks that give no row.
     """
     if kind not in MAKERS:
-        raise CannotBuild("kind", f"{kind!r} is unknown, one of {', '.join(MAKERS)} is wanted")
+        raise Refused(f"{kind!r} is unknown, one of {', '.join(MAKERS)} is wanted", field="kind")
     if rollouts is not None:
         _check_rollouts(rollouts, task_set)
     every = train_tasks(task_set)
@@ -86,31 +82,29 @@ def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leav
         kept.setdefault(key_of_row(row), row)
     rows = list(kept.values())
     if not rows:
-        raise CannotBuild(
-            "task_set",
+        raise Refused(
             f"{task_set} gives no {Dataset.Kind(kind).label}: label failures, or evaluate on its train tasks",
+            field="task_set",
         )
     recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)}
     return Draft(kind, task_set, rows, recipe | ({"left_out": left} if (left := len(every) - len(tasks)) else {}))
 
 
 def kept(dataset: Dataset) -> Draft:
-    """What a dataset is made of, as it would be built now. Raises CannotBuild when the storage has lost it."""
+    """What a dataset is made of, as it would be built now. Raises Refused when the storage has lost it."""
     try:
         with open_rows(dataset) as file:
             rows = [json.loads(line) for line in file]
     except FileNotFoundError:
-        raise CannotBuild("dataset", f"the storage has lost the rows of {dataset}") from None
+        raise Refused(f"the storage has lost the rows of {dataset}", field="dataset") from None
     return Draft(dataset.kind, dataset.task_set, rows, dataset.recipe)
 
 
 def train_tasks(task_set: TaskSet) -> list[Task]:
-    """The tasks of the set that may be learnt from. Raises CannotBuild where one of them also stands held out."""
+    """The tasks of the set that may be learnt from. Raises Refused where one of them also stands held out."""
     members = list(task_set.members.select_related("task").order_by("task__number"))
-    try:
+    with at_field("task_set"):
         refuse_overlap([member.task for member in members])
-    except CannotMake as error:
-        raise CannotBuild("task_set", str(error)) from error
     return [member.task for member in members if member.split == Split.TRAIN]
 
 
@@ -123,22 +117,14 @@ def build(
     rollouts: EvalRun | None = None,
     leave_out: Collection[int] = (),
 ) -> Dataset:
-    """Build a dataset of a kind, or return the existing one with the same rows. Raises CannotBuild.
+    """Build a dataset of a kind, or return the existing one with the same rows. Raises Refused.
 
     It is checked against every held-out set of the project there and then.
     """
-    check_dataset_name(name)
+    check_name(name)
     dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor)
     contamination_checks.check_all(dataset)
     return dataset
-
-
-def check_dataset_name(name: str) -> None:
-    """Raise CannotBuild for a name that cannot stand in an address."""
-    try:
-        check_name(name)
-    except CannotMake as error:
-        raise CannotBuild("name", str(error).removeprefix("name: ")) from error
 
 
 def open_rows(dataset: Dataset) -> IO[bytes]:
@@ -148,9 +134,11 @@ def open_rows(dataset: Dataset) -> IO[bytes]:
 
 def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
     if rollouts.task_set_id != task_set.pk or rollouts.split != Split.TRAIN:
-        raise CannotBuild("rollouts", f"{rollouts} is not a run on the train split of {task_set}")
+        raise Refused(f"{rollouts} is not a run on the train split of {task_set}", field="rollouts")
     if rollouts.state != State.SUCCEEDED:
-        raise CannotBuild("rollouts", f"{rollouts} is {rollouts.state}; its attempts can be used once it has succeeded")
+        raise Refused(
+            f"{rollouts} is {rollouts.state}; its attempts can be used once it has succeeded", field="rollouts"
+        )
 
 
 def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
@@ -303,7 +291,7 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
 
 @transaction.atomic
 def keep(name: str, made: Draft, actor: Actor) -> Dataset:
-    """The dataset of these rows under the name: the one that there is, or its next version. Raises CannotBuild."""
+    """The dataset of these rows under the name: the one that there is, or its next version. Raises Refused."""
     content = made.content
     digest = hashlib.sha256(content).hexdigest()
     project = Project.objects.select_for_update(no_key=True).get(pk=made.task_set.project_id)
@@ -341,7 +329,7 @@ def _alike(made: Draft) -> dict[str, Any]:
 
 
 def _store(file: str, content: bytes, digest: str) -> None:
-    """Write the file unless it is there whole; a crash may have left half of it. Raises CannotBuild."""
+    """Write the file unless it is there whole; a crash may have left half of it. Raises Refused."""
     try:
         if default_storage.exists(file):
             with default_storage.open(file) as stored:
@@ -350,4 +338,4 @@ def _store(file: str, content: bytes, digest: str) -> None:
             default_storage.delete(file)
         default_storage.save(file, ContentFile(content))
     except OSError as error:
-        raise CannotBuild("dataset", f"its rows cannot be stored: {error.strerror or error}; make room") from error
+        raise Refused(f"its rows cannot be stored: {error.strerror or error}; make room", field="dataset") from error

@@ -19,8 +19,10 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
+from flywheel.edge.refusals import Refused
+from flywheel.environments.versions.environment_versions import check_name
 from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
+from flywheel.training.datasets.dataset_builder import Draft
 from flywheel.training.models import Dataset
 
 MOST_PARTS = 20
@@ -35,19 +37,19 @@ Part = tuple[Dataset, float]
 def mix(*, name: str, parts: Sequence[Part], actor: Actor) -> Dataset:
     """Keep the mix as the next version of a dataset, or return the one that has its rows already.
 
-    Raises CannotBuild where the parts do not go together, or where one has a held-out task of another.
+    Raises Refused where the parts do not go together, or where one has a held-out task of another.
     """
-    dataset_builder.check_dataset_name(name)
+    check_name(name)
     kept = dataset_builder.keep(name, draft(parts), actor)
     contamination_checks.check_all(kept)
     for task_set in kept.task_sets:
         if problem := contamination_checks.refusal(contamination_checks.checked(kept, task_set), task_set):
-            raise CannotBuild("parts", problem)
+            raise Refused(problem, field="parts")
     return kept
 
 
 def draft(parts: Sequence[Part]) -> Draft:
-    """The rows of the mix, and its recipe. Raises CannotBuild."""
+    """The rows of the mix, and its recipe. Raises Refused."""
     check(parts)
     counts = shares([part.rows for part, _ in parts], [weight for _, weight in parts])
     drawn = random.Random(digest([[part.digest, weight] for part, weight in parts]))
@@ -58,7 +60,7 @@ def draft(parts: Sequence[Part]) -> Draft:
             with dataset_builder.open_rows(part) as file:
                 own = [_placed(json.loads(line), environment) for line in file]
         except FileNotFoundError:
-            raise CannotBuild("parts", f"the rows of {part} are missing from the storage") from None
+            raise Refused(f"the rows of {part} are missing from the storage", field="parts") from None
         rows += own * (count // len(own)) + drawn.sample(own, count % len(own))
     drawn.shuffle(rows)
     first = parts[0][0]
@@ -66,24 +68,26 @@ def draft(parts: Sequence[Part]) -> Draft:
 
 
 def check(parts: Sequence[Part]) -> None:
-    """Raise CannotBuild for parts that do not go together."""
+    """Raise Refused for parts that do not go together."""
     if not 2 <= len(parts) <= MOST_PARTS:
-        raise CannotBuild("parts", f"{len(parts)} datasets are no mix; from 2 to {MOST_PARTS} are wanted")
+        raise Refused(f"{len(parts)} datasets are no mix; from 2 to {MOST_PARTS} are wanted", field="parts")
     first, places = parts[0][0], set()
     for number, (part, weight) in enumerate(parts):
         if part.kind != first.kind:
-            raise CannotBuild(
-                f"parts.{number}",
+            raise Refused(
                 f"{part} holds {part.get_kind_display()}, {first} {first.get_kind_display()}; a mix is of one kind",
+                field=f"parts.{number}",
             )
         if part.mix:
-            raise CannotBuild(f"parts.{number}", f"{part} is a mix itself; name what it is made of")
+            raise Refused(f"{part} is a mix itself; name what it is made of", field=f"parts.{number}")
         environment = part.task_set.environment_version.environment
         if environment.pk in places:
-            raise CannotBuild(f"parts.{number}", f"{environment} is there already; a mix has each environment once")
+            raise Refused(f"{environment} is there already; a mix has each environment once", field=f"parts.{number}")
         places.add(environment.pk)
         if isinstance(weight, bool) or not 0 < weight <= HEAVIEST:
-            raise CannotBuild(f"parts.{number}.weight", f"{weight!r} is not a number above 0, of {HEAVIEST:,} at most")
+            raise Refused(
+                f"{weight!r} is not a number above 0, of {HEAVIEST:,} at most", field=f"parts.{number}.weight"
+            )
 
 
 def parts_of(kept: Dataset) -> list[dict[str, Any]]:
@@ -93,7 +97,7 @@ def parts_of(kept: Dataset) -> list[dict[str, Any]]:
 
 
 def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """How many rows each part gives: by weight, at least one, as many in all as there are. Raises CannotBuild."""
+    """How many rows each part gives: by weight, at least one, as many in all as there are. Raises Refused."""
     whole, total = sum(rows), math.fsum(weights)
     exact = [whole * weight / total for weight in weights]
     counts = [max(1, math.floor(share)) for share in exact]
@@ -102,8 +106,9 @@ def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
         counts[number] += 1
     for number, (count, own) in enumerate(zip(counts, rows, strict=True)):
         if count > MOST_TIMES * own:
-            raise CannotBuild(
-                f"parts.{number}.weight", f"its {own} rows would come {count // own} times; {MOST_TIMES} is the most"
+            raise Refused(
+                f"its {own} rows would come {count // own} times; {MOST_TIMES} is the most",
+                field=f"parts.{number}.weight",
             )
     return counts
 

@@ -15,12 +15,13 @@ from flywheel.core.evidence.statistics.estimates import Variance, minimum_detect
 from flywheel.core.evidence.statistics.eval_metrics import Row, clusters_of, task_samples
 from flywheel.core.text.number_words import percent
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets.dataset_builder import CannotBuild, Draft, draft, kept
+from flywheel.training.datasets.dataset_builder import Draft, draft, kept
 from flywheel.training.models import Dataset, Point, TrainingRun
 
 EARLIER = 5
@@ -74,7 +75,7 @@ def data_of(
             made = kept(dataset)
         else:
             made = draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out)
-    except CannotBuild as error:
+    except Refused as error:
         problem = error.problem
     found = contamination_checks.preview(made.rows, task_set) if made else None
     leaks = found[task_set] if found else None

@@ -5,14 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
-
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
-from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
@@ -24,10 +22,6 @@ from flywheel.training.models import Dataset, Recommendation, TrainingRun
 MAX_SEED = 2**31 - 1
 MAX_RANK = 512
 LORA = {"rank": 8, "alpha": 16}
-
-
-class CannotLaunch(FieldError):
-    """The run cannot be launched; `field` says where, the message what would be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +53,7 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
     """Freeze every reference and queue the run. Returns it and whether it is new.
 
     Data that has a held-out task of the set is refused; nobody can override that. What learns from a reward is refused
-    until its audit is green or overridden (`reward_lock`). Raises CannotLaunch, and dataset_builder.CannotBuild when
+    until its audit is green or overridden (`reward_lock`). Raises Refused, also when
     there is nothing to train on.
     """
     base, task_set = request.base, request.task_set
@@ -72,35 +66,32 @@ def launch(request: LaunchRequest, actor: Actor) -> tuple[TrainingRun, bool]:
     frozen = {name: chosen[name] for name in ("settings", "tuning", "seed")}
     digests = {"base": base.digest, "dataset": dataset.digest, "task_set": task_set.digest}
     content = {"algorithm": request.algorithm, **digests, **frozen}
-    with transaction.atomic():
-        run, made = TrainingRun.submit(
-            key=request.key,
-            project=task_set.project,
-            created_by=actor.user,
-            base=base,
-            dataset=dataset,
-            task_set=task_set,
-            algorithm=request.algorithm,
-            spec_digest=digest(content),
-            total=chosen["settings"]["steps"],
-            **chosen,
-            **audited,
-        )
-        if made:
-            reason = run.override_reason
-            actor.record(project=task_set.project, action="training.launch", subject=run, reason=reason, spec=content)
-    return run, made
+    return TrainingRun.submit(
+        key=request.key,
+        actor=actor,
+        entry="training.launch",
+        about={"reason": chosen["override_reason"], "spec": content},
+        project=task_set.project,
+        base=base,
+        dataset=dataset,
+        task_set=task_set,
+        algorithm=request.algorithm,
+        spec_digest=digest(content),
+        total=chosen["settings"]["steps"],
+        **chosen,
+        **audited,
+    )
 
 
 def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict[str, Any]:
-    """Check what needs no data, and return it by the run's columns. Raises CannotLaunch."""
+    """Check what needs no data, and return it by the run's columns. Raises Refused."""
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
     _refuse_turns(algorithm, request.dataset.task_sets if request.dataset else [task_set])
     tuning = check_tuning(request.tuning or {"mode": "full"})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
-        raise CannotLaunch("seed", f"{seed!r} is not a whole number from 0 to {MAX_SEED}")
+        raise Refused(f"{seed!r} is not a whole number from 0 to {MAX_SEED}", field="seed")
     recommendation = request.recommendation or recommendation_for(base, task_set)
     return {
         "baseline": baseline,
@@ -113,10 +104,10 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
 
 
 def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Actor) -> Dataset:
-    """Return the dataset that was chosen, or build one, if it may be trained on. Raises CannotLaunch, CannotBuild."""
+    """Return the dataset that was chosen, or build one, if it may be trained on. Raises Refused."""
     dataset, task_set = request.dataset, request.task_set
     if dataset is not None and request.leave_out:
-        raise CannotLaunch("leave_out", f"{dataset} has its rows already; tasks are left out of one that is built")
+        raise Refused(f"{dataset} has its rows already; tasks are left out of one that is built", field="leave_out")
     if dataset is None:
         dataset = dataset_builder.build(
             name=f"{task_set.name}-{algorithm.data}"[:100],
@@ -127,10 +118,10 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
             leave_out=request.leave_out,
         )
     if dataset.kind != algorithm.data or dataset.task_set_id != task_set.pk:
-        raise CannotLaunch(
-            "dataset",
+        raise Refused(
             f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {algorithm.label} wants "
             f"{Dataset.Kind(algorithm.data).label} of {task_set}",
+            field="dataset",
         )
     _refuse_contamination(request.base, dataset, task_set)
     _refuse_judges(algorithm, dataset)
@@ -150,29 +141,29 @@ def default_settings(algorithm: str, base: Version | None, mode: str) -> dict[st
 def check_settings(
     algorithm: recipes.Algorithm, base: Version, tuned: dict[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """The complete settings of the run. Raises CannotLaunch."""
+    """The complete settings of the run. Raises Refused."""
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
         return recipes.validate(algorithm.name, {**defaults, **given})
     except ValueError as error:
         name, _, problem = str(error).partition(": ")
-        raise CannotLaunch(f"settings.{name}", problem) from error
+        raise Refused(problem, field=f"settings.{name}") from error
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
-    """What is trained: all weights, or an adapter of a rank. Raises CannotLaunch."""
+    """What is trained: all weights, or an adapter of a rank. Raises Refused."""
     mode = value.get("mode")
     wanted = {"mode"} if mode == "full" else {"mode", *LORA}
     if mode not in ("full", "lora"):
-        raise CannotLaunch("tuning.mode", f"{mode!r} is unknown, full or lora is wanted")
+        raise Refused(f"{mode!r} is unknown, full or lora is wanted", field="tuning.mode")
     if unknown := sorted(set(value) - wanted):
-        raise CannotLaunch(f"tuning.{unknown[0]}", f"is not part of {mode}; {', '.join(sorted(wanted))} can be said")
+        raise Refused(f"is not part of {mode}; {', '.join(sorted(wanted))} can be said", field=f"tuning.{unknown[0]}")
     if mode == "full":
         return {"mode": "full"}
     tuned = {"mode": "lora", **LORA, **value}
     for name in LORA:
         if isinstance(tuned[name], bool) or not isinstance(tuned[name], int) or not 1 <= tuned[name] <= MAX_RANK:
-            raise CannotLaunch(f"tuning.{name}", f"{tuned[name]!r} is not a whole number from 1 to {MAX_RANK}")
+            raise Refused(f"{tuned[name]!r} is not a whole number from 1 to {MAX_RANK}", field=f"tuning.{name}")
     return tuned
 
 
@@ -186,20 +177,20 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
 
 def _algorithm(name: str) -> recipes.Algorithm:
     if name not in recipes.ALGORITHMS:
-        raise CannotLaunch("algorithm", f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted")
+        raise Refused(f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted", field="algorithm")
     return recipes.ALGORITHMS[name]
 
 
 def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
-    """The baseline that the run will be compared with. Raises CannotLaunch."""
+    """The baseline that the run will be compared with. Raises Refused."""
     if base.agent.project_id != task_set.project_id:
-        raise CannotLaunch("base", f"{base} belongs to another project than {task_set}")
+        raise Refused(f"{base} belongs to another project than {task_set}", field="base")
     if problem := untrainable(base):
-        raise CannotLaunch("base", problem)
+        raise Refused(problem, field="base")
     baseline = baseline_of(base, task_set)
     if baseline is None:
-        raise CannotLaunch(
-            "base", f"evaluate {base} on the held-out tasks of {task_set} first; without it nothing compares"
+        raise Refused(
+            f"evaluate {base} on the held-out tasks of {task_set} first; without it nothing compares", field="base"
         )
     return baseline
 
@@ -210,59 +201,59 @@ def untrainable(base: Version) -> str:
 
 
 def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) -> None:
-    """Raise CannotLaunch when the data, or what the base learnt from, has anything of the held-out tasks; when the data
+    """Raise Refused when the data, or what the base learnt from, has anything of the held-out tasks; when the data
     has anything of a regression suite of the base's agent."""
     for where, each in (
         ("dataset", dataset),
         *(("base", earlier) for earlier in contamination_checks.datasets_of(base)),
     ):
         if problem := contamination_checks.refusal(contamination_checks.checked(each, task_set), task_set):
-            raise CannotLaunch(where, f"{problem}; the data is {each}")
+            raise Refused(f"{problem}; the data is {each}", field=where)
     for suite in suite_definitions.present(base.agent):
         if problem := contamination_checks.suite_refusal(contamination_checks.checked(dataset, suite.task_set), suite):
-            raise CannotLaunch("dataset", f"{problem}; the data is {dataset}")
+            raise Refused(f"{problem}; the data is {dataset}", field="dataset")
 
 
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
-    """Raise CannotLaunch for tasks that the algorithm's trainer cannot play."""
+    """Raise Refused for tasks that the algorithm's trainer cannot play."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
         if (turns := turns_of(task_set)) > 1:
-            raise CannotLaunch(
-                "algorithm",
+            raise Refused(
                 f"the tasks of {task_set} take up to {turns} turns, and {algorithm.label} plays tasks of one turn; "
                 "train SFT or DPO on episodes of them",
+                field="algorithm",
             )
 
 
 def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
-    """Raise CannotLaunch for a reward that a trainer could not ask for: it holds no key and reaches no server."""
+    """Raise Refused for a reward that a trainer could not ask for: it holds no key and reaches no server."""
     for task_set in dataset.task_sets if algorithm.is_reinforced else ():
         if "judge" in rubric.needs(task_set.environment_version.verifier):
-            raise CannotLaunch(
-                "algorithm",
+            raise Refused(
                 f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "
                 "reaches no server; train SFT or DPO on rollouts that it judged, or make a version without the judge",
+                field="algorithm",
             )
 
 
 def _check_reward(algorithm: str, base: Version, dataset: Dataset) -> dict[str, Any]:
-    """The audit and the override that let it learn from its reward, to be kept with it. Raises CannotLaunch."""
+    """The audit and the override that let it learn from its reward, to be kept with it. Raises Refused."""
     found = reward_lock.standing_of(algorithm, base, dataset)
     if found is None:
         return {}
     _, holds = found
     if not holds.allows:
-        raise CannotLaunch("reward", f"{reward_lock.LOCKED}: {holds.words}; audit it, or have an approver override")
+        raise Refused(f"{reward_lock.LOCKED}: {holds.words}; audit it, or have an approver override", field="reward")
     return {"reward_audit": holds.audit, "audit_override": holds.override}
 
 
 def _check_override(request: LaunchRequest, recommendation: Recommendation) -> str:
-    """The reason that is kept with the run, empty when none is needed. Raises CannotLaunch."""
+    """The reason that is kept with the run, empty when none is needed. Raises Refused."""
     base, task_set, reason = request.base, request.task_set, request.override_reason.strip()
     if (recommendation.version_id, recommendation.task_set_id) != (base.pk, task_set.pk):
-        raise CannotLaunch("recommendation", f"{recommendation} is not about {base} and {task_set}")
+        raise Refused(f"{recommendation} is not about {base} and {task_set}", field="recommendation")
     problem = needs_reason(request.algorithm, recommendation)
     if problem and not reason:
         label = recipes.ALGORITHMS[request.algorithm].label
-        raise CannotLaunch("override_reason", f"{problem} and {label} was chosen; say why, it is kept with the run")
+        raise Refused(f"{problem} and {label} was chosen; say why, it is kept with the run", field="override_reason")
     return reason if problem else ""

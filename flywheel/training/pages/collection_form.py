@@ -7,8 +7,8 @@ from django import forms
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.agents.references import UnknownReference, find_version
-from flywheel.agents.version_content import BadContent
+from flywheel.agents.references import find_version
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.evals.pages.run_forms import EvalForm
 from flywheel.training.rollouts.teachers import teacher
 
@@ -53,8 +53,6 @@ class CollectForm(EvalForm):
                 actor=actor,
             )
             return find_version(self.project, str(made))
-        except (BadContent, UnknownReference) as error:
-            self.refuse(
-                getattr(error, "field", "model").removeprefix("endpoint."), getattr(error, "problem", str(error))
-            )
+        except Refused as error:
+            show_at_field(self, error)
             return None

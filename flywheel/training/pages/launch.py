@@ -16,10 +16,10 @@ from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import dataset_builder
 from flywheel.training.launch import launch_estimate, reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest, recommendation_for
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
@@ -84,7 +84,7 @@ def _launch(
     )
     try:
         run, _ = run_control.launch(wanted, request.actor)
-    except (run_control.CannotLaunch, dataset_builder.CannotBuild) as error:
+    except Refused as error:
         form.refuse(error.field, error.problem)
         return None
     return run

@@ -17,13 +17,14 @@ from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.recipes import SETTINGS, Setting
 from flywheel.edge.numbers import BIGINT, INTEGER, number
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
-from flywheel.templatetags.flywheel import count
+from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest
-from flywheel.training.launch.run_control import LORA, CannotLaunch, check_settings, check_tuning, default_settings
+from flywheel.training.launch.run_control import LORA, check_settings, check_tuning, default_settings
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 PREFIX = "set."
@@ -185,7 +186,7 @@ class LaunchForm:
         if self.base and tuning:
             try:
                 check_settings(self.known, self.base, tuning, given)
-            except CannotLaunch as error:
+            except Refused as error:
                 self.refuse(error.field, error.problem)
         return {
             "settings": given,
@@ -230,7 +231,7 @@ class LaunchForm:
             value |= {"rank": _whole(self.rank) or self.rank, "alpha": _whole(self.alpha) or self.alpha}
         try:
             return check_tuning(value)
-        except CannotLaunch as error:
+        except Refused as error:
             self.refuse(error.field, error.problem)
             return None
 

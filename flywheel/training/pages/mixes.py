@@ -8,8 +8,8 @@ from django.views.decorators.http import require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.refusals import Refused
 from flywheel.training.datasets import dataset_mix
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.models import Dataset
 
 OFFERED = 200
@@ -39,7 +39,7 @@ def mix_page(request: PageRequest) -> HttpResponse:
             return redirect("training:dataset", request.project.slug, made.name, made.version)
         if parts:
             _preview(context, parts)
-    except CannotBuild as error:
+    except Refused as error:
         context["problem"] = error.problem
         return render(request, "training/mix.html", context, status=422)
     return render(request, "training/mix.html", context)
@@ -59,14 +59,14 @@ def _offered(request: PageRequest, kind: str) -> list[Dataset]:
 
 
 def _parts(rows: list[dict[str, Any]], first: str) -> list[dataset_mix.Part]:
-    """Those with a weight, the one to compare by first. Raises CannotBuild for a weight that is no number."""
+    """Those with a weight, the one to compare by first. Raises Refused for a weight that is no number."""
     parts = []
     for row in sorted((row for row in rows if row["weight"]), key=lambda row: str(row["dataset"].pk) != first):
         try:
             parts.append((row["dataset"], float(row["weight"].replace(",", "."))))
         except ValueError:
             problem = f"the weight of {row['dataset']} is {row['weight'][:20]!r}; a number above 0 is wanted"
-            raise CannotBuild("parts", problem) from None
+            raise Refused(problem, field="parts") from None
     return parts
 
 

@@ -2,7 +2,6 @@
 
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -11,13 +10,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
-from flywheel.evals.runs.submission import CannotEvaluate, submit
+from flywheel.evals.runs.submission import submit
 from flywheel.system import env
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.pages.collection_form import CollectForm
 from flywheel.training.rollouts import rollout_choice, selection_overview
 from flywheel.training.rollouts.rollout_datasets import write
@@ -47,8 +45,8 @@ def collect_page(request: PageRequest) -> HttpResponse:
             split=Split.TRAIN,  # nobody may learn from what is held out
             settings=form.settings,
         )
-    except CannotEvaluate as error:
-        form.refuse(error.field, error.problem)
+    except Refused as error:
+        show_at_field(form, error)
         return _form(request, form, status=422)
     return redirect("training:rollouts", request.project.slug, run.pk)
 
@@ -108,7 +106,7 @@ def write_dataset(request: PageRequest, run: int) -> HttpResponse:
     try:
         choice = rollout_choice.read({key: request.GET[key] for key in CHOSEN if key in request.GET})
         made = write(name=name, run=found, choice=choice, actor=request.actor)
-    except (rollout_choice.BadChoice, CannotBuild) as error:
+    except Refused as error:
         return _page(request, found, 422, not_written=error.problem, name=name)
     return redirect("training:dataset", request.project.slug, made.name, made.version)
 
@@ -116,20 +114,14 @@ def write_dataset(request: PageRequest, run: int) -> HttpResponse:
 @require_POST
 @requires(Permission.TRAIN)
 def drop_rollout(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
-    try:
-        drop(result=_result(request, run, number, sample), reason=request.POST.get("reason", ""), actor=request.actor)
-    except Refused as error:
-        messages.warning(request, f"Not dropped: {error}.")
+    drop(result=_result(request, run, number, sample), reason=request.POST.get("reason", ""), actor=request.actor)
     return _back(request, run)
 
 
 @require_POST
 @requires(Permission.TRAIN)
 def take_rollout_back(request: PageRequest, run: int, number: int, sample: int) -> HttpResponse:
-    try:
-        take_back(result=_result(request, run, number, sample), actor=request.actor)
-    except Refused as error:
-        messages.warning(request, f"Not taken back: {error}.")
+    take_back(result=_result(request, run, number, sample), actor=request.actor)
     return _back(request, run)
 
 

@@ -1,6 +1,6 @@
 """Which rollouts a dataset is made of: what a person chose, checked, and as the address of a page or a card keeps it.
 
-choice = read({"form": "sft", "reward": "0.6", "parts": "format >= 1", "cap": "4"})      # Raises BadChoice
+choice = read({"form": "sft", "reward": "0.6", "parts": "format >= 1", "cap": "4"})      # Raises Refused
 choice.as_dict()      only what differs from taking everything
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from flywheel.core.errors import FieldError
 from flywheel.core.evidence.fix_ladder import LEARNABLE
 from flywheel.core.verifiers import PASS
+from flywheel.edge.refusals import Refused
 
 FORMS: Final = {
     "sft": "demonstrations to imitate",
@@ -22,10 +22,6 @@ FORMS: Final = {
 SYNTHETIC: Final = {"": "real and synthetic tasks", "no": "real tasks only", "only": "synthetic tasks only"}
 MAX_CAP: Final = 64
 _CONDITION = re.compile(r"\s*([A-Za-z][\w.-]{0,63})\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*", re.ASCII)
-
-
-class BadChoice(FieldError):
-    """`field` says where, the message what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +83,12 @@ class Choice:
 def read(given: Mapping[str, Any]) -> Choice:
     """The choice that a form, an address or a body makes; what is missing stands at its default, what is empty is off.
 
-    Raises BadChoice.
+    Raises Refused.
     """
     if unknown := sorted(set(given) - {field.name for field in fields(Choice)}):
-        raise BadChoice(unknown[0][:100], f"is unknown, one of {', '.join(f.name for f in fields(Choice))} is wanted")
+        raise Refused(
+            f"is unknown, one of {', '.join(f.name for f in fields(Choice))} is wanted", field=unknown[0][:100]
+        )
     chosen: dict[str, Any] = {}
     for name in ("form", "synthetic"):
         if name in given:
@@ -108,24 +106,24 @@ def read(given: Mapping[str, Any]) -> Choice:
             chosen[name] = number
     choice = Choice(**chosen)
     if choice.solved_min > choice.solved_max:
-        raise BadChoice("solved_min", f"{choice.solved_min:g} is above solved_max, {choice.solved_max:g}")
+        raise Refused(f"{choice.solved_min:g} is above solved_max, {choice.solved_max:g}", field="solved_min")
     return choice
 
 
 def _word(name: str, value: Any, known: Mapping[str, str]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise BadChoice(name, f"{str(value)[:40]!r} is unknown, one of {', '.join(filter(None, known))} is wanted")
+        raise Refused(f"{str(value)[:40]!r} is unknown, one of {', '.join(filter(None, known))} is wanted", field=name)
     return value
 
 
 def _conditions(value: Any) -> tuple[Condition, ...]:
     if not isinstance(value, str):
-        raise BadChoice("parts", "a text such as 'format >= 1, invalid <= 0' is wanted")
+        raise Refused("a text such as 'format >= 1, invalid <= 0' is wanted", field="parts")
     found = []
     for text in filter(str.strip, value.split(",")):
         match = _CONDITION.fullmatch(text)
         if match is None or not math.isfinite(float(match[3])):
-            raise BadChoice("parts", f"{text.strip()[:80]!r} is not of the form part >= number or part <= number")
+            raise Refused(f"{text.strip()[:80]!r} is not of the form part >= number or part <= number", field="parts")
         found.append(Condition(match[1], match[2], float(match[3])))
     return tuple(found)
 
@@ -138,12 +136,12 @@ def _number(name: str, value: Any, low: float, high: float) -> float | None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not low <= number <= high:
-        raise BadChoice(name, f"{str(value)[:40]!r} is not a number from {low:g} to {high:g}")
+        raise Refused(f"{str(value)[:40]!r} is not a number from {low:g} to {high:g}", field=name)
     return number
 
 
 def _whole(name: str, value: Any, high: int) -> int | None:
     number = _number(name, value, 1, high)
     if number is not None and number != int(number):
-        raise BadChoice(name, f"{value!r} is not a whole number")
+        raise Refused(f"{value!r} is not a whole number", field=name)
     return None if number is None else int(number)

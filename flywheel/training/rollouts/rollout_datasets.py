@@ -15,16 +15,17 @@ from flywheel.core import envs
 from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
+from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
+from flywheel.training.datasets.dataset_builder import Draft
 from flywheel.training.models import Dataset
 from flywheel.training.rollouts.rollout_choice import Choice
 from flywheel.training.rollouts.rollout_selection import (
     READ,
-    NotForTraining,
     Rollout,
     Selection,
     conversations,
@@ -44,25 +45,23 @@ def choose(rollouts: list[Rollout], choice: Choice, *, most: int = READ) -> Sele
 
 
 def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple[Draft, Selection]:
-    """The rows that the choice makes of the run's rollouts, and what was left out on the way. Raises CannotBuild.
+    """The rows that the choice makes of the run's rollouts, and what was left out on the way. Raises Refused.
 
     `found` is what `choose` said, where it was asked already.
     """
-    try:
+    with at_field("rollouts"):
         found = choose(rollouts_of(run), choice) if found is None else found
-    except NotForTraining as error:
-        raise CannotBuild("rollouts", str(error)) from error
     tasks = {task.pk: task for task in dataset_builder.train_tasks(run.task_set)}
     if choice.form == "tasks":
         made = [core_task(tasks[pk]).to_json() for pk in dict.fromkeys(rollout.task for rollout in found.kept)]
     else:
         if problem := too_long(found, choice):
-            raise CannotBuild("rollouts", problem)
+            raise Refused(problem, field="rollouts")
         makers = {"sft": _imitated, "pairs": _preferred}
         made = list(makers[choice.form](run, tasks, found, choice))
     rows = list({key_of_row(row): row for row in reversed(made)}.values())[::-1]
     if not rows:
-        raise CannotBuild("rollouts", f"the choice leaves nothing of {run}: {_last_word(found, choice)}")
+        raise Refused(f"the choice leaves nothing of {run}: {_last_word(found, choice)}", field="rollouts")
     card = _card(run, choice, found, rows, tasks) | {"duplicates": len(made) - len(rows)}
     return Draft(choice.form, run.task_set, rows, card), found
 
@@ -71,14 +70,14 @@ def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple
 def write(*, name: str, run: EvalRun, choice: Choice, actor: Actor) -> Dataset:
     """Keep the rows as the next version of a dataset, or return the one that has them already.
 
-    Raises CannotBuild where the choice leaves nothing, or where the rows have a held-out task of their own set.
+    Raises Refused where the choice leaves nothing, or where the rows have a held-out task of their own set.
     """
-    dataset_builder.check_dataset_name(name)
+    check_name(name)
     made, _ = draft(run, choice)
     kept = dataset_builder.keep(name, made, actor)
     contamination_checks.check_all(kept)
     if problem := contamination_checks.refusal(contamination_checks.checked(kept, run.task_set), run.task_set):
-        raise CannotBuild("rollouts", problem)
+        raise Refused(problem, field="rollouts")
     return kept
 
 

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from flywheel.edge.numbers import number
 from flywheel.edge.paging import Page
+from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks
-from flywheel.training.datasets.dataset_builder import CannotBuild, Draft
-from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
+from flywheel.training.datasets.dataset_builder import Draft
+from flywheel.training.rollouts.rollout_choice import Choice, read
 from flywheel.training.rollouts.rollout_datasets import choose, draft, too_long
 from flywheel.training.rollouts.rollout_selection import DROPPED, LOOKED_AT, UNSCORED, Rollout, Selection, rollouts_of
 
@@ -70,7 +71,7 @@ def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:
     errors = {}
     try:
         choice = read({name: value for name, value in given.items() if name in names})
-    except BadChoice as error:
+    except Refused as error:
         choice, errors = Choice(), {error.field: error.problem}
     rollouts = rollouts_of(run)
     found = choose(rollouts, choice, most=LOOKED_AT)
@@ -78,7 +79,7 @@ def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:
     if not problem and found.is_compared and len(rollouts) <= LOOKED_AT:
         try:
             made, _ = draft(run, choice, found)
-        except CannotBuild as error:
+        except Refused as error:
             problem = error.problem
     reports = contamination_checks.preview(made.rows, run.task_set) if made else None
     if reports:

@@ -14,7 +14,7 @@ from flywheel.agents.version_content import OPENAI
 @transaction.atomic
 def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_key_env: str = "") -> Version:
     """The version that asks this model at an OpenAI-compatible server: of the agent `teacher-<model>`, made if it is
-    not there. Raises version_content.BadContent."""
+    not there. Raises Refused."""
     name = f"teacher-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:100].rstrip("-")
     agent = Agent.objects.filter(project=project, name=name).first() or make_agent(
         project=project,

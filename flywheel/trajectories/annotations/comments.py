@@ -31,10 +31,6 @@ CALLED_MAX = 50
 _CALL = re.compile(r"(?<![\w@.+-])@([\w.@+-]{1,150})")
 
 
-class BadComment(Refused):
-    """It cannot be kept so; the message begins with the field and says what would be right."""
-
-
 class NotYours(PermissionDenied):
     """Only its author edits a comment, and only its author or an admin deletes it."""
 
@@ -72,14 +68,14 @@ def hidden(project: Project, user: User, trajectories: Collection[int]) -> set[i
 
 @transaction.atomic
 def say(*, trajectory: Trajectory, actor: Actor, text: str, step: str = "", key: uuid.UUID | None = None) -> Comment:
-    """Comment on the trajectory, or on one step of it. Raises BadComment. The same key again is the same comment."""
+    """Comment on the trajectory, or on one step of it. Raises Refused. The same key again is the same comment."""
     text = _checked(text)
     if step and not trajectory.steps.filter(span_id=step).exists():
-        raise BadComment(f"step: this trajectory has no step {step[:64]!r}")
+        raise Refused(f"step: this trajectory has no step {step[:64]!r}")
     # Whoever deletes the trajectory waits for us, or we for them.
     row = Trajectory.objects.select_for_update(no_key=True).filter(pk=trajectory.pk).first()
     if row is None:
-        raise BadComment("trajectory: it was deleted meanwhile")
+        raise Refused("trajectory: it was deleted meanwhile")
     said = Comment(project_id=row.project_id, trajectory=row, step=step, author=actor.user, text=text)
     if key is not None:
         if (known := Comment.objects.filter(author=actor.user, key=key).first()) is not None:
@@ -93,12 +89,12 @@ def say(*, trajectory: Trajectory, actor: Actor, text: str, step: str = "", key:
 
 @transaction.atomic
 def edit(*, comment: Comment, actor: Actor, text: str) -> Comment:
-    """Write it anew; who is named now and was not before is called. Raises BadComment and NotYours."""
+    """Write it anew; who is named now and was not before is called. Raises Refused and NotYours."""
     row = _locked(comment)
     if row.author_id != actor.user.pk:
         raise NotYours("only its author edits a comment")
     if row.deleted_at is not None:
-        raise BadComment("text: this comment is deleted")
+        raise Refused("text: this comment is deleted")
     if (text := _checked(text)) == row.text:
         return row
     row.text, row.edited_at = text, timezone.now()
@@ -186,11 +182,11 @@ def _call(comment: Comment, actor: Actor) -> None:
 def _checked(text: str) -> str:
     text = text.replace("\r\n", "\n").strip()
     if not text:
-        raise BadComment("text: write something")
+        raise Refused("text: write something")
     if "\0" in text:
-        raise BadComment("text: a null character cannot be kept; take it out")
+        raise Refused("text: a null character cannot be kept; take it out")
     if len(text) > LIMIT:
-        raise BadComment(f"text: {len(text)} characters are too many, at most {LIMIT} are kept")
+        raise Refused(f"text: {len(text)} characters are too many, at most {LIMIT} are kept")
     return text
 
 

@@ -34,12 +34,9 @@ EARLY = timedelta(days=1)
 """How far ahead of ours the sender's clock may be: whatever comes later than everything holds for ever."""
 
 SOURCES = {
-    "human": Feedback.Source.HUMAN,
-    "reviewer": Feedback.Source.HUMAN,
-    "end_user": Feedback.Source.END_USER,
-    "user": Feedback.Source.END_USER,
-    "model": Feedback.Source.MODEL,
-    "llm": Feedback.Source.MODEL,
+    **dict.fromkeys(("human", "reviewer"), Feedback.Source.HUMAN),
+    **dict.fromkeys(("end_user", "user"), Feedback.Source.END_USER),
+    **dict.fromkeys(("model", "llm"), Feedback.Source.MODEL),
     "code": Feedback.Source.CODE,
 }
 _TRACE_ID = re.compile(r"[0-9a-fA-F]{32}")

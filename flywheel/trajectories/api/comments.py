@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Field, Query, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
@@ -85,13 +85,13 @@ def delete_comment(request: HttpRequest, trace_id: str, comment_id: int) -> Comm
 
 
 class MentionOut(Schema):
-    trace_id: str
-    comment: int
-    step: str
-    author: Ref
+    trace_id: str = Field(alias="comment.trajectory.trace_id")
+    comment: int = Field(alias="comment_id")
+    step: str = Field(alias="comment.step")
+    author: Ref = Field(alias="comment.author")
     text: str | None
     """Null while it is hidden: the reviewers of a queue have not decided yet."""
-    at: datetime
+    at: datetime = Field(alias="comment.at")
     read_at: datetime | None
 
 
@@ -102,19 +102,9 @@ def list_mentions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, An
     rows = Mention.objects.filter(project=call.project, user=call.actor.user)
     page = paginate(rows.select_related("comment__author", "comment__trajectory"), query)
     blind = comments.hidden(call.project, call.actor.user, {row.comment.trajectory_id for row in page["items"]})
-    items = [
-        {
-            "trace_id": row.comment.trajectory.trace_id,
-            "comment": row.comment_id,
-            "step": row.comment.step,
-            "author": row.comment.author,
-            "text": None if row.comment.trajectory_id in blind else row.comment.text,
-            "at": row.comment.at,
-            "read_at": row.read_at,
-        }
-        for row in page["items"]
-    ]
-    return page | {"items": items}
+    for row in page["items"]:
+        row.text = None if row.comment.trajectory_id in blind else row.comment.text
+    return page
 
 
 class ReadIn(Body):

@@ -11,8 +11,8 @@ from ninja import Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Permission, Scope
-from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.refusals import Missing, Refused, Unreadable
+from flywheel.edge.answers import JobOut, ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import Missing, Refused, Unreadable, one
 from flywheel.edge.schemas import Body
 from flywheel.trajectories.models import Bulk, Trajectory, View
 from flywheel.trajectories.operations import bulk_actions
@@ -90,23 +90,17 @@ class Example(Schema):
     reason: str
 
 
-class BulkOut(Schema):
-    id: int
+class BulkOut(JobOut):
     action: str
     options: dict[str, Any]
     q: str
     """As it was frozen: times that were counted from now are written out."""
-    state: str
-    done: int
-    total: int | None
     changed: int
     skipped: dict[str, int]
     """How many, by reason."""
     failed: dict[str, int]
     examples: list[Example]
     """Of the failed ones, at most 100."""
-    error: str
-    created_at: datetime
     finished_at: datetime | None
 
     @staticmethod
@@ -280,7 +274,4 @@ def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[
 
 
 def _find(request: HttpRequest, pk: int) -> Bulk:
-    job = Bulk.objects.filter(project=keyed(request).project, pk=pk).first()
-    if job is None:
-        raise Missing(f"there is no bulk action {pk}")
-    return job
+    return one(Bulk.objects.filter(project=keyed(request).project), pk=pk)

@@ -9,7 +9,7 @@ from ninja import Field, Query, Router, Schema
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.evidence.statistics.estimates import Estimate
+from flywheel.edge.answers import EstimateOut
 from flywheel.edge.refusals import Unreadable
 from flywheel.trajectories.metrics import production_metrics
 from flywheel.trajectories.search import grammar
@@ -17,18 +17,11 @@ from flywheel.trajectories.search import grammar
 router = Router(tags=["trajectories"])
 
 
-class Share(Schema):
+class Share(EstimateOut):
     """A rate with its 95 % interval."""
 
-    mean: float | None
-    """None where nothing was scored; never 0 for that."""
-    low: float | None
-    high: float | None
-    n: int
     unscored: int
     method: str
-    reason: str
-    """Why there is no interval."""
 
 
 class FiguresOut(Schema):
@@ -136,7 +129,7 @@ def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, A
                 "count": bucket.total.count,
                 "confirmed": bucket.total.confirmed,
                 "proposed": bucket.total.proposed,
-                "share": share(bucket.share_of(found.total.count)),
+                "share": bucket.share_of(found.total.count),
                 "q": read.where(*bucket.terms),
             }
             for bucket in found.buckets
@@ -157,12 +150,7 @@ def _figures(these: production_metrics.Figures) -> dict[str, Any]:
         "cost_usd": these.cost,
         "latency_p50_ms": these.p50,
         "latency_p95_ms": these.p95,
-        "success": share(these.success),
-        "failure": share(these.failure),
-        "intervention": share(these.intervention),
+        "success": these.success,
+        "failure": these.failure,
+        "intervention": these.intervention,
     }
-
-
-def share(estimate: Estimate) -> dict[str, Any]:
-    """The estimate as the API shows it."""
-    return {name: getattr(estimate, name) for name in Share.model_fields}

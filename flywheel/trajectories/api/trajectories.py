@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.edge.answers import ListQuery, page_of, paginate
+from flywheel.edge.answers import ListQuery, Number, page_of, paginate
 from flywheel.edge.refusals import Unreadable, one
 from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.detail import transcript
@@ -53,7 +53,7 @@ class TrajectoryOut(Schema):
     trace_id: str
     source: str
     agent: str
-    version: int | None
+    version: Number | None
     """The version's number, when the trajectory is of a version that this project knows."""
     version_label: str
     session_id: str
@@ -82,10 +82,6 @@ class TrajectoryOut(Schema):
     @staticmethod
     def resolve_agent(row: Trajectory) -> str:
         return row.agent.name if row.agent else row.agent_name
-
-    @staticmethod
-    def resolve_version(row: Trajectory) -> int | None:
-        return row.version.number if row.version else None
 
 
 class StepOut(Schema):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flywheel.system.sql import bound
-from flywheel.templatetags.flywheel import count, duration
+from flywheel.templatetags.numbers import count, duration
 from flywheel.trajectories.models import Source, Step, Trajectory
 
 NO_PARENT = "no parent"

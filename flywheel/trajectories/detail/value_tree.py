@@ -9,11 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.safestring import SafeString
-
 from flywheel.edge.numbers import number
-from flywheel.templatetags.flywheel import count, safe_text
-from flywheel.trajectories.detail.markup import html, joined
 
 DEEPEST = 40
 """Levels; what lies deeper is text."""
@@ -40,17 +36,42 @@ WHOLE = Limits(nodes=5_000, items=2_000, text=200_000)
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """What has a name in an object or a place in a list."""
+
+    key: str
+    branch: "Branch | None" = None
+    size: str = ""
+    """Of the branch."""
+    is_open: bool = False
+    is_in_a_string: bool = False
+    text: str = ""
+    """Of a value that holds nothing, as far as it is shown."""
+    kind: str = ""
+    """`text`, `block`, `number`, `word`"""
+    characters: int = 0
+    """Of which the text is the beginning; 0 where it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    nodes: list[Node]
+    more: int
+    """That are left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
-    html: SafeString
+    branch: Branch
     is_cut: bool
 
 
 def tree_of(value: Any, limits: Limits = BRIEF) -> Tree:
     """The tree of an object, a list, or a string that holds one."""
     held = held_by(value)
-    writer = _Writer(limits)
-    html = writer.items(held if held is not None else {"": value}, 0, "tree")
-    return Tree(html, writer.is_cut)
+    reader = _Reader(limits)
+    branch = reader.branch(held if held is not None else {"": value}, 0)
+    return Tree(branch, reader.is_cut)
 
 
 def held_by(value: Any) -> dict[str, Any] | list[Any] | None:
@@ -84,51 +105,36 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-class _Writer:
+class _Reader:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.left = limits.nodes
         self.is_cut = False
 
-    def items(self, held: dict[str, Any] | list[Any], depth: int, name: str = "") -> SafeString:
+    def branch(self, held: dict[str, Any] | list[Any], depth: int) -> Branch:
         pairs = held.items() if isinstance(held, dict) else ((str(index), item) for index, item in enumerate(held))
-        written = []
-        for index, (key, value) in enumerate(pairs):
-            if index >= self.limits.items or self.left <= 0:
+        nodes: list[Node] = []
+        for key, value in pairs:
+            if len(nodes) >= self.limits.items or self.left <= 0:
                 self.is_cut = True
-                written.append(html('<li class="muted">and {} more</li>', count(len(held) - index)))
                 break
             self.left -= 1
-            written.append(self.node(str(key), value, depth))
-        return html('<ul class="{}">{}</ul>' if name else "<ul>{1}</ul>", name, joined(written))
+            nodes.append(self.node(str(key), value, depth))
+        return Branch(nodes, len(held) - len(nodes))
 
-    def node(self, key: str, value: Any, depth: int) -> SafeString:
+    def node(self, key: str, value: Any, depth: int) -> Node:
         held = held_by(value)
         if not held or depth >= DEEPEST:
-            return html('<li data-k="{}"><b>{}</b> {}</li>', key, safe_text(key), self.leaf(value))
+            return self.leaf(key, value)
         size = f"{len(held)} {'key' if isinstance(held, dict) else 'item'}{'' if len(held) == 1 else 's'}"
-        return html(
-            '<li data-k="{}"><details{}><summary><b>{}</b> <span class="muted">{}</span>{}</summary>{}</details></li>',
-            key,
-            " open" if depth < OPEN else "",
-            safe_text(key),
-            size,
-            _NONE if held is value else _IN_A_STRING,
-            self.items(held, depth + 1),
-        )
+        return Node(key, self.branch(held, depth + 1), size, is_open=depth < OPEN, is_in_a_string=held is not value)
 
-    def leaf(self, value: Any) -> SafeString:
+    def leaf(self, key: str, value: Any) -> Node:
         if not isinstance(value, str):
             kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else "word"
-            return html('<code class="{}">{}</code>', kind, safe_text(written(value)[: self.limits.text]))
-        shown = value[: self.limits.text]
-        is_block = "\n" in shown or len(shown) > BLOCK
-        tag = html('<pre class="prose">{}</pre>' if is_block else '<code class="text">{}</code>', safe_text(shown))
-        if len(shown) == len(value):
-            return tag
-        self.is_cut = True
-        return html('{} <span class="muted">of {} characters</span>', tag, count(len(value)))
-
-
-_NONE = SafeString("")
-_IN_A_STRING = SafeString(' <span class="chip">JSON in a string</span>')
+            return Node(key, text=written(value)[: self.limits.text], kind=kind)
+        text = value[: self.limits.text]
+        if len(text) < len(value):
+            self.is_cut = True
+        kind = "block" if "\n" in text or len(text) > BLOCK else "text"
+        return Node(key, text=text, kind=kind, characters=len(value) if len(text) < len(value) else 0)

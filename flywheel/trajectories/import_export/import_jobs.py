@@ -45,7 +45,7 @@ def submit(
     job, is_new = Import.submit(
         key=key,
         project=project,
-        created_by=actor.user,
+        actor=actor,
         name=upload.name[:300],
         upload=upload.token,
         format=format,

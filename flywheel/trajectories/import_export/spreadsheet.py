@@ -71,10 +71,6 @@ def _column(name: str) -> Cell:
     return lambda row, _: getattr(row, name)
 
 
-def _listed(name: str) -> Cell:
-    return lambda row, _: ", ".join(getattr(row, name))
-
-
 COLUMNS: dict[str, Cell] = {
     "trace_id": _column("trace_id"),
     "started_at": lambda row, _: row.started_at.isoformat(),
@@ -86,21 +82,14 @@ COLUMNS: dict[str, Cell] = {
     "user": _column("user_id"),
     "request": _asked,
     "answer": _answered,
-    "outcome": _column("outcome"),
-    "label": _column("label"),
-    "label_bucket": _column("label_bucket"),
-    "proposed_bucket": _column("proposed_bucket"),
-    "proposed_score": _column("proposed_score"),
-    "tools": _listed("tool_names"),
+    **{name: _column(name) for name in ("outcome", "label", "label_bucket", "proposed_bucket", "proposed_score")},
+    "tools": lambda row, _: ", ".join(row.tool_names),
     "steps": _column("step_count"),
     "errors": _column("error_count"),
     "interventions": lambda row, _: len(row.interventions),
     "feedback": _column("feedback_count"),
-    "latency_ms": _column("latency_ms"),
-    "tokens_in": _column("tokens_in"),
-    "tokens_out": _column("tokens_out"),
-    "cost_usd": _column("cost_usd"),
-    "tags": _listed("tags"),
+    **{name: _column(name) for name in ("latency_ms", "tokens_in", "tokens_out", "cost_usd")},
+    "tags": lambda row, _: ", ".join(row.tags),
 }
 
 

@@ -10,7 +10,7 @@ has long been committed or has noted it.
 
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, TypeVar
 
@@ -55,10 +55,6 @@ COUNTS = """count(*), count(outcome), count(*) FILTER (WHERE outcome = 'success'
     sum(tokens_in), sum(tokens_out), sum(cost_usd)"""
 COLUMNS = ("outcome", "label", "cost_usd", "tokens_in", "tokens_out", "latency_ms")
 """What they are made of, beside `filed` and `intervened`."""
-_COUNTED = ("count", "scored", "succeeded", "confirmed", "proposed", "intervened", "costed", "counted")
-_SUMMED = ("tokens_in", "tokens_out", "cost")
-"""None where none is known."""
-NAMES = (*_COUNTED, *_SUMMED)
 
 
 @dataclass(slots=True)
@@ -74,6 +70,7 @@ class Sums:
     costed: int = 0
     counted: int = 0
     tokens_in: int | None = None
+    """None where none is known, as the next two."""
     tokens_out: int | None = None
     cost: float | None = None
     latencies: list[Any] = field(default_factory=list)
@@ -104,6 +101,9 @@ class Sums:
             low, high = known[int(below)], known[min(int(below) + 1, n - 1)]
             found.append(float(low + share * (high - low)))
         return n, found
+
+
+NAMES = tuple(item.name for item in fields(Sums) if item.name != "latencies")
 
 
 def _plus(one: N | None, other: N | None) -> N | None:

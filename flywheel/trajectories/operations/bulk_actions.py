@@ -110,7 +110,7 @@ def submit(
     job, is_new = Bulk.submit(
         key=key,
         project=project,
-        created_by=actor.user,
+        actor=actor,
         action=action,
         options=known.check(project, options),
         q="" if chosen else settled(q),

@@ -10,12 +10,12 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_POST
 
-from flywheel.accounts.access import PageRequest, audit, requires
+from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.numbers import key
+from flywheel.edge.numbers import form_key, key
 from flywheel.edge.paging import BadCursor, keyset
 from flywheel.edge.polling import progress
-from flywheel.templatetags.flywheel import count as counted
+from flywheel.templatetags.numbers import count as counted
 from flywheel.trajectories.models import Quarantined, Reread
 from flywheel.trajectories.operations import quarantine
 
@@ -97,9 +97,6 @@ def replay(request: PageRequest, pk: int) -> HttpResponse:
         if text is not None:
             context["written"] = text
         return render(request, "trajectories/quarantined.html", context, status=422)
-    except quarantine.Decided as error:
-        messages.error(request, f"Nothing was changed: {error}.")
-        return redirect("trajectories:quarantined", request.project.slug, pk)
     messages.success(request, f"Stored, as a part of trajectory {row.trace_id[:12]}.")
     return redirect("trajectories:quarantined", request.project.slug, pk)
 
@@ -107,12 +104,8 @@ def replay(request: PageRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def dismiss(request: PageRequest, pk: int) -> HttpResponse:
-    try:
-        quarantine.dismiss(item=_find(request, pk), actor=request.actor)
-    except quarantine.Decided as error:
-        messages.error(request, f"Nothing was changed: {error}.")
-    else:
-        messages.success(request, "Dismissed. It is kept for as long as the project keeps what was rejected.")
+    quarantine.dismiss(item=_find(request, pk), actor=request.actor)
+    messages.success(request, "Dismissed. It is kept for as long as the project keeps what was rejected.")
     return redirect("trajectories:quarantine", request.project.slug)
 
 
@@ -146,14 +139,10 @@ def dismiss_group(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def start_reread(request: PageRequest) -> HttpResponse:
     """Let a worker read every stored span again, once for each form and while no other reading is under way."""
-    try:
-        key = uuid.UUID(request.POST.get("key", ""))
-    except ValueError:
-        key = uuid.uuid4()
+    key = form_key(request.POST.get("key", ""))
     if (running := _reread(request)) is None or running.is_finished:
-        _, is_new = Reread.submit(key=key, project=request.project, created_by=request.actor.user)
-        if is_new:
-            audit(request, "trajectories.reread", "every stored span")
+        about = {"subject": "every stored span"}
+        Reread.submit(key=key, actor=request.actor, entry="trajectories.reread", about=about, project=request.project)
     return redirect(reverse("trajectories:quarantine", args=[request.project.slug]) + "#reread")
 
 

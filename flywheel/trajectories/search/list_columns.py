@@ -1,46 +1,80 @@
-"""The columns of the list of trajectories."""
+"""The columns of the list of trajectories: what each is called, and what is read for it.
+
+How a cell looks says the macro `<key>_cell` in `templates/jinja/trajectories/cells.html`; a column without one shows
+the first value that it reads, as text or as a number.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
+
+from flywheel.system.sql import planned
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     key: str
     label: str
+    reads: tuple[str, ...]
+    """SQL about the trajectory `t`, what is joined in `_FROM`, or a query of its own; the last word is its name."""
     is_usual: bool = True
     """Shown to who has chosen nothing."""
     is_number: bool = False
 
+    @property
+    def names(self) -> list[str]:
+        """What a row calls them."""
+        return [read.replace(".", " ").split()[-1] for read in self.reads]
+
+
+_COMMENTS = """(SELECT count(*) FROM trajectories_comment
+    WHERE trajectory_id = t.id AND project_id = t.project_id AND deleted_at IS NULL) AS comments"""
 
 COLUMNS = {
     column.key: column
     for column in (
-        Column("when", "When"),
-        Column("outcome", "Outcome"),
-        Column("bucket", "Bucket"),
-        Column("request", "Request"),
-        Column("tools", "Tools"),
-        Column("steps", "Steps", is_number=True),
-        Column("tokens", "Tokens", is_number=True),
-        Column("cost", "Cost", is_number=True),
-        Column("latency", "Latency", is_number=True),
-        Column("version", "Version"),
-        Column("feedback", "Feedback", is_number=True),
-        Column("label", "Label"),
-        Column("comments", "Comments", is_usual=False, is_number=True),
-        Column("tags", "Tags", is_usual=False),
-        Column("agent", "Agent", is_usual=False),
-        Column("env", "Environment", is_usual=False),
-        Column("session", "Session", is_usual=False),
-        Column("user", "User", is_usual=False),
-        Column("source", "Source", is_usual=False),
+        Column("when", "When", ("t.started_at",)),
+        Column("outcome", "Outcome", ("t.outcome",)),
+        Column("bucket", "Bucket", ("t.label", "t.label_bucket", "t.proposed_bucket", "t.proposed_score")),
+        Column("request", "Request", ("t.title",)),
+        Column("tools", "Tools", ("t.tool_names",)),
+        Column("steps", "Steps", ("t.step_count", "t.error_count"), is_number=True),
+        Column("tokens", "Tokens", ("t.tokens_in", "t.tokens_out"), is_number=True),
+        Column("cost", "Cost", ("t.cost_usd",), is_number=True),
+        Column("latency", "Latency", ("t.latency_ms",), is_number=True),
+        Column("version", "Version", ("t.version_label", "maker.name AS version_of", "version.number AS version")),
+        Column("feedback", "Feedback", ("t.feedback_count",), is_number=True),
+        Column("label", "Label", ("t.label",)),
+        Column("comments", "Comments", (_COMMENTS,), is_usual=False, is_number=True),
+        Column("tags", "Tags", ("t.tags",), is_usual=False),
+        Column("agent", "Agent", ("t.agent_name", "agent.name AS agent"), is_usual=False),
+        Column("env", "Environment", ("t.environment",), is_usual=False),
+        Column("session", "Session", ("t.session_id",), is_usual=False),
+        Column("user", "User", ("t.user_id",), is_usual=False),
+        Column("source", "Source", ("t.source",), is_usual=False),
     )
 }
 USUAL = [key for key, column in COLUMNS.items() if column.is_usual]
+_KEYS = Column("", "", ("t.id", "t.trace_id", "t.started_at"))
+"""By which rows are found and their pages are cut."""
+_FROM = """
+FROM trajectories_trajectory AS t
+LEFT JOIN agents_agent AS agent ON agent.id = t.agent_id
+LEFT JOIN agents_version AS version ON version.id = t.version_id
+LEFT JOIN agents_agent AS maker ON maker.id = version.agent_id
+WHERE t.id = ANY(%s)
+"""
 
 
 def known(keys: Iterable[str]) -> list[str]:
     """Those that there are, in the order of the list; what is no column any more is ignored."""
     wanted = set(keys)
     return [key for key in COLUMNS if key in wanted]
+
+
+def read(keys: list[int]) -> dict[int, SimpleNamespace]:
+    """By their keys, what the list shows of trajectories: every column's, so that it is one statement for everybody."""
+    columns = (_KEYS, *COLUMNS.values())
+    reads = {name: sql for column in columns for name, sql in zip(column.names, column.reads, strict=True)}
+    found = planned(f"SELECT {', '.join(reads.values())} {_FROM}", [keys]) if keys else []
+    return {row[0]: SimpleNamespace(**dict(zip(reads, row, strict=True))) for row in found}

@@ -24,10 +24,6 @@ VIEWS_MAX = 200
 """Of one person in one project."""
 
 
-class BadView(Refused):
-    """It cannot be saved so; the message says what would be right."""
-
-
 def seen_by(project: Project, user: User) -> QuerySet[View]:
     """Their own and those that others share."""
     rows = View.objects.filter(Q(owner=user) | Q(is_shared=True), project=project).select_related("owner", "project")
@@ -77,17 +73,17 @@ def save(
     is_shared: bool = False,
     is_first: bool = False,
 ) -> View:
-    """Keep the filter and the columns under the name, in place of the actor's view of that name. Raises BadView."""
+    """Keep the filter and the columns under the name, in place of the actor's view of that name. Raises Refused."""
     name, query = " ".join(name.replace("\0", "").split()), parse(q)
     if not name or len(name) > 100:
-        raise BadView("name: between 1 and 100 characters are wanted")
+        raise Refused("name: between 1 and 100 characters are wanted")
     if query.problems:
-        raise BadView(f"q: {' '.join(query.problems)}")
+        raise Refused(f"q: {' '.join(query.problems)}")
     mine = View.objects.filter(project=project, owner=actor.user)
     if not mine.filter(name=name).exists() and mine.count() >= VIEWS_MAX:
-        raise BadView(f"there are {VIEWS_MAX} views of yours already; delete one first")
+        raise Refused(f"there are {VIEWS_MAX} views of yours already; delete one first")
     if is_shared and Permission.REVIEW not in actor.user.permissions(project):
-        raise BadView("is_shared: viewers keep views for themselves; reviewers and all other roles share them")
+        raise Refused("is_shared: viewers keep views for themselves; reviewers and all other roles share them")
     kept: dict[str, Any] = {"q": query.text, "columns": list_columns.known(wanted), "is_shared": is_shared}
     view, _ = View.objects.update_or_create(project=project, owner=actor.user, name=name, defaults=kept)
     if is_first:

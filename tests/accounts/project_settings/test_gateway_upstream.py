@@ -10,12 +10,12 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, Project, User
 from flywheel.accounts.project_settings.gateway_upstream import (
-    BadUpstream,
     check,
     is_metadata,
     prices_of,
     written_prices,
 )
+from flywheel.edge.refusals import Refused
 from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db
@@ -78,7 +78,7 @@ def test_what_cannot_be_an_upstream_is_told(changes: dict[str, str], told: str, 
     assert answer.status_code == 422
     assert told in answer.content.decode()
     assert Project.objects.get(slug="acme").upstream == {}
-    with pytest.raises(BadUpstream):
+    with pytest.raises(Refused):
         check(**{**UPSTREAM, **changes})
 
 

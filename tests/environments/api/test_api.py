@@ -137,8 +137,8 @@ def test_a_new_version_keeps_what_is_left_out(build: Build, client: Client, head
         ("/mail/tasks", {"trace_id": "nowhere"}, 404, "nobody decided about a trajectory 'nowhere'"),
         ("/mail/task-sets", {"name": "mail"}, 422, "no proved train task"),
         ("/mail/task-sets", {"name": "mail", "tasks": [7]}, 422, "mail has no task 7"),
-        ("/mail/tasks/9/retire", {"reason": "x"}, 404, "there is no task 9 in mail"),
-        ("/none/tasks/bulk", {}, 404, "there is no environment 'none'"),
+        ("/mail/tasks/9/retire", {"reason": "x"}, 404, "there is no task 9"),
+        ("/none/tasks/bulk", {}, 404, "there is no environment none"),
     ],
 )
 def test_refusals_are_precise(

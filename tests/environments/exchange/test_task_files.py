@@ -13,11 +13,11 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope
 from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Split
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.training.datasets.dataset_builder import _right
 from tests.conftest import Build, Cast
 from tests.interop.environments import tasks_of
@@ -61,7 +61,7 @@ def test_tasks_are_made_once_proved_and_split(
 
 def test_too_many_rows_are_none(build: Build, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flywheel.environments.exchange.task_files.AT_ONCE", 1)
-    with pytest.raises(CannotMake, match="in parts"):
+    with pytest.raises(Refused, match="in parts"):
         import_tasks(environment=build.environment(), lines=[b"1", b"2"], actor=Actor(cast.builder))
 
 

@@ -17,6 +17,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.jobs import Lease, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Generation, Opening, Play, PlayTurn, Split, Task
 from flywheel.environments.pages.playground.play_forms import MoveForm
 from flywheel.environments.playground import episode_moves as verbs
@@ -24,7 +25,7 @@ from flywheel.environments.playground import world_state
 from flywheel.environments.tasks import seeded_tasks
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions import environment_versions, trials
-from flywheel.environments.versions.environment_versions import CannotMake, environment, environment_version
+from flywheel.environments.versions.environment_versions import environment, environment_version
 from tests.conftest import Build, Cast
 from workers.jobs import playground_moves
 from workers.jobs.task_generation import make_tasks
@@ -93,7 +94,7 @@ def test_a_move_taken_back_leaves_the_episode_as_it_was(tasks: Tasks, cast: Cast
     assert len(over.messages) > len(opened)
     again = verbs.take_back(play=over, at=1)
     assert (again.messages, again.moves, again.is_over, again.verdict) == (opened, [], False, None)
-    with pytest.raises(verbs.CannotPlay, match="no move was made"):
+    with pytest.raises(Refused, match="no move was made"):
         verbs.take_back(play=again, at=0)
 
 
@@ -124,7 +125,7 @@ def test_a_version_makes_one_move_or_all(
     turn = verbs.ask(
         play=play, version=version, actor=Actor(cast.builder), at=0, key=uuid.uuid4(), to_the_end=to_the_end
     )
-    with pytest.raises(verbs.CannotPlay, match="making its move"):
+    with pytest.raises(Refused, match="making its move"):
         verbs.say(play=play, message=Message("assistant", "me first"), at=0)
     carry_out(PlayTurn, turn.pk, playground_moves.make_moves)
     play.refresh_from_db()
@@ -402,9 +403,9 @@ def test_the_state_of_a_workplace_tells_new_rows_from_changed_and_gone_ones(
 
 def test_a_sealed_task_is_neither_played_nor_tried_on(cast: Cast, build: Build) -> None:
     task = build.task(Split.SEALED, cluster="c", digest="d")
-    with pytest.raises(CannotMake, match="is sealed: only a candidate's final comparison asks it"):
+    with pytest.raises(Refused, match="is sealed: only a candidate's final comparison asks it"):
         verbs.start(task=task, actor=Actor(cast.builder))
-    with pytest.raises(CannotMake, match="is sealed"):
+    with pytest.raises(Refused, match="is sealed"):
         trials.submit(
             environment=task.environment,
             verifier={"kind": "rubric", "parts": [{"name": "right", "type": "environment", "weight": 1}]},

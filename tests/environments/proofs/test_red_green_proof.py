@@ -19,6 +19,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import NO_RUNNERS, Verdict
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.red_green_proof import (
@@ -38,7 +39,7 @@ from flywheel.environments.tasks import recorded_tasks
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.versions import trials
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
@@ -216,7 +217,7 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
     version = make_version(environment, cast, {"exact": 1})
     assert environment.provings.get().state == "queued"
     assert {task.proof["recorded"]["content"] for task in environment.tasks.filter(retired_at=None)} == {WRONG.content}
-    with pytest.raises(CannotMake, match="3 tasks wait for a worker to prove them under mail@2"):
+    with pytest.raises(Refused, match="3 tasks wait for a worker to prove them under mail@2"):
         freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     client = sign_in(cast.viewer)
     pages = [reverse("environments:environment", args=["acme", "mail"])]

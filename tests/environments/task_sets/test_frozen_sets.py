@@ -13,10 +13,11 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.task_sets.leaks import inside
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version
+from flywheel.environments.versions.environment_versions import environment_version
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
 
 pytestmark = pytest.mark.django_db
@@ -92,13 +93,13 @@ def test_only_proved_tasks_in_use_are_taken(cast: Cast, build: Build, environmen
 @pytest.mark.parametrize("missing", [Split.TRAIN, Split.HELD_OUT])
 def test_a_set_without_one_of_its_splits_is_refused(cast: Cast, build: Build, missing: Split) -> None:
     build.task(Split.HELD_OUT if missing == Split.TRAIN else Split.TRAIN)
-    with pytest.raises(CannotMake, match=f"no proved {missing.label.lower()} task"):
+    with pytest.raises(Refused, match=f"no proved {missing.label.lower()} task"):
         freeze(environment=build.environment(), name="mail", actor=Actor(cast.builder))
 
 
 @pytest.mark.parametrize("name", ["", "Mail", "a b", "-a", "x" * 101, "a@1"])
 def test_a_name_that_cannot_stand_in_an_address_is_refused(cast: Cast, environment: Environment, name: str) -> None:
-    with pytest.raises(CannotMake, match="name"):
+    with pytest.raises(Refused, match="name"):
         freeze(environment=environment, name=name, actor=Actor(cast.builder))
 
 
@@ -106,7 +107,7 @@ def test_tasks_that_contradict_each_other_are_refused(cast: Cast, build: Build, 
     same: dict[str, Any] = {"prompt": "Meet them", "state": {}, "cluster": "one"}
     build.task(Split.TRAIN, **same, target={"tool": "email.send", "arguments": {}})
     build.task(Split.TRAIN, **same, target={"tool": "calendar.create_event", "arguments": {}})
-    with pytest.raises(CannotMake, match="ask the same and want different calls"):
+    with pytest.raises(Refused, match="ask the same and want different calls"):
         freeze(environment=environment, name="mail", actor=Actor(cast.builder))
 
 
@@ -115,9 +116,9 @@ def test_a_name_belongs_to_one_environment(cast: Cast, build: Build, environment
     other = build.environment("calendar")
     for split in (Split.TRAIN, Split.HELD_OUT):
         build.task(split, other)
-    with pytest.raises(CannotMake, match="is a task set of mail"):
+    with pytest.raises(Refused, match="is a task set of mail"):
         freeze(environment=other, name="mail", actor=Actor(cast.builder))
-    with pytest.raises(CannotMake, match="all of them must be of calendar"):
+    with pytest.raises(Refused, match="all of them must be of calendar"):
         freeze(environment=other, name="x", actor=Actor(cast.builder), tasks=list(environment.tasks.all()))
 
 

@@ -7,9 +7,10 @@ from django.db import DatabaseError, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Environment, Split, Suite, TaskSet
 from flywheel.environments.task_sets.frozen_sets import freeze
-from flywheel.environments.task_sets.suite_definitions import BadSuite, ChangedMeanwhile, present, put, retire
+from flywheel.environments.task_sets.suite_definitions import present, put, retire
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db
@@ -22,7 +23,7 @@ def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, bu
     assert is_new
     assert (str(first), first.rule, first.measure, first.margin) == ("golden@1", "no_break", "success", None)
     assert put(**asked, task_set=first_set) == (first, False)
-    with pytest.raises(BadSuite, match="golden@1 changes") as refused:
+    with pytest.raises(Refused, match="golden@1 changes") as refused:
         put(**asked, task_set=next_set)
     assert refused.value.field == "reason"
     second, _ = put(**asked, task_set=next_set, reason="more tasks")
@@ -31,7 +32,7 @@ def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, bu
     assert list(present(agent)) == [second]
     retire(suite=second, actor=Actor(cast.builder), reason="the product has no such feature now")
     assert not present(agent).exists()
-    with pytest.raises(ChangedMeanwhile, match="golden@2 is not present any more, it is retired"):
+    with pytest.raises(Stale, match="golden@2 is not present any more, it is retired"):
         retire(suite=second, actor=Actor(cast.builder), reason="again")
     third, _ = put(**asked, task_set=first_set)
     assert str(third) == "golden@3"
@@ -58,14 +59,14 @@ def test_a_suite_is_what_it_says_and_a_change_is_its_next_version(cast: Cast, bu
 )
 def test_what_does_not_fit_is_named(cast: Cast, build: Build, changed: dict[str, Any], field: str) -> None:
     asked: dict[str, Any] = {"name": "golden", "kind": "safety", "task_set": build.task_set(), **changed}
-    with pytest.raises(BadSuite) as refused:
+    with pytest.raises(Refused) as refused:
         put(agent=build.agent(), actor=Actor(cast.builder), **asked)
     assert refused.value.field == field
     assert not Suite.objects.exists()
 
 
 def test_a_set_without_held_out_tasks_is_no_suite(cast: Cast, build: Build) -> None:
-    with pytest.raises(BadSuite, match="no held-out task"):
+    with pytest.raises(Refused, match="no held-out task"):
         put(
             agent=build.agent(), actor=Actor(cast.builder), name="a", kind="safety", task_set=build.task_set(held_out=0)
         )
@@ -73,14 +74,14 @@ def test_a_set_without_held_out_tasks_is_no_suite(cast: Cast, build: Build) -> N
 
 def test_what_could_never_show_anything_is_refused(cast: Cast, build: Build) -> None:
     asked: dict[str, Any] = {"agent": build.agent(), "actor": Actor(cast.builder), "name": "a"}
-    with pytest.raises(BadSuite, match="come from 4 sources; a general suite needs 5") as refused:
+    with pytest.raises(Refused, match="come from 4 sources; a general suite needs 5") as refused:
         put(**asked, kind="general", task_set=build.task_set(held_out=4))
     assert refused.value.field == "task_set"
     task_set = build.task_set(held_out=4)
     put(**asked, kind="safety", task_set=task_set)
     Environment.objects.update(kind="tictactoe")
     task_set = TaskSet.objects.get(pk=task_set.pk)
-    with pytest.raises(BadSuite, match="never calls an attempt unsafe") as refused:
+    with pytest.raises(Refused, match="never calls an attempt unsafe") as refused:
         put(**asked, kind="safety", measure="safe", task_set=task_set, reason="x")
     assert refused.value.field == "measure"
 

@@ -11,11 +11,11 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope, User
 from flywheel.core.traces import Message, ToolCall, tooling
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, Task
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all, without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.retirement import retire
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
@@ -104,7 +104,7 @@ def test_what_is_missing_is_said(
 ) -> None:
     row = build.trajectory(**fields)
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), **label)
-    with pytest.raises(CannotMake, match=message):
+    with pytest.raises(Refused, match=message):
         task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     assert not Task.objects.exists()
 
@@ -116,7 +116,7 @@ def test_a_conversation_with_two_requests_is_no_single_turn_task(
     add_step(row, 3, Message("user", "and 3"))
     add_step(row, 4, Message("assistant", "and 4"))
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected=RIGHT)
-    with pytest.raises(CannotMake, match="2 requests"):
+    with pytest.raises(Refused, match="2 requests"):
         task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
 
 
@@ -146,7 +146,7 @@ def test_what_followed_an_observation_is_no_task_of_one_turn(
         add_step(row, position, said)
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step=step, corrected=RIGHT)
     if is_refused:
-        with pytest.raises(CannotMake, match=r"the agent had called calendar\.search by then"):
+        with pytest.raises(Refused, match=r"the agent had called calendar\.search by then"):
             task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     else:
         task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
@@ -159,7 +159,7 @@ def test_a_success_that_had_to_look_first_is_no_task_of_one_turn(
     row = build.trajectory(answer=WRONG, metadata=PEOPLE)
     add_step(row, 3, Message("tool", "Bako is busy on monday."))
     add_step(row, 4, Message("assistant", json.dumps(RIGHT)))
-    with pytest.raises(CannotMake, match=r"the agent had called calendar\.create_event by then"):
+    with pytest.raises(Refused, match=r"the agent had called calendar\.create_event by then"):
         task_from(
             failure=decide(trajectory=row, actor=Actor(cast.reviewer)),
             environment=environment,
@@ -183,7 +183,7 @@ def test_an_attempt_at_what_is_measured_becomes_no_task(
     before = Task.objects.count()
     failure = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
     environment = build.environment()
-    with pytest.raises(CannotMake, match="this is an attempt at a task that is not trained on"):
+    with pytest.raises(Refused, match="this is an attempt at a task that is not trained on"):
         task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     page = sign_in(cast.builder).post(of(failure), {"environment": "mail"}, headers={"HX-Request": "true"})
     assert "this is an attempt at a task that is not trained on" in page.content.decode()
@@ -234,7 +234,7 @@ def test_a_retired_task_needs_a_reason_and_is_not_made_again(
     cast: Cast, build: Build, environment: Environment, failure: Failure
 ) -> None:
     task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
-    with pytest.raises(CannotMake, match="reason"):
+    with pytest.raises(Refused, match="reason"):
         retire(task=task, actor=Actor(cast.builder), reason=" ")
     retire(task=task, actor=Actor(cast.builder), reason="ambiguous")
     retire(task=task, actor=Actor(cast.builder), reason="twice")
@@ -245,7 +245,7 @@ def test_a_retired_task_needs_a_reason_and_is_not_made_again(
         bucket="wrong_arguments",
         corrected=RIGHT,
     )
-    with pytest.raises(CannotMake, match="t-1 was retired"):
+    with pytest.raises(Refused, match="t-1 was retired"):
         task_from(failure=twin, environment=environment, actor=Actor(cast.builder))
 
 

@@ -19,6 +19,7 @@ from flywheel.core.envs.workplace.request_templates import HELD_OUT
 from flywheel.core.envs.workplace.world_tools import TOOLS
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import Lease, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Generation, Split, Task, TaskSet
 from flywheel.environments.proofs.red_green_proof import COMMON, SEVERAL_TURNS
 from flywheel.environments.task_sets.frozen_sets import freeze
@@ -26,7 +27,7 @@ from flywheel.environments.tasks import seeded_tasks
 from flywheel.environments.tasks.bulk_tasks import without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, environment
+from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import RunSettings, submit
 from flywheel.failures.labels.decisions import decide, tools_of
@@ -136,9 +137,9 @@ def test_who_takes_over_goes_on_where_the_last_one_stood(cast: Cast) -> None:
     ],
 )
 def test_what_cannot_be_made_is_told(cast: Cast, build: Build, wanted: dict[str, Any], told: str) -> None:
-    with pytest.raises(CannotMake, match=told):
+    with pytest.raises(Refused, match=told):
         asked(cast, made(cast, "tictactoe"), **wanted)
-    with pytest.raises(CannotMake, match="made of labelled failures"):
+    with pytest.raises(Refused, match="made of labelled failures"):
         asked(cast, build.environment())
     assert not Generation.objects.exists()
 
@@ -148,7 +149,7 @@ def test_failures_become_no_tasks_of_an_environment_that_makes_its_own(cast: Cas
     trajectory = build.trajectory()
     corrected = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
     failure = decide(trajectory=trajectory, actor=Actor(cast.reviewer), bucket="wrong_tool", corrected=corrected)
-    with pytest.raises(CannotMake, match="workplace makes its own tasks"):
+    with pytest.raises(Refused, match="workplace makes its own tasks"):
         task_from(failure=failure, environment=row, actor=Actor(cast.builder))
     assert not without_task(row).exists()
 

@@ -18,6 +18,7 @@ from flywheel.core.envs.task_variants import Spec
 from flywheel.core.interop import gym_server
 from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Generation, Split, Task
 from flywheel.environments.proofs.red_green_proof import prove
@@ -25,7 +26,7 @@ from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks import seeded_tasks, synthetic_variants
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake, environment
+from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import Build, Cast
@@ -173,7 +174,7 @@ def test_what_is_synthetic_stays_so(task: Task, cast: Cast) -> None:
             Task.objects.filter(pk=made.pk).update(**change)
     with pytest.raises(DatabaseError), transaction.atomic():
         Generation.objects.filter(pk=job.pk).update(origin=None)
-    with pytest.raises(CannotMake, match="variant itself"):
+    with pytest.raises(Refused, match="variant itself"):
         submitted(made, cast)
 
 
@@ -187,7 +188,7 @@ def test_variants_are_frozen_beside_their_origin(task: Task, cast: Cast, build: 
 
 def test_nothing_is_made_of_an_unproved_task(task: Task, cast: Cast) -> None:
     Task.objects.filter(pk=task.pk).update(is_proved=False)
-    with pytest.raises(CannotMake, match="not proved"):
+    with pytest.raises(Refused, match="not proved"):
         submitted(Task.objects.get(pk=task.pk), cast)
 
 
@@ -239,7 +240,7 @@ def test_nothing_is_varied_where_somebody_elses_server_judges(
     Task.objects.filter(pk=task.pk).update(environment=row)
     task = Task.objects.get(pk=task.pk)
     assert synthetic_variants.offered(task) == []
-    with pytest.raises(CannotMake, match="judges its own rows and no variants"):
+    with pytest.raises(Refused, match="judges its own rows and no variants"):
         submitted(task, cast)
     page = f"/p/acme/environments/e/gym/tasks/{task.number}/"
     assert "Make variants" not in sign_in(cast.builder).get(page).content.decode()

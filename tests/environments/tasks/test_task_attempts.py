@@ -10,11 +10,11 @@ from flywheel.core import envs
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.bundle import identity
 from flywheel.core.traces import tooling
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_attempts import Attempt, attempt_of
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
 from flywheel.trajectories.models import Source, Trajectory
@@ -63,7 +63,7 @@ def test_an_attempt_at_what_is_not_trained_on_is_refused_when_it_comes_back(
     build: Build, cast: Cast, format: str, split: Split
 ) -> None:
     source = imported(build, format, build.task(split))
-    with pytest.raises(CannotMake, match="an attempt at a task that is not trained on"):
+    with pytest.raises(Refused, match="an attempt at a task that is not trained on"):
         made_of(cast, build, source)
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, Opening, Split, Task, TaskSet
 from flywheel.environments.task_sets import task_selection
 from flywheel.environments.task_sets.frozen_sets import SEALED_SOURCES, freeze, refuse_overlap
 from flywheel.environments.tasks.task_splits import split_of
-from flywheel.environments.versions.environment_versions import CannotMake
 from tests.conftest import Build, Cast
 
 names = st.text(max_size=40)
@@ -95,9 +95,9 @@ def test_an_overlap_of_the_splits_is_refused(
 ) -> None:
     build.task(Split.TRAIN, **train)
     build.task(Split.HELD_OUT, **held_out)
-    with pytest.raises(CannotMake, match=f"have the same {what}"):
+    with pytest.raises(Refused, match=f"have the same {what}"):
         freeze(environment=build.environment(), name="mail", actor=Actor(cast.builder))
-    with pytest.raises(CannotMake):
+    with pytest.raises(Refused):
         refuse_overlap(list(Task.objects.all()))
 
 
@@ -172,7 +172,7 @@ def test_what_was_opened_is_held_out_in_every_later_set_with_its_siblings(build:
 def test_a_request_that_is_trained_on_and_sealed_is_refused(build: Build, cast: Cast) -> None:
     build.task(Split.TRAIN, prompt="Meet Bako", cluster="a", digest="a")
     build.task(Split.SEALED, prompt="Meet Bako", cluster="b", digest="b")
-    with pytest.raises(CannotMake, match=r"\(sealed\) and t-\d+ \(train\) have the same prompt"):
+    with pytest.raises(Refused, match=r"\(sealed\) and t-\d+ \(train\) have the same prompt"):
         refuse_overlap(list(Task.objects.all()))
 
 
@@ -181,7 +181,7 @@ def test_what_waits_is_guarded_as_what_is_in_the_set(build: Build, cast: Cast) -
     build.task(Split.TRAIN, prompt="Meet Bako", cluster="a", digest="a")
     build.task(Split.HELD_OUT, prompt="Another", cluster="b", digest="b")
     build.task(Split.SEALED, prompt="Meet Bako", cluster="c", digest="c")
-    with pytest.raises(CannotMake, match="have the same prompt"):
+    with pytest.raises(Refused, match="have the same prompt"):
         freeze(environment=environment, name="mail", actor=Actor(cast.builder))
 
 
@@ -197,7 +197,7 @@ def test_a_held_out_task_stays_where_a_waiting_one_asks_the_same(build: Build, c
 def test_chosen_tasks_that_would_wait_are_refused(build: Build, cast: Cast) -> None:
     chosen = [build.task(Split.HELD_OUT, prompt="One", cluster="a", digest="a")]
     chosen.append(build.task(Split.SEALED, prompt="Two", cluster="b", digest="b"))
-    with pytest.raises(CannotMake, match="is sealed, and fewer than 10 sealed sources show nothing: leave it out"):
+    with pytest.raises(Refused, match="is sealed, and fewer than 10 sealed sources show nothing: leave it out"):
         freeze(environment=build.environment(), name="golden", actor=Actor(cast.builder), tasks=chosen)
 
 

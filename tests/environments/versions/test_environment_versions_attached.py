@@ -15,6 +15,7 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.traces import ToolCall
 from flywheel.core.verifiers import Runners
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.environment_packages import CannotExport, exported
 from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Environment, Split
@@ -22,8 +23,6 @@ from flywheel.environments.playground.episode_moves import start
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets
 from flywheel.environments.versions import environment_versions
-from flywheel.environments.versions.environment_versions import CannotMake
-from flywheel.training.datasets.dataset_builder import CannotBuild
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
@@ -76,7 +75,7 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     report = import_tasks(environment=environment, lines=lines(), actor=Actor(cast.builder))
     assert (report.made, report.waiting, report.left_out) == (3, 3, 0), report.problems
     assert {task.split for task in environment.tasks.all()} == {Split.HELD_OUT}
-    with pytest.raises(CannotMake, match="wait for a worker"):
+    with pytest.raises(Refused, match="wait for a worker"):
         frozen_sets.freeze(environment=environment, name="office", actor=Actor(cast.builder))
     proved(environment)
     for task in environment.tasks.all():
@@ -100,13 +99,13 @@ def test_an_eval_plays_and_is_judged_at_the_server_and_nothing_of_it_trains(
     trajectory = run.results.first().trajectory  # type: ignore[union-attr]
     assert trajectory is not None
     assert trajectory.steps.filter(kind="tool").exists(), "what the server answered is in the rollout"
-    with pytest.raises(CannotBuild):
+    with pytest.raises(Refused):
         build_dataset(name="office", task_set=task_set, kind="sft", actor=Actor(cast.trainer))
     with pytest.raises(CannotExport, match="somebody else's server"):
         exported(task_set, ["held_out"])
     with pytest.raises(CannotExport, match="its rows and its verdict are had there"):
         environment_hosting.server(task_set=task_set, splits=["held_out"])
-    with pytest.raises(CannotMake, match="only eval runs play"):
+    with pytest.raises(Refused, match="only eval runs play"):
         start(task=environment.tasks.all()[0], actor=Actor(cast.builder))
 
 

@@ -15,6 +15,7 @@ from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.traces import tooling
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits import audit_lifecycle as verbs
@@ -114,20 +115,20 @@ def test_only_finished_evals_of_train_tasks_under_todays_verifier_are_audited(
 ) -> None:
     held_out = evaluated(build, run.version, run.task_set, Split.HELD_OUT)
     for other, problem in ((held_out, "only train tasks"), (run, "not from 50 to 100")):
-        with pytest.raises(verbs.CannotAudit, match=problem):
+        with pytest.raises(Refused, match=problem):
             verbs.begin(run=other, actor=Actor(cast.builder), size=49)
     passed = run.results.filter(success=True).values_list("pk", flat=True)
     Result.objects.filter(pk__in=list(passed[:10])).update(success=None, score=None, cause="timeout")
-    with pytest.raises(verbs.CannotAudit, match="46 different outputs with a score that no audit has shown yet"):
+    with pytest.raises(Refused, match="46 different outputs with a score that no audit has shown yet"):
         verbs.begin(run=run, actor=Actor(cast.builder))
     monkeypatch.setattr(verifiers, "digest", lambda _: "another")
-    with pytest.raises(verbs.CannotAudit, match="a verifier that has changed since"):
+    with pytest.raises(Refused, match="a verifier that has changed since"):
         verbs.begin(run=run, actor=Actor(cast.builder))
 
 
 def test_an_eval_that_is_asked_again_meanwhile_is_not_audited(run: EvalRun, cast: Cast) -> None:
     EvalRun.objects.filter(pk=run.pk).update(state=State.QUEUED)
-    with pytest.raises(verbs.CannotAudit, match="is asked again just now"):
+    with pytest.raises(Refused, match="is asked again just now"):
         verbs.begin(run=run, actor=Actor(cast.builder))
 
 
@@ -143,7 +144,7 @@ def test_an_answer_is_ones_own_until_the_audit_is_finished(run: EvalRun, cast: C
     first.refresh_from_db()
     second.refresh_from_db()
     assert (first.answer, first.note, second.answer) == ("fail", "it was on the wrong day", "")
-    with pytest.raises(verbs.CannotAudit, match="49 of 50 outputs are not judged yet"):
+    with pytest.raises(Refused, match="49 of 50 outputs are not judged yet"):
         verbs.finish(audit=audit, actor=Actor(cast.reviewer))
 
 
@@ -208,10 +209,10 @@ def test_an_audit_holds_for_exactly_what_was_judged(
 
 def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: Cast, build: Build) -> None:
     red = finished(run, cast, wrong=5)
-    with pytest.raises(verbs.CannotAudit, match="different outputs with a score that no audit has shown yet"):
+    with pytest.raises(Refused, match="different outputs with a score that no audit has shown yet"):
         verbs.begin(run=run, actor=Actor(cast.builder), size=50)
     again = evaluated(build, run.version, run.task_set)
-    with pytest.raises(verbs.CannotAudit, match="6 different outputs with a score that no audit has shown yet"):
+    with pytest.raises(Refused, match="6 different outputs with a score that no audit has shown yet"):
         verbs.begin(run=again, actor=Actor(cast.builder), size=50)
     other, _ = verbs.begin(
         run=evaluated(build, run.version, run.task_set, to="Gita"), actor=Actor(cast.builder), size=50, seed=2
@@ -222,7 +223,7 @@ def test_what_an_audit_has_shown_is_not_judged_blind_again(run: EvalRun, cast: C
 
 def test_the_newest_word_counts(run: EvalRun, cast: Cast, build: Build) -> None:
     here = Judged.of(run)
-    with pytest.raises(verbs.CannotAudit, match="say why"):
+    with pytest.raises(Refused, match="say why"):
         verbs.override(judged=here, actor=Actor(cast.approver), reason=" ")
     leave = verbs.override(judged=here, actor=Actor(cast.approver), reason="the deadline")
     assert (standing(here).state, standing(here).override) == ("overridden", leave)

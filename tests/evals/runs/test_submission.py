@@ -15,9 +15,9 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion, Split, TaskSet
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.runs.submission import submit as verb
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
@@ -159,7 +159,7 @@ def test_the_form_starts_from_the_address(build: Build, cast: Cast, sign_in: Sig
     ],
 )
 def test_the_verb_refuses_what_cannot_run(build: Build, cast: Cast, fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(CannotEvaluate) as refused:
+    with pytest.raises(Refused) as refused:
         submit(build, **fields)
     assert str(refused.value).startswith(says)
 
@@ -187,7 +187,7 @@ def test_dollars_are_no_budget_where_nobody_knows_what_a_judge_costs(build: Buil
 
     task_set = judged(2)
     unknown = r"budget\.usd: the judge right asks the upstream's model 'm', whose price nobody named; name it"
-    with pytest.raises(CannotEvaluate, match=unknown):
+    with pytest.raises(Refused, match=unknown):
         submit(build, task_set, priced, budget={"usd": 1})
     assert submit(build, task_set, priced, budget={"tokens": 9}).budget == {"tokens": 9}
     set_upstream(
@@ -196,7 +196,7 @@ def test_dollars_are_no_budget_where_nobody_knows_what_a_judge_costs(build: Buil
     priced = Version.objects.get(pk=priced.pk)
     assert submit(build, task_set, priced, budget={"usd": 1}).budget == {"usd": 1.0}
     own = r"budget\.usd: the judge right is asked at this installation's vLLM, which has no price; or limit"
-    with pytest.raises(CannotEvaluate, match=own):
+    with pytest.raises(Refused, match=own):
         submit(build, judged(3, endpoint="vllm"), priced, budget={"usd": 1})
 
 
@@ -205,7 +205,7 @@ def test_a_version_of_another_project_is_refused(build: Build, cast: Cast) -> No
     version = build.version()
     version.agent.project = cast.elsewhere
     version.agent.save()
-    with pytest.raises(CannotEvaluate, match=r"version: .* another project"):
+    with pytest.raises(Refused, match=r"version: .* another project"):
         verb(key=uuid.uuid4(), version=version, task_set=task_set, actor=Actor(cast.builder))
 
 

@@ -23,11 +23,11 @@ from flywheel.accounts.models import AuditEntry
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.evals.models import Engine, EvalRun
-from flywheel.evals.runs.submission import CannotEvaluate
 from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions import live_version as promoting
-from flywheel.promotions.live_version import CannotPromote, _move, make_first, roll_back
+from flywheel.promotions.live_version import _move, make_first, roll_back
 from flywheel.promotions.models import Promotion
 from flywheel.trajectories.ingest.gateway import routing
 from tests.conftest import Build, Cast
@@ -230,12 +230,12 @@ def test_a_run_on_it_is_refused_where_that_cannot_be(
     task_set = build.task_set()
     asked = build.version(endpoint={"kind": "openai", "base_url": "http://h/v1", "model": "m"})
     for one, reason in [(asked, "asked at its own endpoint"), (version(1, use_dora=True), "DoRA")]:
-        with pytest.raises(CannotEvaluate, match=f"engine: .*{reason}"):
+        with pytest.raises(Refused, match=f"engine: .*{reason}"):
             submit(build, task_set, one, engine=Engine.VLLM)
-    with pytest.raises(CannotEvaluate, match="engine: 'other' is unknown"):
+    with pytest.raises(Refused, match="engine: 'other' is unknown"):
         submit(build, task_set, version(), engine="other")
     monkeypatch.delenv("FLYWHEEL_VLLM_URL")
-    with pytest.raises(CannotEvaluate, match="no vLLM server is set"):
+    with pytest.raises(Refused, match="no vLLM server is set"):
         submit(build, task_set, version(), engine=Engine.VLLM)
 
 
@@ -269,7 +269,7 @@ def test_a_server_that_does_not_take_it_stops_a_promotion_but_not_the_way_back(
         _move(promotion, server, Actor(cast.approver), agent.generation)
 
     vllm.is_away = True
-    with pytest.raises(CannotPromote, match=r"the gateway answers with assistant-v1-.*it does not answer"):
+    with pytest.raises(Refused, match=r"the gateway answers with assistant-v1-.*it does not answer"):
         move(second)
     assert Agent.objects.get().live == first
     vllm.is_away = False

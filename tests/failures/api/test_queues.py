@@ -109,7 +109,7 @@ def test_refusals_are_precise(cast: Cast, build: Build, key: Key, client: Client
         status, words = told("POST", f"{path}/items/{item.pk}/{where}", body, headers)
         assert (status, words[:27]) == (409, "builder has this item, for "), where
     assert told("POST", f"{path}/items/{item.pk}/review", {"bucket": "weird"}, other)[0] == 422
-    assert told("POST", f"{path}/items/0/review", {}, other) == (404, "there is no item 0 in this queue")
+    assert told("POST", f"{path}/items/0/review", {}, other) == (404, "there is no queue item 0")
     assert told("GET", f"{path}/items?state=weird", {}, headers)[0] == 400
     queue.assignees.add(cast.trainer)
     for where, body in (("take", {}), (f"items/{item.pk}/review", {"bucket": "wrong_tool"})):

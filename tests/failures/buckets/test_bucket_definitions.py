@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project, User
 from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.edge.refusals import Refused
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.failures.buckets import bucket_counts
 from flywheel.failures.buckets.bucket_definitions import (
-    BadBucket,
     Wanted,
     archive,
     change,
@@ -24,7 +24,7 @@ from flywheel.failures.buckets.bucket_definitions import (
     name_of,
     of_project,
 )
-from flywheel.failures.labels.decisions import BadLabel, decide
+from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import ProjectBucket
 from flywheel.training.launch.fix_recommendation import buckets_of, evidence_of
 from flywheel.trajectories.models import Trajectory
@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused_by_field(
 ) -> None:
     key = fields.pop("key", "")
     wanted = Wanted(**{"label": "Another", "parent": "other", **fields})
-    with pytest.raises(BadBucket) as caught:
+    with pytest.raises(Refused) as caught:
         define(project=cast.project, actor=Actor(cast.builder), wanted=wanted, key=key)
     assert message in str(caught.value)
 
@@ -115,11 +115,11 @@ def test_an_archived_bucket_is_not_offered_and_keeps_its_name(cast: Cast, build:
     project = again(cast.project)
     assert "refund_promised" not in of_project(project)
     assert every(project)["refund_promised"].is_archived
-    with pytest.raises(BadLabel, match="'refund_promised' is archived, one of format_error"):
+    with pytest.raises(Refused, match="'refund_promised' is archived, one of format_error"):
         decide(trajectory=new, actor=Actor(cast.reviewer), bucket="refund_promised")
     decide(trajectory=old, actor=Actor(cast.reviewer), bucket="refund_promised", note="still so")
     other = define(project=cast.project, actor=Actor(cast.builder), wanted=REFUND, key="refund")
-    with pytest.raises(BadBucket, match="label: there is a bucket"):
+    with pytest.raises(Refused, match="label: there is a bucket"):
         archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)
     archive(bucket=other, actor=Actor(cast.builder))
     archive(bucket=refund, actor=Actor(cast.builder), is_archived=False)

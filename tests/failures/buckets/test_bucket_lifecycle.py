@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_lifecycle
 from flywheel.failures.buckets.bucket_definitions import Wanted, archive, define
-from flywheel.failures.buckets.bucket_lifecycle import BadLife, State
+from flywheel.failures.buckets.bucket_lifecycle import State
 from flywheel.failures.labels.decisions import decide, undo
 from flywheel.failures.models import BucketLife
 from flywheel.trajectories.models import Source, Trajectory
@@ -78,7 +79,7 @@ def test_people_say_whose_it_is_and_how_urgent_and_each_change_is_kept(cast: Cas
     ],
 )
 def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str], message: str) -> None:
-    with pytest.raises(BadLife) as caught:
+    with pytest.raises(Refused) as caught:
         bucket_lifecycle.steer(project=cast.project, actor=Actor(cast.reviewer), **{"key": "wrong_tool", **fields})
     assert message in str(caught.value)
     assert not AuditEntry.objects.exists()
@@ -86,7 +87,7 @@ def test_what_does_not_fit_is_refused_by_field(cast: Cast, fields: dict[str, str
 
 def test_closing_wants_a_reason_and_twice_is_once(cast: Cast) -> None:
     for reason in (" ", "x" * 2001, "a\0"):
-        with pytest.raises(BadLife, match="reason: between 1"):
+        with pytest.raises(Refused, match="reason: between 1"):
             bucket_lifecycle.close(project=cast.project, key="wrong_tool", actor=Actor(cast.builder), reason=reason)
     first, second = closed(cast), closed(cast)
     assert (second.closed_at, bucket_lifecycle.of(cast.project, "wrong_tool").state) == (first.closed_at, State.CLOSED)
@@ -152,7 +153,7 @@ def test_the_page_steers_closes_and_reopens(cast: Cast, build: Build, sign_in: S
     assert client.post(f"{PAGE}steer/", {"priority": "urgent"}).status_code == 302
     assert client.post(f"{PAGE}steer/", {"owner": "builder"}).status_code == 302
     page = page_of(client.post(f"{PAGE}steer/", {"owner": "nobody"}, follow=True))
-    assert "Nothing was changed. owner: &#x27;nobody&#x27; may not label here" in page
+    assert "Nothing was changed: owner: &#x27;nobody&#x27; may not label here" in page
     refused = client.post(f"{PAGE}close/", {"reason": " "})
     assert (refused.status_code, "reason: between 1 and 2000" in page_of(refused)) == (422, True)
     assert client.post(f"{PAGE}close/", {"reason": "<b>done</b>"}).status_code == 302

@@ -13,7 +13,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import proportion
-from flywheel.failures.buckets.bucket_definitions import BadBucket, Wanted, archive, define
+from flywheel.edge.refusals import Refused
+from flywheel.failures.buckets.bucket_definitions import Wanted, archive, define
 from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.detectors.detector_quality import Judged
@@ -234,7 +235,7 @@ def test_switching_twice_is_switching_once_and_is_in_the_audit_log(cast: Cast) -
         ("failures.detector_off", "detector unfinished"),
         ("failures.detector_on", "detector unfinished"),
     ]
-    with pytest.raises(detector_settings.NoDetector):
+    with pytest.raises(Refused):
         detector_settings.switch(project=cast.project, actor=Actor(cast.admin), name="moon", is_on=False)
 
 
@@ -290,11 +291,11 @@ def test_a_detector_proposes_a_bucket_of_the_project_where_it_says_so(
     decide(trajectory=late, actor=Actor(cast.reviewer), bucket="cut_off")
     assert not cast.project.bucket_lives.get(bucket="cut_off").is_closed
     # It cannot be archived under the detector, and comes back to its own.
-    with pytest.raises(BadBucket, match="broken_output proposes it"):
+    with pytest.raises(Refused, match="broken_output proposes it"):
         archive(bucket=cut_off, actor=Actor(cast.builder))
     assert detector_settings.point(**common, bucket="")
     archive(bucket=cut_off, actor=Actor(cast.builder))
-    with pytest.raises(BadBucket, match="archived"):
+    with pytest.raises(Refused, match="archived"):
         detector_settings.point(**common, bucket="cut_off")
     assert build.trajectory(answer=BROKEN).proposals.exists() is False
     detect_waiting()
@@ -333,7 +334,7 @@ def test_the_page_and_programs_let_it_propose_another_bucket(
     said = page_of(admin.post(where, {"bucket": "cut_off"}, follow=True))
     assert "broken_output proposes cut off from now on." in said
     assert "let it propose cut off in the place of broken format" in said
-    assert "Nothing was changed." in page_of(admin.post(where, {"bucket": "moon"}, follow=True))
+    assert "Nothing was changed: bucket" in page_of(admin.post(where, {"bucket": "moon"}, follow=True))
     assert "broken_output" in page_of(admin.get(reverse("failures:bucket", args=["acme", "cut_off"])))
     refused = admin.post(reverse("failures:archive_bucket", args=["acme", "cut_off"]), follow=True)
     assert "let it propose another one first" in page_of(refused)

@@ -7,8 +7,9 @@ from django.db import IntegrityError, transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
+from flywheel.edge.refusals import Refused
 from flywheel.failures.detectors.detector_settings import switch
-from flywheel.failures.labels.decisions import BadLabel, Superseded, decide, undo
+from flywheel.failures.labels.decisions import Superseded, decide, undo
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
@@ -129,16 +130,16 @@ def test_the_same_decision_sent_twice_is_one(cast: Cast, row: Trajectory) -> Non
 def test_what_does_not_fit_is_refused_by_field(
     cast: Cast, row: Trajectory, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadLabel) as caught:
+    with pytest.raises(Refused) as caught:
         decide(trajectory=row, actor=Actor(cast.reviewer), **fields)
     assert message in str(caught.value)
     assert not row.failures.exists()
 
 
 def test_a_decision_and_its_bucket_must_agree(cast: Cast, row: Trajectory) -> None:
-    with pytest.raises(BadLabel, match="leave it empty"):
+    with pytest.raises(Refused, match="leave it empty"):
         decide(trajectory=row, actor=Actor(cast.reviewer), decision=Decision.REJECTED, bucket="wrong_tool")
-    with pytest.raises(BadLabel, match="unknown"):
+    with pytest.raises(Refused, match="unknown"):
         decide(trajectory=row, actor=Actor(cast.reviewer), decision=Decision.CONFIRMED)
 
 

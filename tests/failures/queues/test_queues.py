@@ -11,10 +11,11 @@ from django.utils import timezone
 from flywheel.accounts.access import Forbidden
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.failures.labels.decisions import BadLabel, Superseded, decide, undo
+from flywheel.edge.refusals import Refused
+from flywheel.failures.labels.decisions import Superseded, decide, undo
 from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.failures.queues import intake
-from flywheel.failures.queues.queue_definitions import BadQueue, Wanted, archive, change, make
+from flywheel.failures.queues.queue_definitions import Wanted, archive, change, make
 from flywheel.failures.queues.reservations import Held, NotYours, hold, release, requeue, take
 from flywheel.failures.queues.reviews import Closed, give, reopen, speaking, take_back
 from flywheel.trajectories.models import Trajectory
@@ -388,9 +389,9 @@ def test_who_speaks_for_the_item(said: list[str], needed: int, expected: int | N
 def test_declining_says_why_and_closes_the_item(cast: Cast, queue: Make) -> None:
     made = queue(2, needed=2)
     item = first(made)
-    with pytest.raises(BadLabel, match="note: say why"):
+    with pytest.raises(Refused, match="note: say why"):
         give(item=item, actor=Actor(cast.reviewer), declined=True)
-    with pytest.raises(BadLabel, match="declined: an item that should not be here has no bucket"):
+    with pytest.raises(Refused, match="declined: an item that should not be here has no bucket"):
         give(item=item, actor=Actor(cast.reviewer), declined=True, bucket="other", note="a test run")
     give(item=item, actor=Actor(cast.reviewer), declined=True, note="a test run")
     assert (first(made).state, label_of(item)) == (State.DECLINED, ("", ""))
@@ -543,7 +544,7 @@ def test_a_queue_that_cannot_be_is_refused_by_field(
     cast: Cast, queue: Make, fields: dict[str, object], message: str
 ) -> None:
     queue(0, name="there")
-    with pytest.raises(BadQueue) as caught:
+    with pytest.raises(Refused) as caught:
         queue(0, **{"name": "new", **fields})
     assert message in str(caught.value)
 
@@ -553,7 +554,7 @@ def test_what_another_rule_brought_does_not_become_a_sample(cast: Cast, build: B
     build.trajectory(answer="{")
     detect_waiting()
     assert made.items.filter(added_by=None).count() == 1
-    with pytest.raises(BadQueue, match="rule: another rule has brought"):
+    with pytest.raises(Refused, match="rule: another rule has brought"):
         change(queue=made, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
     change(queue=sample, actor=Actor(cast.admin), wanted=Wanted(name="s", rule="sample", percent=5))
     by_hand = queue(1)

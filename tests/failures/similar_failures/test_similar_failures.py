@@ -15,10 +15,11 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.core.evidence.similarity import average_linkage as grouping
 from flywheel.core.evidence.similarity import failure_similarity
 from flywheel.edge.jobs import Lease, State
+from flywheel.edge.refusals import Refused
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Cluster, Clustering, Failure, Member, Sketch
 from flywheel.failures.similar_failures import cluster_edits, clusterings, sketches
-from flywheel.failures.similar_failures.cluster_edits import NEW, REST, BadChange
+from flywheel.failures.similar_failures.cluster_edits import NEW, REST
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from tests.conftest import Build, Cast
@@ -183,7 +184,7 @@ def test_a_clustering_is_about_what_was_asked_for(
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_name(cast: Cast, wanted: dict[str, Any], named: str) -> None:
-    with pytest.raises(clusterings.BadClustering, match=f"^{named}: "):
+    with pytest.raises(Refused, match=f"^{named}: "):
         submitted(cast, **wanted)
 
 
@@ -301,7 +302,7 @@ def test_a_cluster_is_taken_apart_by_a_worker_and_keeps_its_largest_part(cast: C
     mixed = found["tool"]
     mixed.refresh_from_db()
     inner = clusterings.take_apart(cluster=mixed, actor=Actor(cast.reviewer), key=uuid.uuid4())
-    with pytest.raises(BadChange, match="taken apart"):
+    with pytest.raises(Refused, match="taken apart"):
         cluster_edits.merge(clustering=job, clusters=[one.pk for one in found.values()], actor=Actor(cast.reviewer))
     assert work(inner).state == State.SUCCEEDED
     assert inner.report["clusters"] == 2
@@ -321,7 +322,7 @@ def test_what_cannot_be_merged_is_refused(cast: Cast, rows: list[Trajectory], wr
         other = clustered(cast).clusters.first()
         assert other is not None
         keys.append(other.pk)
-    with pytest.raises(BadChange, match=r"^clusters: "):
+    with pytest.raises(Refused, match=r"^clusters: "):
         cluster_edits.merge(clustering=job, clusters=keys, actor=Actor(cast.reviewer))
     assert sum(size for _, size in shape(job)) == 14
 
@@ -331,12 +332,12 @@ def test_what_cannot_be_moved_is_refused(cast: Cast, rows: list[Trajectory], to:
     job = clustered(cast)
     cluster = by_kind(job)["tool"]
     every = [row.trace_id for row in rows if kind_of(row) == "tool"]
-    with pytest.raises(BadChange):
+    with pytest.raises(Refused):
         cluster_edits.move(
             cluster=cluster, trace_ids=every, to=str(cluster.pk) if to == "itself" else to, actor=Actor(cast.reviewer)
         )
     for wrong in ([], [*every, rows[0].trace_id]):
-        with pytest.raises(BadChange, match=r"^trace_ids: "):
+        with pytest.raises(Refused, match=r"^trace_ids: "):
             cluster_edits.move(cluster=cluster, trace_ids=wrong, to=REST, actor=Actor(cast.reviewer))
     assert sorted(shape(job)) == [("format", 7), ("tool", 7)]
 
@@ -349,7 +350,7 @@ def test_nothing_is_changed_while_it_is_made(cast: Cast, rows: list[Trajectory])
         lambda: cluster_edits.move(cluster=cluster, trace_ids=["x"], to=NEW, actor=Actor(cast.reviewer)),
         lambda: cluster_edits.forget(clustering=job, actor=Actor(cast.reviewer)),
     ):
-        with pytest.raises(BadChange, match=r"^clustering: "):
+        with pytest.raises(Refused, match=r"^clustering: "):
             change()
 
 
@@ -358,7 +359,7 @@ def test_a_name_is_given_and_refused(cast: Cast, rows: list[Trajectory]) -> None
     cluster_edits.rename(cluster=cluster, name=" Lunch in no diary ", actor=Actor(cast.reviewer))
     assert str(Cluster.objects.get(pk=cluster.pk)) == "Lunch in no diary"
     for wrong in ("x" * 101, "a\nb", "\0"):
-        with pytest.raises(BadChange, match=r"^name: "):
+        with pytest.raises(Refused, match=r"^name: "):
             cluster_edits.rename(cluster=cluster, name=wrong, actor=Actor(cast.reviewer))
 
 

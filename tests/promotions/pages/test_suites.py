@@ -112,7 +112,7 @@ def test_nobody_changes_or_retires_another_version_than_they_saw(
     refused = builder.post(url("put_suite", agent.name), {**adding, "seen": ""})
     assert (refused.status_code, "This field is required" in refused.content.decode()) == (422, True)
     said = builder.post(url("retire_suite", agent.name, "golden"), {"version": 1, "reason": "mine"}, follow=True)
-    assert "Nothing was retired: version: golden@1 is not present any more" in said.content.decode()
+    assert "Nothing was changed: version: golden@1 is not present any more" in said.content.decode()
     content = {"name": "golden", "kind": "safety", "task_set": str(golden.task_set), "reason": "mine", "seen": 1}
     api, builds = f"/api/v1/agents/{agent.name}/suites", key("build", by=cast.builder)
     for where, body in ((api, content), (f"{api}/golden/retire", {"version": 1, "reason": "mine"})):

@@ -8,11 +8,11 @@ from django.db import DatabaseError, transaction
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Artifact
 from flywheel.core.evidence.contamination import Item, check
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.suite_definitions import put, retire
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.datasets.dataset_builder import build
-from flywheel.training.launch.run_control import CannotLaunch
 from flywheel.training.models import ContaminationCheck, Dataset, TrainingRun
 from tests.training.conftest import Room
 
@@ -140,9 +140,7 @@ def contaminated(room: Room) -> Dataset:
 
 def test_a_launch_on_it_is_refused_whatever_the_reason(room: Room) -> None:
     dataset = contaminated(room)
-    with pytest.raises(
-        CannotLaunch, match=r"1 of 8 held-out tasks of mail@\d+ are in the training data.*asks and wants"
-    ):
+    with pytest.raises(Refused, match=r"1 of 8 held-out tasks of mail@\d+ are in the training data.*asks and wants"):
         room.launch(dataset=dataset, override_reason="I know better")
     assert not TrainingRun.objects.exists()
 
@@ -156,7 +154,7 @@ def test_the_refusal_names_a_task_however_many_are_blocked(room: Room) -> None:
 def test_nothing_of_a_regression_suite_of_the_agent_is_trained_on(room: Room) -> None:
     golden = another_set(room, like(room, trained(room)))
     suite, _ = put(agent=room.base.agent, actor=Actor(room.cast.builder), name="golden", kind="safety", task_set=golden)
-    with pytest.raises(CannotLaunch, match=r"1 of 1 held-out tasks of home@\d+ are.*golden@1 guards") as refused:
+    with pytest.raises(Refused, match=r"1 of 1 held-out tasks of home@\d+ are.*golden@1 guards") as refused:
         room.launch(dataset=made(room))
     assert refused.value.field == "dataset"
     retire(suite=suite, actor=Actor(room.cast.builder), reason="practised from now on")
@@ -176,7 +174,7 @@ def test_a_base_that_learnt_from_it_is_refused_too(room: Room) -> None:
     TaskSetMember.objects.create(task_set=other, task=room.build.task(Split.TRAIN), split=Split.TRAIN)
     room.base = child
     room.evaluated(task_set=other)
-    with pytest.raises(CannotLaunch, match="base: 1 of 1 held-out tasks"):
+    with pytest.raises(Refused, match="base: 1 of 1 held-out tasks"):
         room.launch(base=child, task_set=other)
 
 

@@ -9,8 +9,9 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from flywheel.accounts.actors import Actor
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task
-from flywheel.training.datasets.dataset_builder import CannotBuild, build, draft, open_rows
+from flywheel.training.datasets.dataset_builder import build, draft, open_rows
 from flywheel.training.models import Dataset
 from flywheel.trajectories.models import Step
 from tests.training.conftest import WRONG, Room, right
@@ -45,7 +46,7 @@ def test_held_out_tasks_are_in_no_row(room: Room, kind: str) -> None:
 def test_a_cluster_in_both_splits_is_refused(room: Room) -> None:
     train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
     room.task_set.tasks.filter(split=Split.HELD_OUT).update(cluster=train.cluster)
-    with pytest.raises(CannotBuild, match=r"held-out.*train.*same cluster"):
+    with pytest.raises(Refused, match=r"held-out.*train.*same cluster"):
         made(room)
     assert not Dataset.objects.exists()
 
@@ -53,7 +54,7 @@ def test_a_cluster_in_both_splits_is_refused(room: Room) -> None:
 def test_a_prompt_in_both_splits_is_refused_however_it_is_written(room: Room) -> None:
     train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
     room.task_set.tasks.filter(split=Split.HELD_OUT).update(prompt=f"  {train.prompt.upper()} ")
-    with pytest.raises(CannotBuild, match="same prompt"):
+    with pytest.raises(Refused, match="same prompt"):
         made(room)
 
 
@@ -133,20 +134,20 @@ def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
     ],
 )
 def test_only_finished_runs_on_the_train_split_give_rollouts(room: Room, fields: Any, problem: str) -> None:
-    with pytest.raises(CannotBuild, match=problem) as refused:
+    with pytest.raises(Refused, match=problem) as refused:
         made(room, rollouts=room.evaluated(spoken, **fields))
     assert refused.value.field == "rollouts"
 
 
 @pytest.mark.parametrize(("name", "kind", "field"), [("Bad Name", "sft", "name"), ("mail", "poems", "kind")])
 def test_what_is_wrong_is_named(room: Room, name: str, kind: str, field: str) -> None:
-    with pytest.raises(CannotBuild) as refused:
+    with pytest.raises(Refused) as refused:
         build(name=name, kind=kind, task_set=room.task_set, actor=Actor(room.cast.trainer))
     assert refused.value.field == field
 
 
 def test_no_rows_say_what_to_do(room: Room) -> None:
-    with pytest.raises(CannotBuild, match="gives no preference pairs"):
+    with pytest.raises(Refused, match="gives no preference pairs"):
         draft(kind="pairs", task_set=room.task_set)
 
 

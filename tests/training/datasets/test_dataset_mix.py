@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import digests
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet, TaskSetMember
 from flywheel.training.datasets.contamination_checks import checked
-from flywheel.training.datasets.dataset_builder import CannotBuild, build, open_rows
+from flywheel.training.datasets.dataset_builder import build, open_rows
 from flywheel.training.datasets.dataset_mix import draft, mix, shares
 from flywheel.training.models import Dataset
 from tests.training.conftest import Room
@@ -82,7 +83,7 @@ def test_it_is_checked_against_the_held_out_tasks_of_every_environment(room: Roo
     train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
     type(train).objects.filter(pk=train.pk).update(prompt=held_out.prompt, target=held_out.target)
     parts = (of(room, room.task_set), 1.0), (of(room, calendar), 1.0)
-    with pytest.raises(CannotBuild, match=r"held-out tasks of calendar@1 are in the training data"):
+    with pytest.raises(Refused, match=r"held-out tasks of calendar@1 are in the training data"):
         mixed(room, *parts)
     assert not Dataset.objects.filter(name="both").exists()
 
@@ -107,7 +108,7 @@ def test_what_does_not_go_together_is_refused_and_named(room: Room) -> None:
         ([(mail, 1), (calendar, 1e308)], "parts.1.weight: 1e[+]308 is not a number above 0"),
     ]
     for parts, said in refused:
-        with pytest.raises(CannotBuild, match=said):
+        with pytest.raises(Refused, match=said):
             draft(parts)
 
 
@@ -177,7 +178,7 @@ def test_shares_follow_the_weights_and_add_up(parts: list[tuple[int, float]]) ->
     own, weights = [count for count, _ in parts], [weight for _, weight in parts]
     try:
         counts = shares(own, weights)
-    except CannotBuild:
+    except Refused:
         assert any(sum(own) * weight / sum(weights) > 100 * count for count, weight in parts)
         return
     assert sum(counts) >= sum(own)

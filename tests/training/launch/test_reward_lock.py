@@ -11,11 +11,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import verifiers
 from flywheel.edge.jobs import Lease
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import AuditOverride, EvalRun, RewardAudit
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from flywheel.training.launch import reward_lock
-from flywheel.training.launch.run_control import CannotLaunch
 from flywheel.training.models import Dataset, TrainingRun
 from tests.pages import page_of
 from tests.training.conftest import Room, right
@@ -42,7 +42,7 @@ def rollouts(room: Room) -> EvalRun:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "cispo", "rloo"])
 def test_reinforcement_is_locked_until_somebody_who_may_lets_it_pass(locked: Room, algorithm: str) -> None:
-    with pytest.raises(CannotLaunch, match="no audit has shown") as caught:
+    with pytest.raises(Refused, match="no audit has shown") as caught:
         locked.launch(algorithm=algorithm)
     assert caught.value.field == "reward"
     leave = locked.build.overridden(locked.base, locked.task_set)
@@ -56,7 +56,7 @@ def test_what_people_wrote_needs_no_audit_and_what_a_reward_chose_does(locked: R
     assert reward_lock.judged("sft", locked.base, written.dataset) == []
     assert reward_lock.kept(written)["learns_from_reward"] is False
     for algorithm in ("sft", "dpo"):
-        with pytest.raises(CannotLaunch, match="no audit has shown"):
+        with pytest.raises(Refused, match="no audit has shown"):
             locked.launch(algorithm=algorithm, rollouts=rollouts(locked))
 
 
@@ -75,7 +75,7 @@ def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) 
     (found,) = reward_lock.judged("sft", locked.base, made)
     assert found.version == teacher
     locked.build.overridden(locked.base, locked.task_set)
-    with pytest.raises(CannotLaunch, match="no audit has shown"):
+    with pytest.raises(Refused, match="no audit has shown"):
         locked.launch(dataset=made)
     locked.build.overridden(teacher, locked.task_set)
     assert locked.launch(dataset=made).audit_override is not None
@@ -148,7 +148,7 @@ def test_tasks_that_teach_nothing_are_left_out_with_a_click(room: Room, sign_in:
     client.post("/p/acme/training/launch/", {**sent, "leave_out": run.pk})
     made = TrainingRun.objects.get().dataset
     assert (made.rows, made.recipe["left_out"]) == (5, 1)
-    with pytest.raises(CannotLaunch, match="has its rows already"):
+    with pytest.raises(Refused, match="has its rows already"):
         room.launch(algorithm="grpo", dataset=made, leave_out=[solved[1]])
 
 

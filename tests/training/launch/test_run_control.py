@@ -11,12 +11,13 @@ from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Artifact
 from flywheel.core.envs import tictactoe
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.versions import environment_versions
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
-from flywheel.training.launch.run_control import CannotLaunch, LaunchRequest, launch
+from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
 from tests.training.conftest import Room
 
@@ -53,7 +54,7 @@ def recommended(room: Room, count: int = 24) -> None:
 def test_what_is_wrong_is_named_and_nothing_is_queued(
     room: Room, fields: dict[str, Any], field: str, problem: str
 ) -> None:
-    with pytest.raises(CannotLaunch, match=problem) as refused:
+    with pytest.raises(Refused, match=problem) as refused:
         room.launch(**fields)
     assert refused.value.field == field
     assert not TrainingRun.objects.exists()
@@ -68,7 +69,7 @@ def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None
     both = mix(name="both", parts=[(mail, 1), (played, 1)], actor=Actor(room.cast.trainer))
     given: list[dict[str, Any]] = [{"task_set": games}, {"task_set": games, "dataset": played}, {"dataset": both}]
     for fields in given:
-        with pytest.raises(CannotLaunch, match=r"the tasks of games@\d+ take up to 8 turns, and GRPO") as refused:
+        with pytest.raises(Refused, match=r"the tasks of games@\d+ take up to 8 turns, and GRPO") as refused:
             room.launch(algorithm="grpo", **fields)
         assert refused.value.field == "algorithm"
     assert not TrainingRun.objects.exists()
@@ -97,18 +98,18 @@ def of_games(room: Room) -> TaskSet:
 
 
 def test_a_version_without_weights_cannot_be_trained(room: Room) -> None:
-    with pytest.raises(CannotLaunch, match="has no weights here"):
+    with pytest.raises(Refused, match="has no weights here"):
         room.launch(base=room.build.version(system_prompt="another"))
 
 
 def test_without_a_baseline_nothing_compares(room: Room) -> None:
-    with pytest.raises(CannotLaunch, match=r"evaluate assistant@1 on the held-out tasks of other@\d+ first"):
+    with pytest.raises(Refused, match=r"evaluate assistant@1 on the held-out tasks of other@\d+ first"):
         room.launch(task_set=room.build.task_set(name="other"))
 
 
 def test_another_fix_than_the_recommended_needs_a_reason_that_is_kept(room: Room) -> None:
     recommended(room)
-    with pytest.raises(CannotLaunch, match="SFT on corrected actions is recommended and GRPO was chosen"):
+    with pytest.raises(Refused, match="SFT on corrected actions is recommended and GRPO was chosen"):
         room.launch(algorithm="grpo", override_reason="")
     run = room.launch(algorithm="grpo", override_reason=" we want to see it ")
     assert run.override_reason == "we want to see it"
@@ -125,7 +126,7 @@ def test_the_recommended_fix_needs_none(room: Room) -> None:
 
 def test_a_recommendation_about_something_else_does_not_count(room: Room) -> None:
     other = room.build.task_set(name="other")
-    with pytest.raises(CannotLaunch, match="is not about"):
+    with pytest.raises(Refused, match="is not about"):
         room.launch(recommendation=recommendation_for(room.base, other))
 
 
@@ -141,7 +142,7 @@ def test_a_judge_behind_an_endpoint_is_no_reward_that_a_trainer_could_ask_for(ro
     )
     room.task_set = room.build.task_set()
     room.baseline = room.evaluated()
-    with pytest.raises(CannotLaunch, match="asks an LLM judge") as refused:
+    with pytest.raises(Refused, match="asks an LLM judge") as refused:
         room.launch(algorithm="grpo")
     assert refused.value.field == "algorithm"
 
@@ -176,7 +177,7 @@ def test_a_big_model_gets_the_learning_rate_of_big_models(room: Room) -> None:
 def test_a_dataset_must_fit_the_algorithm_and_the_set(room: Room) -> None:
     tasks = dataset_builder.build(name="practice", kind="tasks", task_set=room.task_set, actor=Actor(room.cast.trainer))
     assert room.launch(algorithm="grpo", dataset=tasks).dataset == tasks
-    with pytest.raises(CannotLaunch, match="SFT wants demonstrations"):
+    with pytest.raises(Refused, match="SFT wants demonstrations"):
         room.launch(dataset=tasks)
 
 

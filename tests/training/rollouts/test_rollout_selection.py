@@ -18,10 +18,10 @@ from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun, Result
 from flywheel.training.datasets import dataset_builder
-from flywheel.training.datasets.dataset_builder import CannotBuild, open_rows
+from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.models import Dataset, Dropped
 from flywheel.training.rollouts import rollout_datasets, rollout_selection
-from flywheel.training.rollouts.rollout_choice import BadChoice, Choice, read
+from flywheel.training.rollouts.rollout_choice import Choice, read
 from flywheel.training.rollouts.rollout_datasets import draft, write
 from flywheel.training.rollouts.rollout_selection import (
     Rollout,
@@ -64,7 +64,7 @@ def steps(run: EvalRun, **chosen: Any) -> dict[str, int]:
 
 
 def test_held_out_rollouts_are_refused(room: Room) -> None:
-    with pytest.raises(CannotBuild, match="nobody may train"):
+    with pytest.raises(Refused, match="nobody may train"):
         written(room, room.evaluated(said, samples=2), alike="")
     assert not Dataset.objects.exists()
 
@@ -108,7 +108,7 @@ def test_pairs_are_of_one_task_and_as_far_apart_as_wanted(room: Room, run: EvalR
         assert row["rewards"][0] - row["rewards"][1] >= 0.5
         assert row["rejected"][0]["content"] == WRONG
         assert row["chosen"][0]["content"] != WRONG
-    with pytest.raises(CannotBuild, match="2 apart"):
+    with pytest.raises(Refused, match="2 apart"):
         written(room, run, form="pairs", gap="2")
 
 
@@ -140,7 +140,7 @@ def test_a_part_that_is_missing_meets_no_condition(run: EvalRun) -> None:
     ],
 )
 def test_a_wrong_choice_names_its_field(chosen: dict[str, str], field: str) -> None:
-    with pytest.raises(BadChoice) as refused:
+    with pytest.raises(Refused) as refused:
         read(chosen)
     assert refused.value.field == field
 
@@ -238,7 +238,7 @@ def test_what_would_take_too_long_to_read_is_refused_with_a_way_out(
     monkeypatch.setattr(rollout_datasets, "READ", 17)  # 24 attempts, 18 of them right
     found = shown(run, asked)
     assert (found.draft, "choose a higher reward" in found.problem) == (None, True)
-    with pytest.raises(CannotBuild, match="choose a higher reward or fewer tokens, or collect in parts"):
+    with pytest.raises(Refused, match="choose a higher reward or fewer tokens, or collect in parts"):
         written(room, run, **asked)
     assert shown(run, {"form": "tasks"}).problem != found.problem  # no text is read for prompts
 

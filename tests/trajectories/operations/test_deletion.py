@@ -232,7 +232,7 @@ def test_a_rollout_leaves_its_score(cast: Cast, build: Build) -> None:
     run, _ = EvalRun.submit(
         key="0" * 31 + "1",  # type: ignore[arg-type]
         project=cast.project,
-        created_by=cast.builder,
+        actor=Actor(cast.builder),
         version=build.version(),
         task_set=task_set,
         verifier_digest="d",

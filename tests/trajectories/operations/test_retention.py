@@ -106,7 +106,7 @@ def test_what_is_in_use_is_kept_and_counted_by_why(cast: Cast, build: Build) -> 
     run, _ = EvalRun.submit(
         key="0" * 31 + "1",  # type: ignore[arg-type]
         project=cast.project,
-        created_by=cast.builder,
+        actor=Actor(cast.builder),
         version=build.version(),
         task_set=task_set,
         verifier_digest="d",

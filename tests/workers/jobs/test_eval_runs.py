@@ -22,13 +22,13 @@ from flywheel.core import envs, verifiers
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.edge.jobs import StaleState, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments import ledger
 from flywheel.environments.models import JudgeMemory, Split, TaskSetMember
 from flywheel.environments.task_sets.leaks import trained_on
 from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.run_rescores import CannotRescore
-from flywheel.evals.runs.submission import CannotEvaluate, attempt_seed, resume
+from flywheel.evals.runs.submission import attempt_seed, resume
 from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.promotions.models import Candidate
 from flywheel.training.models import Dataset, TrainingRun
@@ -69,7 +69,7 @@ def test_what_nobody_may_look_at_is_judged_and_not_kept(build: Build, monkeypatc
     assert not Trajectory.objects.exists()
     assert ledger.openings(task_set).times == 0
     assert run.summary == {}, "its sums stand with its candidate"
-    with pytest.raises(CannotRescore, match="whose rollouts nobody keeps"):
+    with pytest.raises(Refused, match="whose rollouts nobody keeps"):
         run_rescores.submit(
             run=run, version=task_set.environment_version, actor=Actor(build.cast.builder), key=uuid.uuid4()
         )
@@ -290,7 +290,7 @@ def test_nothing_is_asked_again_of_a_run_on_which_something_rests(
 def test_what_ended_well_is_given_no_budget(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished(build, monkeypatch)
     Result.objects.filter(pk=run.results.earliest("pk").pk).update(score=None, success=None, cause="away")
-    with pytest.raises(CannotEvaluate, match="ended well; what is asked again"):
+    with pytest.raises(Refused, match="ended well; what is asked again"):
         resume(run=run, actor=Actor(build.cast.builder), budget={"minutes": 0.01})
     run.refresh_from_db()
     assert (run.state, run.budget) == (State.SUCCEEDED, {})

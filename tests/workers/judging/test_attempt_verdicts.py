@@ -19,6 +19,7 @@ from flywheel.core.traces import Message
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
 from flywheel.edge.jobs import Job, State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task, Trial
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.red_green_proof import prove
@@ -151,7 +152,7 @@ def test_tasks_wait_unproved_until_a_worker_has_proved_them(build: Build) -> Non
     version = version_of(environment, build, rubric())
     good.refresh_from_db()
     assert not good.is_proved
-    with pytest.raises(environment_versions.CannotMake, match="2 tasks wait for a worker to prove them under mail@2"):
+    with pytest.raises(Refused, match="2 tasks wait for a worker to prove them under mail@2"):
         frozen_sets.freeze(environment=environment, name="set", actor=Actor(build.cast.builder))
     job = Proving.objects.get()
     assert proof_jobs.ask(environment, Actor(build.cast.builder)) == job, "one job is enough for all that waits"

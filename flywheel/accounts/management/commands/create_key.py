@@ -9,6 +9,7 @@ from flywheel.accounts.access import SCOPE_NEEDS
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, Membership, Project, Role, Scope, User
 from flywheel.accounts.project_settings import api_keys
+from flywheel.edge.refusals import Refused
 
 SYSTEM = "system"
 """The machine account that keys belong to when no person is named: it has no password, and gets the roles it needs."""
@@ -42,7 +43,7 @@ class Command(BaseCommand):
                 scopes=options["scope"],
                 days=options["days"],
             )
-        except api_keys.BadKey as error:
+        except Refused as error:
             raise CommandError(str(error)) from None
         self.stdout.write(made.text)
 

@@ -7,11 +7,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
-from flywheel.agents.artifacts import ArtifactError, store
+from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
-from flywheel.agents.references import UnknownReference, find_agent, find_version
+from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import TRANSFORMERS, BadContent
+from flywheel.agents.version_content import TRANSFORMERS
+from flywheel.edge.refusals import Refused
 
 
 class Command(BaseCommand):
@@ -51,7 +52,7 @@ class Command(BaseCommand):
                 note=options["note"],
                 **copied,
             )
-        except (UnknownReference, BadContent, ArtifactError) as error:
+        except Refused as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(version))
 

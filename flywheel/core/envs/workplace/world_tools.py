@@ -159,12 +159,10 @@ def _search_events(world: World, given: dict[str, str]) -> Any:
     found = [
         row
         for row in world.tables["calendar"].values()
-        if query in row["event_name"].lower() or query in row["participant_email"].lower()
+        if (query in row["event_name"].lower() or query in row["participant_email"].lower())
+        and row["event_start"] >= low
+        and (not high or row["event_start"] <= high)
     ]
-    if low:
-        found = [row for row in found if row["event_start"] >= low]
-    if high:
-        found = [row for row in found if row["event_start"] <= high]
     return found[:FOUND] or "No events found."
 
 
@@ -229,7 +227,7 @@ def _search_emails(world: World, given: dict[str, str]) -> Any:
         row
         for row in world.tables["emails"].values()
         if all(word in f"{row['subject']} {row['body']} {row['sender/recipient']}".lower() for word in words)
-        and (not low or row["sent_datetime"][:10] >= low)
+        and row["sent_datetime"][:10] >= low
         and (not high or row["sent_datetime"][:10] <= high)
     ]
     return sorted(found, key=lambda row: row["sent_datetime"], reverse=True)[:FOUND] or "No emails found."

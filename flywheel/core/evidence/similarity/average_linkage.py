@@ -19,6 +19,7 @@ from flywheel.core.evidence.similarity.failure_similarity import Space
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+Array = np.ndarray[Any, Any]
 AT_ONCE = 3_000
 """Failures of which each is compared with each other: 72 MB of distances."""
 JOINED_AT_ONCE = 2_000
@@ -69,7 +70,7 @@ def cluster(
     return Grouping(sorted(groups.values(), key=lambda group: (-len(group), group[0])), alone, drawn)
 
 
-def _linked(rows: "csr_matrix", apart: float) -> "np.ndarray[Any, Any]":
+def _linked(rows: "csr_matrix", apart: float) -> Array:
     """A number for each row, from 0 without gaps; -1 where it would be alone."""
     from sklearn.cluster import AgglomerativeClustering
 
@@ -90,7 +91,7 @@ def _linked(rows: "csr_matrix", apart: float) -> "np.ndarray[Any, Any]":
     return np.asarray(numbers[found])
 
 
-def _centres(rows: "csr_matrix", labels: "np.ndarray[Any, Any]") -> "csr_matrix":
+def _centres(rows: "csr_matrix", labels: Array) -> "csr_matrix":
     """The mean row of each cluster: its product with a row is how alike that is to the members on average."""
     from scipy.sparse import csr_matrix
 
@@ -100,9 +101,7 @@ def _centres(rows: "csr_matrix", labels: "np.ndarray[Any, Any]") -> "csr_matrix"
     return csr_matrix((share, (labels[inside], inside)), shape=(len(sizes), rows.shape[0])) @ rows
 
 
-def _joined(
-    rows: "csr_matrix", waiting: "np.ndarray[Any, Any]", labels: "np.ndarray[Any, Any]", apart: float
-) -> "np.ndarray[Any, Any]":
+def _joined(rows: "csr_matrix", waiting: Array, labels: Array, apart: float) -> Array:
     """The cluster that each of the waiting rows is near enough to, else -1."""
     found = np.full(len(waiting), -1)
     if labels.max() < 0:
@@ -117,12 +116,13 @@ def _joined(
     return found
 
 
-def _reconcile(rows: "csr_matrix", labels: "np.ndarray[Any, Any]", apart: float, at_once: int) -> None:
+def _reconcile(rows: "csr_matrix", labels: Array, apart: float, at_once: int) -> None:
     """What different rounds found is one where it is near enough: clusters to each other, and rows that were alone
     to a cluster or to each other."""
     if 1 < labels.max() + 1 <= at_once:
-        merged = _linked_centres(_centres(rows, labels), apart)
-        inside = labels >= 0
+        merged, inside = _linked(_centres(rows, labels), apart), labels >= 0
+        apart_from_all = merged < 0
+        merged[apart_from_all] = merged.max() + 1 + np.arange(apart_from_all.sum())
         labels[inside] = merged[labels[inside]]
     alone = np.flatnonzero(labels < 0)
     labels[alone] = _joined(rows, alone, labels, apart)
@@ -131,25 +131,17 @@ def _reconcile(rows: "csr_matrix", labels: "np.ndarray[Any, Any]", apart: float,
     labels[alone[linked >= 0]] = linked[linked >= 0] + labels.max() + 1
 
 
-def _linked_centres(centres: "csr_matrix", apart: float) -> "np.ndarray[Any, Any]":
-    """A number for each cluster, from 0 without gaps: the same for those that are one."""
-    linked = _linked(centres, apart)
-    alone = linked < 0
-    linked[alone] = linked.max() + 1 + np.arange(alone.sum())
-    return linked
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What is known of one cluster."""
 
-    likeness: "np.ndarray[Any, Any]"
+    likeness: Array
     """Of each member to the others, on average."""
     cohesion: float | None
     """Mean likeness of two members; None for a single one."""
     medoid: int
     """The member that is most like the others, by its place."""
-    weights: "np.ndarray[Any, Any]"
+    weights: Array
     """Of each column, by how much more the cluster has of it than all failures have."""
 
 

@@ -55,11 +55,8 @@ def read(trace: Trace, step: str = "", said: str = "") -> Terms:
     episode = episodes.read(trace)
     users = [message.content for message in episode.messages if message.role == "user"]
     asked = [text[:ASKED] for text in dict.fromkeys([*users[:1], *users[-1:]])]
-    return {
-        "asked": _words(asked),
-        "wrong": _words([*_at(episode, step), said[:SAID]]),
-        "calls": _shape(episode, step),
-    }
+    wrong = [*_at(episode, step), said[:SAID]]
+    return {"asked": _words(asked), "wrong": _words(wrong), "calls": _shape(episode, step)}
 
 
 def _at(episode: episodes.Episode, step: str) -> Iterable[str]:
@@ -108,14 +105,12 @@ def _shape(episode: episodes.Episode, step: str) -> Counter[str]:
     before = ""
     for call in calls:
         name = call.name[:100] or "unnamed"
-        given = call.arguments
-        names = (
-            ", ".join(sorted(str(key)[:60] for key in given)[:ARGUMENTS]) if isinstance(given, dict) else "unreadable"
-        )
+        names = "unreadable"
+        if isinstance(call.arguments, dict):
+            names = ", ".join(sorted(str(key)[:60] for key in call.arguments)[:ARGUMENTS])
         found[name] += 1
         found[f"{name}({names})"] += 1
-        ended = _ended(call)
-        if ended:
+        if ended := _ended(call):
             found[f"{name} {ended}"] += 1
         if step and call.step == step:
             found[f"fails at {name}"] += 1

@@ -64,14 +64,11 @@ def _runs(texts: Sequence["Ints"], size: int) -> "tuple[Hashes, Ints, Ints]":
     start = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     first = start + np.repeat(np.cumsum(lengths) - lengths, counts)
     codes = np.zeros(len(first), dtype=np.uint64)
-    for factor, shift in zip(_factors(size), range(size), strict=True):
+    factors = np.random.default_rng(13).integers(1, 2**63, size=size, dtype=np.uint64) | np.uint64(1)
+    for shift, factor in enumerate(factors):
         codes += (every[first + shift] + np.uint64(1)) * factor
     codes ^= codes >> np.uint64(29)
     return codes, owner, start
-
-
-def _factors(size: int) -> "Hashes":
-    return np.random.default_rng(13).integers(1, 2**63, size=size, dtype=np.uint64) | np.uint64(1)
 
 
 def _rare(runs: "Hashes", place: "Ints", item: "Ints", wanted: "Hashes") -> dict[int, list[int]]:

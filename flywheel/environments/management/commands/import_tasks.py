@@ -7,8 +7,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import import_tasks
-from flywheel.environments.versions.environment_versions import CannotMake, latest
+from flywheel.environments.versions.environment_versions import latest
 
 
 class Command(BaseCommand):
@@ -29,7 +30,7 @@ class Command(BaseCommand):
                 report = import_tasks(
                     environment=found, lines=lines, actor=Actor(latest(found).created_by, "manage.py import_tasks")
                 )
-        except CannotMake as error:
+        except Refused as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"{options['file']}: {error.strerror}") from None

@@ -9,10 +9,11 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project, User
 from flywheel.core.envs.workplace import workbench
-from flywheel.core.verifiers import VerifierError
+from flywheel.core.errors import FieldError
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import Taken, import_tasks
 from flywheel.environments.models import Environment
-from flywheel.environments.versions.environment_versions import CannotMake, environment
+from flywheel.environments.versions.environment_versions import environment
 
 KIND = "workplace"
 THROUGH = "manage.py import_workbench"
@@ -38,7 +39,7 @@ class Command(BaseCommand):
             raise CommandError(f"the project has no member {options['by']!r}")
         try:
             report = _taken(project, options["environment"], options["folder"], Actor(actor, THROUGH))
-        except (CannotMake, VerifierError) as error:
+        except FieldError as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}") from None
@@ -52,7 +53,7 @@ def _taken(project: Project, name: str, folder: Path, actor: Actor) -> Taken:
     config = {"database": workbench.database(folder)}
     found = project.environments.filter(name=name).first() or _made(project, name, config, actor)
     if found.kind != KIND or found.latest.config.get("database") != config["database"]:
-        raise CannotMake(f"the environment {name!r} has another database; name a new one with --environment")
+        raise Refused(f"the environment {name!r} has another database; name a new one with --environment")
     return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor)
 
 

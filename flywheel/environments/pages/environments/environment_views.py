@@ -5,12 +5,10 @@ import json
 import re
 import uuid
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
@@ -18,8 +16,8 @@ from flywheel.accounts.models import Permission
 from flywheel.core import verifiers
 from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
+from flywheel.core.errors import FieldError
 from flywheel.core.interop import foreign_tasks
-from flywheel.core.verifiers import VerifierError
 from flywheel.edge.jobs import FINISHED
 from flywheel.edge.paging import BadCursor, about, keyset
 from flywheel.environments import ledger, task_statistics
@@ -36,7 +34,6 @@ from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
 from flywheel.environments.versions import environment_versions
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.trajectories.annotations.project_buckets import every
 
 TASKS_AT_ONCE = 50
@@ -105,7 +102,7 @@ def create(request: PageRequest) -> HttpResponse:
                 description=data["description"],
                 **content,
             )
-        except (CannotMake, VerifierError) as error:
+        except FieldError as error:
             form.add_error(None, str(error))
         else:
             next_step = f"Failures of {version.agent} can become its tasks." if version else "Generate its tasks here."
@@ -153,7 +150,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
             made = environment_versions.environment_version(
                 environment=row, actor=request.actor, config=form.content, verifier=form.cleaned_data["verifier"]
             )
-        except VerifierError as error:
+        except FieldError as error:
             form.add_error(None, str(error))
         else:
             if made == newest:
@@ -183,15 +180,9 @@ def freeze(request: PageRequest, name: str) -> HttpResponse:
     tasks = (
         list(task_selection.to_freeze(row, task_selection.chosen_tasks(row, chosen))) if any(chosen.values()) else None
     )
-    try:
-        task_set = frozen_sets.freeze(
-            environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
-        )
-    except CannotMake as error:
-        messages.error(request, f"Nothing was frozen. {error}.")
-        address = reverse("environments:environment", args=[request.project.slug, row.name])
-        kept = {key: value for key, value in chosen.items() if value}
-        return redirect(f"{address}?{urlencode(kept)}" if kept else address)
+    task_set = frozen_sets.freeze(
+        environment=row, name=request.POST.get("name", "").strip(), actor=request.actor, tasks=tasks
+    )
     return redirect("environments:task_set", request.project.slug, task_set.name, task_set.version)
 
 

@@ -1,7 +1,5 @@
 """Generating tasks from the environment's page, and how far it is."""
 
-import uuid
-
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
@@ -10,6 +8,8 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.kinds import KINDS
 from flywheel.edge import job_pages
+from flywheel.edge.numbers import form_key
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Generation
 from flywheel.environments.pages.environments.environment_forms import GenerateForm
 from flywheel.environments.pages.environments.environment_views import environment_page
@@ -27,16 +27,15 @@ def start(request: PageRequest, name: str) -> HttpResponse:
     if form.is_valid():
         asked = form.cleaned_data
         try:
-            key = uuid.UUID(request.POST.get("key", ""))
             seeded_tasks.submit(
                 environment=row,
                 actor=request.actor,
                 count=asked["count"],
                 seed=asked["seed"],
                 options=form.options,
-                key=key,
+                key=form_key(request.POST.get("key", "")),
             )
-        except ValueError as error:  # CannotMake is one, and a key that is none
+        except Refused as error:
             form.add_error(None, str(error))
         else:
             return redirect("environments:environment", request.project.slug, row.name)

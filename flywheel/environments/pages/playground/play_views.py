@@ -1,7 +1,6 @@
 """The playground's page: one episode, a person's moves in it and a version's."""
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
@@ -15,13 +14,12 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.edge import job_pages
-from flywheel.edge.numbers import number
+from flywheel.edge.numbers import form_key, number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm, find_tool
 from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import state
-from flywheel.environments.versions.environment_versions import CannotMake
 
 VERSIONS_SHOWN = 50
 
@@ -29,7 +27,8 @@ VERSIONS_SHOWN = 50
 @require_POST
 @requires(Permission.BUILD)
 def start(request: PageRequest, name: str, number: int) -> HttpResponse:
-    return _open(request, get_object_or_404(_tasks(request, name), number=number))
+    task = get_object_or_404(_tasks(request, name), number=number)
+    return _to(request, episode_moves.start(task=task, actor=request.actor))
 
 
 @require_POST
@@ -41,7 +40,7 @@ def start_any(request: PageRequest, name: str) -> HttpResponse:
     if chosen is None:
         messages.warning(request, "There is no task to train on yet; a held-out one can be played from its own page.")
         return redirect("environments:environment", request.project.slug, name)
-    return _open(request, chosen)
+    return _to(request, episode_moves.start(task=chosen, actor=request.actor))
 
 
 @require_GET
@@ -71,7 +70,8 @@ def say(request: PageRequest, play: int) -> HttpResponse:
     if not form.is_valid():
         return _page(request, row, form, status=422)
     message = form.message(f"call-{len(row.moves)}")
-    return _move(request, row, lambda: episode_moves.say(play=row, message=message, at=_at(request)))
+    episode_moves.say(play=row, message=message, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -81,26 +81,24 @@ def ask(request: PageRequest, play: int) -> HttpResponse:
     form = AskForm(request.POST, versions=_versions(request))
     if not form.is_valid():
         return _page(request, row, MoveForm(tool=None), asking=form, status=422)
-
-    def move() -> None:
-        episode_moves.ask(
-            play=row,
-            version=form.cleaned_data["version"],
-            actor=request.actor,
-            at=_at(request),
-            key=uuid.UUID(request.POST.get("key", "")),
-            to_the_end="to_the_end" in request.POST,
-            temperature=form.cleaned_data["temperature"],
-        )
-
-    return _move(request, row, move)
+    episode_moves.ask(
+        play=row,
+        version=form.cleaned_data["version"],
+        actor=request.actor,
+        at=_at(request),
+        key=form_key(request.POST.get("key", "")),
+        to_the_end="to_the_end" in request.POST,
+        temperature=form.cleaned_data["temperature"],
+    )
+    return _to(request, row)
 
 
 @require_POST
 @requires(Permission.BUILD)
 def take_back(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    return _move(request, row, lambda: episode_moves.take_back(play=row, at=_at(request)))
+    episode_moves.take_back(play=row, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -108,7 +106,8 @@ def take_back(request: PageRequest, play: int) -> HttpResponse:
 def judge(request: PageRequest, play: int) -> HttpResponse:
     """Have an episode judged whose verdict was stopped, or failed."""
     row = _find(request, play)
-    return _move(request, row, lambda: episode_moves.have_judged(play=row, actor=request.actor, at=_at(request)))
+    episode_moves.have_judged(play=row, actor=request.actor, at=_at(request))
+    return _to(request, row)
 
 
 @require_POST
@@ -122,25 +121,9 @@ def stop(request: PageRequest, play: int) -> HttpResponse:
     return _to(request, row)
 
 
-def _open(request: PageRequest, task: Task) -> HttpResponse:
-    try:
-        return _to(request, episode_moves.start(task=task, actor=request.actor))
-    except CannotMake as error:
-        messages.warning(request, str(error))
-        return redirect("environments:task", request.project.slug, task.environment.name, task.number)
-
-
 def _tasks(request: PageRequest, name: str) -> QuerySet[Task]:
     environment = get_object_or_404(Environment, project=request.project, name=name)
     return environment.tasks.select_related("environment")
-
-
-def _move(request: PageRequest, row: Play, move: Callable[[], object]) -> HttpResponse:
-    try:
-        move()
-    except ValueError as error:  # CannotPlay is one, and a key that is none
-        messages.warning(request, f"Not made: {error}.")
-    return _to(request, row)
 
 
 def _page(

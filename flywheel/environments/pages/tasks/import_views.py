@@ -13,10 +13,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.interop.foreign_tasks import KINDS
+from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import AT_ONCE, MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.proofs.proof_jobs import is_for_a_worker
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.uploads import Upload
 
@@ -83,7 +83,7 @@ def look_at(request: PageRequest, name: str, token: str) -> HttpResponse:
                 report = import_tasks(environment=row, lines=lines, actor=request.actor)
             else:
                 report = look(environment=row, lines=lines)
-    except CannotMake as error:
+    except Refused as error:
         problem = str(error)
     if request.method == "POST" and not problem:
         upload.discard()

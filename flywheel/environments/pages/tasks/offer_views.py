@@ -10,11 +10,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Task
 from flywheel.environments.proofs.red_green_proof import failed_checks
 from flywheel.environments.tasks import recorded_tasks
 from flywheel.environments.tasks.bulk_tasks import taking_failures
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.failures.pages.desk import decision_form
 from flywheel.failures.pages.desk.open_queue_views import refused
 from flywheel.failures.queues import open_queue
@@ -46,7 +46,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
     else:
         try:
             made, is_new = recorded_tasks.task_from(failure=failure, environment=chosen, actor=request.actor)
-        except CannotMake as error:
+        except Refused as error:
             problem = str(error)
     if request.htmx:
         context = _offer(request, trajectory) | {"made": made, "is_new": is_new, "problem": problem, "seen": failure}

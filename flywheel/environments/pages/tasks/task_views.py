@@ -17,7 +17,6 @@ from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.pages.tasks import variant_views
 from flywheel.environments.proofs.red_green_proof import failed_checks
 from flywheel.environments.tasks.retirement import retire
-from flywheel.environments.versions.environment_versions import CannotMake
 from flywheel.trajectories.annotations.project_buckets import every, name_of
 from flywheel.trajectories.detail.expected_action import aligned
 
@@ -62,12 +61,8 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def retire_task(request: PageRequest, name: str, number: int) -> HttpResponse:
     row = _task(request, name, number)
-    try:
-        retire(task=row, actor=request.actor, reason=request.POST.get("reason", ""))
-    except CannotMake as error:
-        messages.error(request, f"Not retired. {error}.")
-    else:
-        messages.success(request, f"{row} enters no task set any more. Frozen sets keep it.")
+    retire(task=row, actor=request.actor, reason=request.POST.get("reason", ""))
+    messages.success(request, f"{row} enters no task set any more. Frozen sets keep it.")
     return redirect("environments:task", request.project.slug, name, number)
 
 

@@ -3,7 +3,6 @@
 import uuid
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
@@ -11,10 +10,10 @@ from django.views.decorators.http import require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.envs.task_variants import MOST, READ, Spec
-from flywheel.edge.numbers import number
+from flywheel.edge.numbers import form_key, number
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Task
 from flywheel.environments.tasks import synthetic_variants
-from flywheel.environments.versions.environment_versions import CannotMake
 
 
 @require_POST
@@ -23,24 +22,21 @@ def vary(request: PageRequest, name: str, number: int) -> HttpResponse:
     """Swap what is ticked, with the values that somebody gave, in its own words and in others."""
     rows = Task.objects.select_related("environment__project", "generation__origin", "project")
     task = get_object_or_404(rows, project=request.project, environment__name=name, number=number)
-    try:
-        synthetic_variants.submit(
-            task=task,
-            actor=request.actor,
-            count=_whole(request, "count"),
-            seed=_whole(request, "seed"),
-            spec=_spec(request, task),
-            key=uuid.UUID(request.POST.get("key", "")),
-        )
-    except ValueError as error:  # CannotMake is one, a key that is none another
-        messages.warning(request, f"No variants: {error}.")
+    synthetic_variants.submit(
+        task=task,
+        actor=request.actor,
+        count=_whole(request, "count"),
+        seed=_whole(request, "seed"),
+        spec=_spec(request, task),
+        key=form_key(request.POST.get("key", "")),
+    )
     return redirect("environments:task", request.project.slug, name, number)
 
 
 def _whole(request: PageRequest, name: str) -> int:
     value = number(request.POST.get(name, "").strip())
     if value is None:
-        raise CannotMake(f"{name}: a whole number is wanted")
+        raise Refused("a whole number is wanted", field=name)
     return value
 
 

@@ -14,8 +14,8 @@ from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import KIND, MOST_PARTS, is_rubric
 from flywheel.core.verifiers.rubric_parts import PARTS, PartType, Setting
 from flywheel.edge.numbers import number
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
-from flywheel.environments.versions.environment_versions import CannotMake
 
 _PLACE = re.compile(r"parts\.(\d+)\.(\w+)([^:]*): (.*)", re.DOTALL)
 _TASK = re.compile(r"t?-?(\d{1,9})")
@@ -153,10 +153,10 @@ class Draft:
 
     @property
     def numbers(self) -> list[int]:
-        """The tasks that it is tried on. Raises CannotMake."""
+        """The tasks that it is tried on. Raises Refused."""
         found = [(_TASK.fullmatch(word), word) for word in self.tasks.replace(",", " ").split()]
         if wrong := next((word for match, word in found if match is None), ""):
-            raise CannotMake(f"tasks: {wrong[:40]!r} is not of the form t-12")
+            raise Refused(f"tasks: {wrong[:40]!r} is not of the form t-12")
         return [int(match[1]) for match, _ in found if match]
 
     @property
@@ -166,10 +166,10 @@ class Draft:
 
     @property
     def count(self) -> int:
-        """Rollouts of each task. Raises CannotMake."""
+        """Rollouts of each task. Raises Refused."""
         count = number(self.rollouts)
         if count is None:
-            raise CannotMake(f"rollouts: {self.rollouts!r} is not a whole number")
+            raise Refused(f"rollouts: {self.rollouts!r} is not a whole number")
         return count
 
     def refuse(self, error: Exception) -> None:

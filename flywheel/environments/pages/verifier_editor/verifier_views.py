@@ -11,17 +11,18 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.verifiers import VerifierError
+from flywheel.core.errors import FieldError
 from flywheel.core.verifiers.rubric_parts import PARTS
 from flywheel.edge import job_pages
 from flywheel.edge.htmx import answer
 from flywheel.edge.jobs import StaleState
 from flywheel.edge.numbers import key
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Trial
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import trials
-from flywheel.environments.versions.environment_versions import CannotMake, environment_version, latest
+from flywheel.environments.versions.environment_versions import environment_version, latest
 
 
 @require_http_methods(["GET", "POST"])
@@ -52,7 +53,7 @@ def verifier(request: PageRequest, name: str) -> HttpResponse:
             )
         else:
             draft.change(do, request.POST.get("kind", ""))
-    except (CannotMake, VerifierError) as error:
+    except FieldError as error:
         draft.refuse(error)
         return _page(request, row, version, draft, trial, status=422)
     return _page(request, row, version, draft, trial)
@@ -133,7 +134,7 @@ def _key(request: PageRequest) -> uuid.UUID:
     try:
         return uuid.UUID(request.POST.get("key", ""))
     except ValueError:
-        raise CannotMake("the form is incomplete: load the page again") from None
+        raise Refused("the form is incomplete: load the page again") from None
 
 
 def _proving(request: PageRequest, pk: int) -> Proving:

@@ -6,8 +6,9 @@ from typing import Any
 
 from flywheel.accounts.actors import Actor
 from flywheel.edge.numbers import key
+from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets.bucket_definitions import of_project
-from flywheel.failures.labels.decisions import BadLabel, Superseded, current_of, decide, tools_of
+from flywheel.failures.labels.decisions import Superseded, current_of, decide, tools_of
 from flywheel.failures.models import Failure, Proposal, QueueItem, Review
 from flywheel.failures.pages.desk import correction_form
 from flywheel.failures.pages.desk.correction_form import Correction
@@ -98,8 +99,6 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
         return None, written
     try:
         return _decided(trajectory, actor, written, item_of(trajectory, data), bool(data.get("settle"))), written
-    except BadLabel as error:
-        written.error = f"{error}"
     except Superseded as error:
         written.is_overtaken, written.seen = True, error.current.pk if error.current else 0
         written.error = f"{error}. Yours is not saved; save again to put it above."
@@ -112,6 +111,8 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
     except (Closed, NotYours) as error:
         written.is_overtaken = True
         written.error = f"Yours is not saved: {error}. What you wrote stays here."
+    except Refused as error:
+        written.error = str(error)
     return None, written
 
 

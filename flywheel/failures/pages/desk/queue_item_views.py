@@ -15,8 +15,9 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.edge.htmx import answer
+from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets.bucket_definitions import name_of
-from flywheel.failures.labels.decisions import BadLabel, Superseded
+from flywheel.failures.labels.decisions import Superseded
 from flywheel.failures.models import Queue, QueueItem, Review
 from flywheel.failures.pages.desk import conversation_window, correction_form, decision_form, panes
 from flywheel.failures.queues import queue_progress, reservations, reviews
@@ -72,10 +73,10 @@ def decline(request: PageRequest, pk: int, item: int) -> HttpResponse:
     reason = request.POST.get("reason", "")
     try:
         reviews.give(item=row, actor=request.actor, declined=True, note=reason)
-    except BadLabel:
-        problem = "Say in a few words why it should not be here."
-    except (reservations.Held, reservations.NotYours, reviews.Closed) as error:
+    except (Stale, reservations.NotYours) as error:
         problem = f"Not declined: {error}."
+    except Refused:
+        problem = "Say in a few words why it should not be here."
     else:
         return _next(request, row.queue)
     written = decision_form.opened(row.trajectory)[2]

@@ -12,15 +12,13 @@ from django.views.decorators.http import require_http_methods
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.detectors.standard_buckets import BUCKETS
+from flywheel.edge.numbers import form_key
+from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_definitions
-from flywheel.failures.buckets.bucket_definitions import BadBucket
-from flywheel.failures.labels.decisions import BadLabel
 from flywheel.failures.models import Cluster
-from flywheel.failures.pages.similar_failures.clustering_views import find, key_of
+from flywheel.failures.pages.similar_failures.clustering_views import find
 from flywheel.failures.similar_failures import cluster_labels
-from flywheel.failures.similar_failures.cluster_edits import BadChange
 from flywheel.trajectories.models import Bulk
-from flywheel.trajectories.operations.bulk_actions import BadBulk
 
 NEW = "+"
 """In the place of a bucket: the one that the form defines."""
@@ -33,11 +31,11 @@ def label(request: PageRequest, cluster: int) -> HttpResponse:
     found = find(request, cluster)
     if request.method == "GET":
         return _page(request, found, {})
-    key = key_of(request)
+    key = form_key(request.POST.get("key", ""))
     job = Bulk.objects.filter(project=request.project, idempotency_key=key).first()
     try:
         job = job or _ask(request, found, key)
-    except (BadBucket, BadLabel, BadChange, BadBulk) as error:
+    except Refused as error:
         return _page(request, found, {**request.POST.dict(), "ids": request.POST.getlist("id"), "error": str(error)})
     return redirect("trajectories:bulk", request.project.slug, job.pk)
 

@@ -12,8 +12,9 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
-from flywheel.edge.numbers import key, number
+from flywheel.edge.numbers import form_key, key, number
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
 from flywheel.failures.pages.similar_failures import cluster_summaries
@@ -66,10 +67,10 @@ def start(request: PageRequest) -> HttpResponse:
         job = clusterings.submit(
             project=request.project,
             actor=request.actor,
-            key=key_of(request),
+            key=form_key(request.POST.get("key", "")),
             **asked | {"days": -1 if days is None else days},  # type: ignore[arg-type]
         )
-    except clusterings.BadClustering as error:
+    except Refused as error:
         page = keyset(Clustering.objects.filter(project=request.project, within=None).select_related("created_by"))
         return _index(request, {"page": page, "asked": asked, "error": str(error)}, status=422)
     return redirect("failures:clustering", request.project.slug, job.pk)
@@ -101,11 +102,7 @@ def clustering(request: PageRequest, number: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def forget(request: PageRequest, number: int) -> HttpResponse:
     job = _clustering(request, number)
-    try:
-        cluster_edits.forget(clustering=job, actor=request.actor)
-    except cluster_edits.BadChange as error:
-        messages.warning(request, f"Not deleted. {error}.")
-        return redirect("failures:clustering", request.project.slug, number)
+    cluster_edits.forget(clustering=job, actor=request.actor)
     messages.success(request, "The clustering is deleted; failures and decisions are as they were.")
     return redirect("failures:similar", request.project.slug)
 
@@ -115,11 +112,7 @@ def forget(request: PageRequest, number: int) -> HttpResponse:
 def merge(request: PageRequest, number: int) -> HttpResponse:
     job = _clustering(request, number)
     keys = [pk for text in request.POST.getlist("id") if (pk := key(text))]
-    try:
-        merged = cluster_edits.merge(clustering=job, clusters=keys, actor=request.actor)
-    except cluster_edits.BadChange as error:
-        messages.warning(request, f"Nothing was merged. {error}.")
-        return redirect("failures:clustering", request.project.slug, number)
+    merged = cluster_edits.merge(clustering=job, clusters=keys, actor=request.actor)
     messages.success(request, f"{len(set(keys))} clusters are one now.")
     return redirect("failures:cluster", request.project.slug, merged.pk)
 
@@ -157,10 +150,7 @@ def cluster(request: PageRequest, cluster: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def rename(request: PageRequest, cluster: int) -> HttpResponse:
     found = find(request, cluster)
-    try:
-        cluster_edits.rename(cluster=found, name=request.POST.get("name", ""), actor=request.actor)
-    except cluster_edits.BadChange as error:
-        messages.warning(request, f"Not named. {error}.")
+    cluster_edits.rename(cluster=found, name=request.POST.get("name", ""), actor=request.actor)
     return redirect("failures:cluster", request.project.slug, cluster)
 
 
@@ -172,11 +162,7 @@ def move(request: PageRequest, cluster: int) -> HttpResponse:
     ids, to = request.POST.getlist("id"), request.POST.get("to", "")
     if to == CHOSEN:
         to = request.POST.get("cluster", "")
-    try:
-        target = cluster_edits.move(cluster=found, trace_ids=ids, to=to, actor=request.actor)
-    except cluster_edits.BadChange as error:
-        messages.warning(request, f"Nothing was moved. {error}.")
-        return redirect("failures:cluster", request.project.slug, cluster)
+    target = cluster_edits.move(cluster=found, trace_ids=ids, to=to, actor=request.actor)
     messages.success(request, f"{len(set(ids))} moved.")
     is_there = Cluster.objects.filter(pk=cluster).exists()
     return redirect(
@@ -187,11 +173,9 @@ def move(request: PageRequest, cluster: int) -> HttpResponse:
 @require_POST
 @requires(Permission.REVIEW)
 def take_apart(request: PageRequest, cluster: int) -> HttpResponse:
-    try:
-        job = clusterings.take_apart(cluster=find(request, cluster), actor=request.actor, key=key_of(request))
-    except clusterings.BadClustering as error:
-        messages.warning(request, f"Not taken apart. {error}.")
-        return redirect("failures:cluster", request.project.slug, cluster)
+    job = clusterings.take_apart(
+        cluster=find(request, cluster), actor=request.actor, key=form_key(request.POST.get("key", ""))
+    )
     return redirect("failures:clustering", request.project.slug, job.pk)
 
 
@@ -222,14 +206,6 @@ def neighbours(request: PageRequest, trace_id: str) -> HttpResponse:
         "known": bucket_definitions.every(request.project),
     }
     return render(request, "failures/similar_neighbours.html", context)
-
-
-def key_of(request: PageRequest) -> uuid.UUID:
-    """The key that the form was given; a form without one is sent once."""
-    try:
-        return uuid.UUID(request.POST.get("key", ""))
-    except ValueError:
-        return uuid.uuid4()
 
 
 def find(request: PageRequest, pk: int) -> Cluster:

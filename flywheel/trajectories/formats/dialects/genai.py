@@ -13,15 +13,10 @@ from flywheel.trajectories.formats.otlp.spans import Content, Event, Span, first
 from flywheel.trajectories.formats.values.hostile_json import FormatError, as_dict, as_list, load, plain, structured
 
 OPERATIONS: dict[str, Kind] = {
-    "chat": "assistant",
-    "text_completion": "assistant",
-    "generate_content": "assistant",
+    **dict.fromkeys(("chat", "text_completion", "generate_content"), "assistant"),
     "execute_tool": "tool",
-    "invoke_agent": "agent",
-    "create_agent": "agent",
-    "invoke_workflow": "agent",
-    "retrieval": "retrieval",
-    "search_memory": "retrieval",
+    **dict.fromkeys(("invoke_agent", "create_agent", "invoke_workflow"), "agent"),
+    **dict.fromkeys(("retrieval", "search_memory"), "retrieval"),
 }
 
 DETAILS = "gen_ai.client.inference.operation.details"

@@ -13,7 +13,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.numbers import form_key
 from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations import comments as talk
 from flywheel.trajectories.models import Comment, Mention, Trajectory
 
@@ -35,8 +37,8 @@ def say(request: PageRequest, trace_id: str) -> HttpResponse:
     row = _find(request, trace_id)
     step, text = request.POST.get("step", ""), request.POST.get("text", "")
     try:
-        talk.say(trajectory=row, actor=request.actor, text=text, step=step, key=_key(request))
-    except talk.BadComment as error:
+        talk.say(trajectory=row, actor=request.actor, text=text, step=step, key=form_key(request.POST.get("key", "")))
+    except Refused as error:
         return _refused(request, row, str(error), written=text)
     return _done(request, row)
 
@@ -48,7 +50,7 @@ def edit_comment(request: PageRequest, trace_id: str, comment: int) -> HttpRespo
     text = request.POST.get("text", "")
     try:
         talk.edit(comment=_comment(request, row, comment), actor=request.actor, text=text)
-    except (talk.BadComment, talk.NotYours) as error:
+    except (Refused, talk.NotYours) as error:
         return _refused(request, row, str(error), editing=(comment, text))
     return _done(request, row)
 
@@ -165,13 +167,6 @@ def _address(request: PageRequest, row: Trajectory) -> str:
     step = request.POST.get("step", "")
     address = reverse("trajectories:detail", args=[request.project.slug, row.trace_id])
     return f"{address}{'?' + urlencode({'step': step}) if step else ''}#comments"
-
-
-def _key(request: PageRequest) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(request.POST.get("key", ""))
-    except ValueError:
-        return None
 
 
 def _comment(request: PageRequest, row: Trajectory, comment: int) -> Comment:

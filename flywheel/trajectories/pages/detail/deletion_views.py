@@ -7,7 +7,7 @@ from django.views.decorators.http import require_http_methods
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.templatetags.flywheel import count as counted
+from flywheel.templatetags.numbers import count as counted
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.operations.deletion import delete, held_by
 

@@ -13,7 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import number
 from flywheel.edge.prepared_queries import PreparedQuery, naming
-from flywheel.templatetags.flywheel import safe_text
+from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.detail import anomalies, outline, step_search, transcript, value_tree
 from flywheel.trajectories.detail.usage import AT_ONCE, totals_of

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, audit, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.traces import Trace
-from flywheel.edge.numbers import key, number
+from flywheel.edge.numbers import form_key, key, number
 from flywheel.trajectories.detail.turns import Turn
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_formats import FORMATS, TABLE
@@ -69,7 +69,7 @@ def import_page(request: PageRequest) -> HttpResponse:
     imported = list(batches.filter(pk__in=chosen).order_by("id")) if chosen else []
     context = {
         "form": form,
-        "key": _key(request.POST) or uuid.uuid4(),
+        "key": form_key(request.POST.get("key", "")),
         "formats": FORMATS.values(),
         "imported": imported,
         "sums": _sums(imported),
@@ -100,7 +100,7 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
     elif report := _imported(request, source, format=format):
         return _told(request, file.name or "", report)
     upload = uploads.keep(request.project, request.user, file.name or "file", source)
-    return _left_to_a_worker(request, upload, _key(request.POST) or uuid.uuid4(), format=format)
+    return _left_to_a_worker(request, upload, form_key(request.POST.get("key", "")), format=format)
 
 
 def _imported(request: PageRequest, source: BinaryIO, **more: Any) -> Report | None:
@@ -115,14 +115,6 @@ def _imported(request: PageRequest, source: BinaryIO, **more: Any) -> Report | N
 def _left_to_a_worker(request: PageRequest, upload: Upload, key: uuid.UUID, **more: Any) -> HttpResponse:
     job = import_jobs.submit(project=request.project, actor=request.actor, upload=upload, key=key, **more)
     return redirect("trajectories:import_job", request.project.slug, job.pk)
-
-
-def _key(given: QueryDict) -> uuid.UUID | None:
-    """What the form's page has minted, so that a double click is one import."""
-    try:
-        return uuid.UUID(given.get("key", ""))
-    except ValueError:
-        return None
 
 
 def _detected(row: dict[str, Any]) -> bool:

@@ -45,7 +45,7 @@ def index(request: PageRequest) -> HttpResponse:
             limit=PAGE,
             keys=("started_at", "id"),
             query=request.GET,
-            read=cells.read,
+            read=list_columns.read,
         )
     except BadCursor:
         return redirect(f"{request.path}?{urlencode({'q': query.text})}")
@@ -57,11 +57,9 @@ def index(request: PageRequest) -> HttpResponse:
         "fields": _fields(quote(query.further), ",".join(in_address)),
         "exports": exporting.EXPORTS.values(),
         "is_empty": not page.items and not query.text and not every.exists(),
-        "heads": cells.heads(tuple(shown)),
-        "boxes": cells.boxes(tuple(shown)),
         "cols": ",".join(in_address),
         "shown_cols": ",".join(shown),
-        "rows": cells.Cells(request.project).rows(page.items, shown),
+        **cells.table(request.project, page.items, shown),
         "views": [(view, saved_views.address(view)) for view in views],
         "view": next((view for view in views if (view.q, view.columns) == (query.text, in_address)), None),
         "first": taste.view_id,

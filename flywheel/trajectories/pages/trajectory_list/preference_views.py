@@ -25,19 +25,15 @@ PEEK = 8
 @requires(Permission.VIEW)
 def save_view(request: PageRequest) -> HttpResponse:
     asked = request.POST
-    try:
-        view = saved_views.save(
-            project=request.project,
-            actor=request.actor,
-            name=asked.get("name", ""),
-            q=asked.get("q", ""),
-            wanted=asked.get("cols", "").split(","),
-            is_shared=bool(asked.get("is_shared")),
-            is_first=bool(asked.get("is_first")),
-        )
-    except saved_views.BadView as error:
-        messages.error(request, f"Not saved: {error}.")
-        return _back(request)
+    view = saved_views.save(
+        project=request.project,
+        actor=request.actor,
+        name=asked.get("name", ""),
+        q=asked.get("q", ""),
+        wanted=asked.get("cols", "").split(","),
+        is_shared=bool(asked.get("is_shared")),
+        is_first=bool(asked.get("is_first")),
+    )
     messages.success(request, f"Saved as {view.name}.")
     return redirect(saved_views.address(view))
 

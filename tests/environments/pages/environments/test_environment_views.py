@@ -152,8 +152,10 @@ def test_a_choice_of_tasks_is_frozen_as_the_filters_show_it(cast: Cast, sign_in:
     assert set(golden.tasks.all()) == {*new[1:3], *old.tasks.filter(split=Split.HELD_OUT)}
     page = page_of(client.get(url("environment", "mail") + "?fresh=yes"))
     assert "None can be frozen" in page
-    page = page_of(client.post(url("freeze", "mail"), {"name": "none", "fresh": "yes"}, follow=True))
-    assert "Nothing was frozen." in page
+    form = {"name": "none", "fresh": "yes"}
+    shown = {"Referer": f"http://testserver{url('environment', 'mail')}?fresh=yes"}
+    page = page_of(client.post(url("freeze", "mail"), form, follow=True, headers=shown))
+    assert "Nothing was changed: " in page
     assert '<input type="hidden" name="fresh" value="yes">' in page
     assert "Freeze all proved tasks as" in page_of(client.get(url("environment", "mail")))
 
@@ -162,7 +164,7 @@ def test_freezing_leads_to_the_set_and_a_refusal_says_why(cast: Cast, sign_in: S
     build.task(Split.TRAIN)
     client = sign_in(cast.builder)
     page = page_of(client.post(url("freeze", "mail"), {"name": "mail"}, follow=True))
-    assert "Nothing was frozen. no proved held-out task" in page
+    assert "Nothing was changed: no proved held-out task" in page
     build.task(Split.HELD_OUT)
     for _ in range(2):
         answer = client.post(url("freeze", "mail"), {"name": "mail"})
@@ -281,7 +283,7 @@ def test_retiring_by_click(cast: Cast, sign_in: SignIn, build: Build) -> None:
     task = build.task()
     client = sign_in(cast.builder)
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": ""}, follow=True))
-    assert "Not retired. reason: say why" in page
+    assert "Nothing was changed: reason: say why" in page
     page = page_of(client.post(url("retire", "mail", task.number), {"reason": "ambiguous"}, follow=True))
     assert "enters no task set any more" in page
     assert "retired" in page_of(client.get(url("environment", "mail") + "?retired=yes"))

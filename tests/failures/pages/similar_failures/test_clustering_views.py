@@ -96,7 +96,7 @@ def test_one_that_waits_is_stopped_and_done_again_and_one_that_is_over_is_delete
     cast: Cast, sign_in: SignIn, rows: list[Trajectory]
 ) -> None:
     client, job = sign_in(cast.reviewer), submitted(cast)
-    assert "Not deleted." in page_of(client.post(at("delete_clustering", job.pk), follow=True))
+    assert "stop it first" in page_of(client.post(at("delete_clustering", job.pk), follow=True))
     client.post(at("cancel_clustering", job.pk))
     job.refresh_from_db()
     assert job.state == State.CANCELLED
@@ -115,7 +115,9 @@ def test_clusters_are_merged_named_and_split_on_their_pages(
     merged = client.post(at("merge_clusters", job.pk), {"id": [str(pk) for pk in ids]})
     cluster = job.clusters.get()
     assert merged["Location"] == at("cluster", cluster.pk)
-    assert "Nothing was merged." in page_of(client.post(at("merge_clusters", job.pk), {"id": ids}, follow=True))
+    assert "Nothing was changed: clusters" in page_of(
+        client.post(at("merge_clusters", job.pk), {"id": ids}, follow=True)
+    )
     client.post(at("name_cluster", cluster.pk), {"name": "<b>both</b>"})
     page = page_of(client.get(at("cluster", cluster.pk)))
     assert "&lt;b&gt;both&lt;/b&gt;" in page
@@ -130,7 +132,7 @@ def test_clusters_are_merged_named_and_split_on_their_pages(
     rest = job.clusters.get(is_rest=True)
     assert client.get(at("cluster", rest.pk)).status_code == 200
     refused = client.post(at("move_members", fresh.pk), {"to": "rest", "id": "none"}, follow=True)
-    assert "Nothing was moved." in page_of(refused)
+    assert "Nothing was changed: trace_ids" in page_of(refused)
 
 
 def test_a_cluster_is_taken_apart_from_its_page(cast: Cast, sign_in: SignIn, rows: list[Trajectory]) -> None:

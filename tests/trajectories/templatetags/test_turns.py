@@ -1,14 +1,16 @@
-"""Turns as HTML, written by hand: whatever stands in any field of a turn, it is text."""
+"""Turns as HTML: whatever stands in any field of a turn, it is text."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from django.template.context import Context
 
+from flywheel.accounts.models import Project
 from flywheel.trajectories.detail.turns import Run, Turn
 from flywheel.trajectories.models import Step
-from flywheel.trajectories.pages.detail.turn_markup import Turns
+from flywheel.trajectories.templatetags.turns import write
 from tests import hostile
 
 KINDS = ("system", "user", "assistant", "call", "observation", "intervention", "error")
@@ -44,11 +46,16 @@ def turns(text: str) -> Iterator[Turn]:
         yield Turn(kind, TRACE, text[:64], 4, arguments=text, closes=True, **fields)
 
 
+def html(turns: list[Turn], **context: Any) -> str:
+    return write(Context({"project": Project(slug="acme"), "turns": turns, **context}))
+
+
 @pytest.mark.parametrize("text", [*hostile.PAYLOADS, hostile.MIXED], ids=range(len(hostile.PAYLOADS) + 1))
 def test_what_a_turn_says_is_text(text: str) -> None:
     for in_pane in (False, True):
-        writer = Turns("acme", TRACE, failing=text[:64], chosen=text[:64], in_pane=in_pane)
-        read = Read(writer.html(list(turns(text))))
+        written = html(list(turns(text)), failing=text[:64], chosen=text[:64], selectable=True, in_pane=in_pane)
+        assert "<script" not in written.lower()
+        read = Read(written)
         assert read.tags <= OURS
         assert not {"pwn", "style", "src"} & read.attributes
         assert not any(name.startswith("on") for name in read.attributes)
@@ -56,8 +63,7 @@ def test_what_a_turn_says_is_text(text: str) -> None:
 
 
 def test_where_no_trajectory_is_stored_nobody_is_asked_for_more() -> None:
-    writer = Turns("acme", "", failing="", chosen="")
-    html = writer.html([Turn("user", "", "a", 0, text="x" * 30_000), Turn("call", "", "a", 0, arguments={"a": 1})])
-    assert "hx-get" not in html
-    assert "Only the beginning is shown, of 30" in html
-    assert writer.html([]).startswith('<li class="muted">Nothing is said')
+    said = [Turn("user", "", "a", 0, text="x" * 30_000), Turn("call", "", "a", 0, arguments={"a": 1})]
+    assert "hx-get" not in html(said)
+    assert "Only the beginning is shown, of 30" in html(said)
+    assert "Nothing is said" in html([])
