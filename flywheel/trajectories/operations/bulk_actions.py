@@ -28,6 +28,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Missing, Refused
+from flywheel.system.sql import sql_of
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
 from flywheel.trajectories.operations import deletion
@@ -153,8 +154,7 @@ SELECT %s, coalesce(array_agg(found.id ORDER BY found.id), '{{}}') FROM ({found}
 def _freeze(job: Bulk) -> None:
     """Keep the keys of what matches now: it is done to these, whatever comes to match while it is done. They may be a
     million: the request that asks does not read them."""
-    query = rows_of(job).order_by().values("id").query
-    found, values = query.get_compiler(connection=connection, elide_empty=False).as_sql()
+    found, values = sql_of(rows_of(job).order_by().values("id"))
     with connection.cursor() as cursor:
         cursor.execute(_FREEZE.format(found=found), [job.pk, *values])
 

@@ -26,7 +26,6 @@ from typing import TypeVar
 
 import psycopg
 from django.db import DataError, OperationalError, connection, transaction
-from django.db.models.base import ModelState
 from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
@@ -34,6 +33,7 @@ from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
 from flywheel.core import redaction, traces
 from flywheel.core.redaction import Redactor
+from flywheel.system.sql import copied
 from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.otlp.spans import Decoded, Span
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -347,15 +347,11 @@ def _blank(project: Project, source: str, now: datetime) -> Trajectory:
 
 
 def _new(blank: Trajectory, trace_id: str) -> Trajectory:
-    """A copy with values of its own. Django would look at each of its fifty fields to make one."""
-    made = Trajectory.__new__(Trajectory)
-    values = made.__dict__
-    values.update(blank.__dict__)
-    values["trace_id"] = trace_id
-    values["_state"] = ModelState()
-    values["_state"].fields_cache = dict(blank._state.fields_cache)
+    """A copy with values of its own."""
+    made = copied(blank)
+    made.trace_id = trace_id
     for name in _OWN:
-        values[name] = values[name].copy()
+        setattr(made, name, getattr(made, name).copy())
     return made
 
 

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import number
-from flywheel.edge.prepared_queries import Standing, naming
+from flywheel.edge.prepared_queries import PreparedQuery, naming
 from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.detail import anomalies, outline, step_search, transcript, value_tree
@@ -25,16 +25,16 @@ from flywheel.trajectories.store.stored_traces import complete
 VIEWS = ("tree", "waterfall", "conversation")
 MOST_STEPS = 10**8
 
-_ROW = Standing(
+_ROW = PreparedQuery(
     lambda project, trace_id: Trajectory.objects.filter(project=project, trace_id=trace_id).select_related(
         "agent", "version__agent"
     )
 )
-_PROPOSALS = Standing(lambda row: naming(Trajectory, "proposals", row))
-_FAILURE = Standing(
+_PROPOSALS = PreparedQuery(lambda row: naming(Trajectory, "proposals", row))
+_FAILURE = PreparedQuery(
     lambda row: naming(Trajectory, "failures", row).filter(current=True).select_related("labelled_by")[:1]
 )
-_TASKS = Standing(lambda row: naming(Trajectory, "tasks", row).select_related("environment")[:3])
+_TASKS = PreparedQuery(lambda row: naming(Trajectory, "tasks", row).select_related("environment")[:3])
 
 
 @require_GET
