@@ -20,6 +20,7 @@ from django.conf import settings
 
 from flywheel.agents import artifacts
 from flywheel.agents.models import Artifact
+from flywheel.edge.refusals import Refused
 
 RANK_MAX = 512
 TARGETS = ("q_proj", "v_proj", "qkv_proj", "query_key_value")
@@ -41,7 +42,7 @@ _MUST_BE_UNSET = {
 }
 
 
-class NotServable(ValueError):
+class NotServable(Refused):
     """The adapter cannot be loaded beside a base at run time; the message says why."""
 
     kind = "not_servable"

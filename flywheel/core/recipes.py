@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from flywheel.core.errors import FieldError
+
 Data = Literal["sft", "pairs", "tasks"]
 """What an algorithm learns from: corrected answers, preferred and rejected answers, or tasks that it tries itself."""
 
@@ -156,18 +158,18 @@ class Setting:
         return algorithm.own.get(self.name, usual)
 
     def check(self, value: Any) -> Any:
-        """The value in this setting's type. Raises ValueError naming field, value and what would be right."""
+        """The value in this setting's type. Raises FieldError."""
         if self.type is bool or self.type is str:
             if not isinstance(value, self.type) or (self.choices and value not in self.choices):
                 wanted = f"one of {', '.join(self.choices)}" if self.choices else "true or false"
-                raise ValueError(f"{self.name}: {value!r} is not right; {wanted} is wanted")
+                raise FieldError(f"{value!r} is not right; {wanted} is wanted", field=self.name)
             return value
         kind = "a whole number" if self.type is int else "a number"
-        is_number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+        is_number = not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < math.inf
         if not is_number or (self.type is int and value != int(value)):
-            raise ValueError(f"{self.name}: {value!r} is not {kind}; {self._range()} is wanted")
+            raise FieldError(f"{value!r} is not {kind}; {self._range()} is wanted", field=self.name)
         if (self.min is not None and value < self.min) or (self.max is not None and value > self.max):
-            raise ValueError(f"{self.name}: {value!r} is out of range; {self._range()} is wanted")
+            raise FieldError(f"{value!r} is out of range; {self._range()} is wanted", field=self.name)
         return self.type(value)
 
     def _range(self) -> str:
@@ -329,14 +331,14 @@ def defaults(algorithm: str, *, parameters: int | None = None, mode: str = "full
 
 
 def validate(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The complete settings of a run. Raises ValueError naming the field, its value and what would be right."""
+    """The complete settings of a run. Raises FieldError."""
     known = _algorithm(algorithm)
     values = known.defaults
     for name, value in settings.items():
         if name.startswith(PASSED_ON):
             values[name] = _passed_on(name, value)
         elif name not in values:
-            raise ValueError(_unknown(known, name))
+            raise FieldError(_unknown(known, name), field=name)
         else:
             values[name] = SETTINGS[name].check(value)
     _check_together(values)
@@ -349,46 +351,49 @@ _BIG = {(True, False): 1e-5, (True, True): 1e-4, (False, False): 1e-6, (False, T
 
 def _algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
-        raise ValueError(f"algorithm: {name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted")
+        raise FieldError(f"{name!r} is unknown; one of {', '.join(ALGORITHMS)} is wanted", field="algorithm")
     return ALGORITHMS[name]
 
 
 def _unknown(algorithm: Algorithm, name: str) -> str:
     if name in SETTINGS:
-        return f"{name}: does not apply to {algorithm.label}, only to {', '.join(SETTINGS[name].algorithms)}"
+        return f"does not apply to {algorithm.label}, only to {', '.join(SETTINGS[name].algorithms)}"
     near = difflib.get_close_matches(name, algorithm.defaults, n=1)
     hint = f"did you mean {near[0]}?" if near else "trl.<field> and lora.<field> reach the libraries' own fields"
-    return f"{name}: is no setting of {algorithm.label}; {hint}"
+    return f"is no setting of {algorithm.label}; {hint}"
 
 
 def _passed_on(name: str, value: Any) -> Any:
     field_name = name.split(".", 1)[1]
     if field_name in OWNED:
-        raise ValueError(f"{name}: {value!r} cannot be set, the run directory decides it")
+        raise FieldError(f"{value!r} cannot be set, the run directory decides it", field=name)
     if field_name in NAMED or field_name in SETTINGS:
-        raise ValueError(f"{name}: {value!r} is set through {NAMED.get(field_name, field_name)}")
+        raise FieldError(f"{value!r} is set through {NAMED.get(field_name, field_name)}", field=name)
     items = value if isinstance(value, list) else [value]
     if not all(
         item is None or isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
         for item in items
     ):
-        raise ValueError(f"{name}: {value!r} is not a text, number, true, false, null or a list of them")
+        raise FieldError(f"{value!r} is not a text, number, true, false, null or a list of them", field=name)
     return value
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
     batch, micro = values["batch_size"], values["micro_batch_size"]
     if micro and batch % micro:
-        raise ValueError(f"micro_batch_size: {micro} does not divide batch_size {batch}; a divisor of it is wanted")
+        raise FieldError(
+            f"{micro} does not divide batch_size {batch}; a divisor of it is wanted", field="micro_batch_size"
+        )
     if "num_generations" not in values:
         return
     group = values["num_generations"]
     if batch % group:
-        raise ValueError(
-            f"batch_size: {batch} is no multiple of num_generations {group}; "
-            f"{max(group, batch // group * group)} would be right"
+        raise FieldError(
+            f"{batch} is no multiple of num_generations {group}; {max(group, batch // group * group)} would be right",
+            field="batch_size",
         )
     if values["epsilon_high"] < values["epsilon"]:
-        raise ValueError(
-            f"epsilon_high: {values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted"
+        raise FieldError(
+            f"{values['epsilon_high']!r} is below epsilon; at least {values['epsilon']!r} is wanted",
+            field="epsilon_high",
         )

@@ -23,7 +23,7 @@ Ref = Annotated[str, BeforeValidator(lambda row: row if row is None else str(row
 """A row by its name: `agent@3`, `set@2`, a user's name. None stays None in `Ref | None`."""
 
 TraceId = Annotated[str, BeforeValidator(lambda row: getattr(row, "trace_id", row))]
-"""A trajectory, or an item of one, by its trace id."""
+"""A trajectory by its trace id."""
 Number = Annotated[int, BeforeValidator(lambda row: getattr(row, "number", row))]
 """A version or a task by its number, where the answer says beside it whose it is."""
 
@@ -41,10 +41,12 @@ class JobOut(Schema):
 
 class EstimateOut(Schema):
     mean: float | None
+    """None where nothing was scored; never 0 for that."""
     low: float | None
     high: float | None
     n: int
     reason: str
+    """Why there is no interval."""
 
 
 class ListQuery(Schema):

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 
 from flywheel.edge.refusals import Unreadable
 
@@ -113,6 +113,19 @@ def keyset(
     if items and has_previous:
         page.previous_cursor = _encode(False, page.before, items[0], keys)
     return page
+
+
+def page_at(
+    request: HttpRequest,
+    rows: QuerySet[M],
+    *,
+    limit: int = 50,
+    keys: tuple[str, ...] = ("id",),
+    read: Callable[[list[Any]], Mapping[Any, Any]] | None = None,
+) -> Page[M]:
+    """The page that the address asks for, as `keyset`; its links keep the other parameters of the address."""
+    cursor = request.GET.get("cursor", "")
+    return keyset(rows, cursor=cursor, limit=limit, keys=keys, query=request.GET, read=read)
 
 
 def about(rows: QuerySet[Any]) -> tuple[int, bool]:

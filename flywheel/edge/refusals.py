@@ -65,16 +65,16 @@ def one(rows: QuerySet[M], **wanted: Any) -> M:
     """The row that `wanted` names. Raises Missing, which says what there is none of."""
     row = rows.filter(**wanted).first()
     if row is None:
-        value = str(list(wanted.values())[-1])
-        raise Missing(f"there is no {rows.model._meta.verbose_name} {value[:100]}")
+        name = "@".join(str(value)[:100] for value in wanted.values())
+        raise Missing(f"there is no {rows.model._meta.verbose_name} {name}")
     return row
 
 
-def check_choice(value: str, known: Iterable[str], *, field: str, error: type[Refused] = Refused) -> None:
+def check_choice(value: object, known: Iterable[str], *, field: str, error: type[Refused] = Refused) -> None:
     """Raise `error` for a value that is none of `known`."""
     names = list(known)
     if value not in names:
-        raise error(f"{value[:100]!r} is unknown, one of {', '.join(filter(None, names))} is wanted", field=field)
+        raise error(f"{repr(value)[:100]} is unknown, one of {', '.join(filter(None, names))} is wanted", field=field)
 
 
 def show_at_field(form: BaseForm, error: FieldError, **names: str) -> None:
@@ -88,7 +88,11 @@ def show_at_field(form: BaseForm, error: FieldError, **names: str) -> None:
 
 def answer(request: HttpRequest, error: FieldError) -> HttpResponseBase:
     """Go back to the page that was left and say it there; show the problem alone for a page that was only read, or that
-    is of nothing."""
+    is of nothing. A list whose cursor may be why is shown from its beginning."""
+    if request.method == "GET" and isinstance(error, Unreadable) and "cursor" in request.GET:
+        query = request.GET.copy()
+        del query["cursor"]
+        return redirect(f"{request.path}?{query.urlencode()}")
     if request.method == "GET" or isinstance(error, Missing):
         return render(request, "problem.html", {"problem": error}, status=status_of(error))
     messages.error(request, f"Nothing was changed: {error}.".replace("..", "."))

@@ -13,6 +13,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import AuditEntry
 from flywheel.edge import job_queue, jobs
 from flywheel.edge.jobs import Lease, LeaseLost, StaleState, State
 from flywheel.evals.models import EvalRun
@@ -34,8 +35,8 @@ def submit(build: Build) -> Callable[..., EvalRun]:
         "verifier_digest": "0" * 64,
     }
 
-    def go(key: uuid.UUID | None = None) -> EvalRun:
-        return EvalRun.submit(key=key or uuid.uuid4(), **fields)[0]
+    def go(key: uuid.UUID | None = None, **more: Any) -> EvalRun:
+        return EvalRun.submit(key=key or uuid.uuid4(), **fields, **more)[0]
 
     return go
 
@@ -283,8 +284,9 @@ def test_a_job_whose_owner_died_is_cancelled_at_once_and_the_owner_cannot_come_b
 def test_a_running_job_hears_of_its_cancellation(lease: Lease) -> None:
     with lease:
         lease.job.ask_to_end()
+        lease.go_on()
         wait_for(lambda: lease.cancelled, "the job hears of it")
-        lease.finish(State.CANCELLED)
+        lease.go_on()
     assert EvalRun.objects.get(pk=lease.job.pk).state == State.CANCELLED
 
 
@@ -304,6 +306,22 @@ def test_a_failed_job_goes_back_into_the_queue_once(lease: Lease) -> None:
         job.requeue()
     job.refresh_from_db()
     assert (job.state, job.attempt, job.error, job.finished_at) == (State.QUEUED, 0, "", None)
+
+
+def test_a_kind_with_a_verb_of_its_own_is_not_resumed_past_it(submit: Callable[..., EvalRun], build: Build) -> None:
+    """What an eval's resume looks at stands in `submission.resume`."""
+    job = submit().cancel(Actor(build.cast.builder))
+    assert job.state == State.CANCELLED
+    with pytest.raises(NotImplementedError):
+        job.resume(Actor(build.cast.builder))
+    assert EvalRun.objects.get(pk=job.pk).state == State.CANCELLED
+
+
+def test_a_new_job_is_written_down_once(submit: Callable[..., EvalRun]) -> None:
+    key = uuid.uuid4()
+    jobs_made = {submit(key, entry="evals.submit", about={"attempts": 4}) for _ in range(2)}
+    entry = AuditEntry.objects.get(action="evals.submit")
+    assert {(entry.subject, entry.data["attempts"])} == {(str(job), 4) for job in jobs_made}
 
 
 def test_one_trainer_holds_a_slot_and_the_next_waits_for_it(build: Build) -> None:

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
-from flywheel.edge.jobs import State
+from flywheel.edge.jobs import Cancelled, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions import environment_versions
@@ -103,7 +103,7 @@ def test_a_program_asks_and_reads_the_flips(
     headers = key("read", "build", by=cast.builder)
     address = f"/api/v1/evals/{run.pk}/rescores"
     refused = client.post(address, {"version": 9}, content_type="application/json", headers=headers)
-    assert (refused.status_code, refused.json()["detail"]) == (422, "version: mail has no version 9")
+    assert (refused.status_code, refused.json()["detail"]) == (422, "version: there is no environment version 9")
     asked = client.post(address, {"version": 2}, content_type="application/json", headers=headers).json()
     carry_out(Rescore.objects.get(pk=asked["id"]))
     told = client.get(f"/api/v1/rescores/{asked['id']}", headers=headers).json()
@@ -136,7 +136,9 @@ def test_it_is_stopped_and_goes_on(
         lease._cancelled.set()
 
     monkeypatch.setattr(run_rescores, "keep", stop_meanwhile)
-    handler(job.label)(lease)
+    with pytest.raises(Cancelled) as stopped:
+        handler(job.label)(lease)
+    lease._end(stopped.value)
     monkeypatch.setattr(run_rescores, "keep", keep)
     job.refresh_from_db()
     assert (job.state, job.done, job.scores.count()) == (State.CANCELLED, 5, 5)

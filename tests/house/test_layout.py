@@ -169,7 +169,6 @@ def test_no_file_is_longer_than_five_hundred_lines() -> None:
 
 LARGE = {
     "flywheel.agents.registration.make_version",
-    "flywheel.environments.pages.environments.environment_views.environment_page",
     "flywheel.environments.task_sets.suite_definitions.put",
     "flywheel.environments.versions.environment_versions.environment",
     "flywheel.failures.queues.reviews.give",
@@ -222,7 +221,7 @@ BANNED = re.compile(r"^_?(said|told|asked|found|known|given|wanted)$")
 """They say that something is there, and not what it is."""
 
 
-PARTICIPLES = 88
+PARTICIPLES = 87
 """To be named for what they are yet; the number only falls."""
 
 

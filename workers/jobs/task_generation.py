@@ -1,6 +1,6 @@
 """Making tasks out of a seed: the worker's side of `environments.generate`."""
 
-from flywheel.edge.jobs import Lease
+from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Generation
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.proofs.judge_endpoints import void_since
@@ -31,3 +31,4 @@ def make_tasks(lease: Lease) -> None:
         if void := project_judges.void_of(runners):
             proof_jobs.take_back(job.environment, version, void)
             raise JudgeError("; ".join(void.values()), "canary")
+    lease.finish(State.SUCCEEDED)

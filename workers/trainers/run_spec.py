@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from flywheel.core import digests, recipes
 from flywheel.core.envs import Environment, Task, build
 from flywheel.core.envs.mixed_environment import Mixed
+from flywheel.core.errors import FieldError
 from flywheel.core.evidence import contamination
 from flywheel.core.verifiers import VerifierError
 from workers.judging import attempt_verdicts
@@ -196,9 +197,9 @@ def _spec(directory: Path, value: Any) -> Spec:
     algorithm = _get(value, "algorithm", str)
     try:
         settings = recipes.validate(algorithm, _get(value, "settings", dict))
-    except ValueError as error:
-        text = str(error)
-        raise TrainingError("bad_spec", text if text.startswith("algorithm:") else f"settings.{text}") from error
+    except FieldError as error:
+        where = "" if error.field == "algorithm" else "settings."
+        raise TrainingError("bad_spec", f"{where}{error}") from error
     mode, rank, alpha = _tuning(_get(value, "tuning", dict))
     evals, rows = _get(value, "eval", dict), _get(value, "data", dict)
     return Spec(

@@ -14,7 +14,7 @@ from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
 from flywheel.accounts.project_settings.audit_log import entries
 from flywheel.edge.numbers import key
-from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused
 
 SHOW_ONCE = "accounts.show_once"
@@ -127,10 +127,7 @@ def audit_log(request: PageRequest) -> HttpResponse:
     """Who changed what, newest first; filters and the place in the list are in the address."""
     action, actor, text = (request.GET.get(name, "") for name in ("action", "actor", "q"))
     rows = entries(request.project, action=action, actor=actor, text=text)
-    try:
-        page = keyset(rows, cursor=request.GET.get("cursor", ""), limit=ENTRIES_A_PAGE, query=request.GET)
-    except BadCursor:
-        return redirect("settings:audit", project=request.project.slug)
+    page = page_at(request, rows, limit=ENTRIES_A_PAGE)
     page.total, page.about = about(rows)
     context = {
         "page": page,

@@ -95,7 +95,7 @@ def schema(scene: Scene) -> Iterator[Found]:
             yield (
                 call.step,
                 0.6 if call.worked else 0.92,
-                f"The arguments of {called(call)} break its schema: {said(problems[0], 160)}{more}.",
+                f"The arguments of {called(call)} break its schema: {said(str(problems[0]), 160)}{more}.",
             )
 
 

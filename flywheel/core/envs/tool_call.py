@@ -75,7 +75,7 @@ class ToolCallEnvironment:
         if tool is None:
             return f"unknown tool {name!r}"
         if problems := tooling.schema_problems(tool, arguments):
-            return "; ".join(problems)
+            return "; ".join(map(str, problems))
         properties = tooling.properties(tool)
         for key, value in arguments.items():
             known = state.get(str(properties.get(key, {}).get("x-refers", "")))

@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 
 from flywheel.core.digests import canonical, read_json
+from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message, ToolCall, json_schemas
 
 _OURS = frozenset({"x-entity", "x-refers"})
@@ -70,15 +71,17 @@ def find(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | N
     return next((tool for tool in tools if tool.get("name") == name), None)
 
 
-def schema_problems(tool: Mapping[str, Any], arguments: Mapping[str, Any], *, patterns: bool = True) -> list[str]:
-    """What is wrong with the arguments under the tool's schema, one sentence each; empty when nothing is.
+def schema_problems(
+    tool: Mapping[str, Any], arguments: Mapping[str, Any], *, patterns: bool = True
+) -> list[FieldError]:
+    """What is wrong with the arguments under the tool's schema, with its place in them; empty when nothing is.
 
     Leave `patterns` out for a schema that came from outside: RE2, which runs them, may not know what they say.
     """
     schema = tool.get("parameters", {})
     validator = json_schemas.validator(canonical(schema if patterns else _without(schema, _PATTERNS)))
     return [
-        f"{'.'.join(map(str, error.path)) or 'arguments'}: {error.message}"
+        FieldError(error.message, field=".".join(map(str, error.path)) or "arguments")
         for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
     ]
 

@@ -33,7 +33,7 @@ def export_environment(request: HttpRequest, name: str, version: int, wanted: Ex
     """The environment of a task set with its tasks and its verifier, as a zip archive."""
     asked = keyed(request)
     rows = TaskSet.objects.select_related("environment_version__environment", "project")
-    task_set = one(rows.filter(project=asked.project, name=name), version=version)
+    task_set = one(rows.filter(project=asked.project), name=name, version=version)
     folder, files = take(task_set=task_set, format=wanted.format, held_out=wanted.held_out, actor=asked.actor)
     return as_download(folder, zipped(files, folder))
 

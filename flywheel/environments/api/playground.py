@@ -124,32 +124,33 @@ def play(request: HttpRequest, name: str, number: int, wanted: PlayIn) -> Status
 @router.get("/plays/{play}", response=PlayOut, auth=Key(Scope.READ))
 def get_play(request: HttpRequest, play: int) -> Play:
     """The episode as it stands."""
-    return _find(request, play)
+    rows = Play.objects.select_related("task__environment", "environment_version__environment")
+    return one(rows.filter(project=keyed(request).project), pk=play)
 
 
 @router.get("/plays/{play}/state", response=list[TableOut], auth=Key(Scope.READ))
 def get_play_state(request: HttpRequest, play: int) -> list[dict[str, Any]]:
     """The world as it stands, table by table, with what the last move changed; empty where there is only the
     conversation."""
-    return [as_json(table) for table in state(_find(request, play))]
+    return [as_json(table) for table in state(get_play(request, play))]
 
 
 @router.post("/plays/{play}/moves", response=PlayOut, auth=Key(Scope.BUILD))
 def make_move(request: HttpRequest, play: int, wanted: MoveIn) -> Play:
     """Make a move; the answer holds what the environment says to it, and the verdict when that ends the episode."""
-    row = _find(request, play)
+    row = get_play(request, play)
     calls = tuple(
         ToolCall(call.id or f"call-{wanted.at}-{number}", call.name, call.arguments)
         for number, call in enumerate(wanted.tool_calls)
     )
     episode_moves.say(play=row, message=Message("assistant", wanted.content, calls), at=wanted.at)
-    return _find(request, play)
+    return get_play(request, play)
 
 
 @router.post("/plays/{play}/ask", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]:
     """Let a version make the next move, or all that are left, in the background."""
-    row = _find(request, play)
+    row = get_play(request, play)
     with at_field("version"):
         version = find_version(keyed(request).project, wanted.version)
     episode_moves.ask(
@@ -161,31 +162,26 @@ def ask_for_move(request: HttpRequest, play: int, wanted: AskIn) -> Status[Play]
         to_the_end=wanted.to_the_end,
         temperature=wanted.temperature,
     )
-    return Status(202, _find(request, play))
+    return Status(202, get_play(request, play))
 
 
 @router.post("/plays/{play}/take-back", response=PlayOut, auth=Key(Scope.BUILD))
 def take_move_back(request: HttpRequest, play: int, wanted: AtIn) -> Play:
     """Take the last move back, with what was answered to it."""
-    episode_moves.take_back(play=_find(request, play), at=wanted.at)
-    return _find(request, play)
+    episode_moves.take_back(play=get_play(request, play), at=wanted.at)
+    return get_play(request, play)
 
 
 @router.post("/plays/{play}/judge", response={202: PlayOut}, auth=Key(Scope.BUILD))
 def judge_play(request: HttpRequest, play: int, wanted: AtIn) -> Status[Play]:
     """Have an episode that is over judged in the background, where its verdict was stopped or failed."""
-    episode_moves.have_judged(play=_find(request, play), actor=keyed(request).actor, at=wanted.at)
-    return Status(202, _find(request, play))
+    episode_moves.have_judged(play=get_play(request, play), actor=keyed(request).actor, at=wanted.at)
+    return Status(202, get_play(request, play))
 
 
 @router.post("/plays/{play}/stop", response=PlayOut, auth=Key(Scope.BUILD))
 def stop_play(request: HttpRequest, play: int) -> Play:
     """Do not wait for the version any longer; what it has played is kept."""
-    if (turn := episode_moves.waiting(_find(request, play))) is not None:
+    if (turn := episode_moves.waiting(get_play(request, play))) is not None:
         turn.cancel(keyed(request).actor)
-    return _find(request, play)
-
-
-def _find(request: HttpRequest, pk: int) -> Play:
-    rows = Play.objects.select_related("task__environment", "environment_version__environment")
-    return one(rows.filter(project=keyed(request).project), pk=pk)
+    return get_play(request, play)

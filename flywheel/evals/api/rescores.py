@@ -10,7 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, ListQuery, Number, Ref, TraceId, page_of, paginate
-from flywheel.edge.refusals import Refused, one
+from flywheel.edge.refusals import at_field, one
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions.environment_versions import latest
@@ -104,9 +104,8 @@ def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Res
     rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
     run = one(rows.filter(project=keyed(request).project), pk=pk)
     environment = run.task_set.environment_version.environment
-    version = EnvironmentVersion.objects.filter(environment=environment, number=wanted.version).first()
-    if version is None:
-        raise Refused(f"{environment} has no version {wanted.version}", field="version")
+    with at_field("version"):
+        version = one(EnvironmentVersion.objects.filter(environment=environment), number=wanted.version)
     job, _ = verbs.submit(run=run, version=version, actor=keyed(request).actor, key=wanted.key or uuid.uuid4())
     return Status(202, job)
 

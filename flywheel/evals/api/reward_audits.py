@@ -144,31 +144,31 @@ def begin_reward_audit(request: HttpRequest, body: AuditIn) -> Status[RewardAudi
     with at_field("eval"):
         run = one(runs.filter(project=keyed(request).project), pk=body.eval)
     audit, made = verbs.begin(run=run, actor=keyed(request).actor, size=body.size, seed=body.seed)
-    return Status(201 if made else 200, _audit(request, audit.pk))
+    return Status(201 if made else 200, get_reward_audit(request, audit.pk))
 
 
 @router.get("/reward-audits/{audit_id}", response=AuditOut, auth=Key(Scope.READ))
 def get_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
-    return _audit(request, audit_id)
+    return one(verbs.rows(keyed(request).project), pk=audit_id)
 
 
 @router.get("/reward-audits/{audit_id}/items", response=ItemPage, auth=Key(Scope.READ))
 def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQuery]) -> dict[str, Any]:
     """The outputs in the order in which people see them; the verdicts once the audit is finished."""
-    rows = _items(_audit(request, audit_id)).filter(place__gt=asked.after)
+    rows = _items(get_reward_audit(request, audit_id)).filter(place__gt=asked.after)
     return cut_page(rows, asked.limit, "place")
 
 
 @router.get("/reward-audits/{audit_id}/tasks", response=list[SolvedOut], auth=Key(Scope.READ))
 def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
     """How often the version solved each task of the eval, the least solved first."""
-    return solve_rates(_audit(request, audit_id).run)
+    return solve_rates(get_reward_audit(request, audit_id).run)
 
 
 @router.post("/reward-audits/{audit_id}/items/{place}", response=ItemOut, auth=Key(Scope.REVIEW))
 def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: AnswerIn) -> RewardAuditItem:
     """Say of one output whether it did what was asked; one's own answer may be changed until the audit is finished."""
-    audit = _audit(request, audit_id)
+    audit = get_reward_audit(request, audit_id)
     item = _items(audit).filter(place=place).first()
     if item is None:
         raise Missing(f"{audit} has no output {place}")
@@ -180,7 +180,7 @@ def judge_audited_output(request: HttpRequest, audit_id: int, place: int, body: 
 @router.post("/reward-audits/{audit_id}/undo", response=ItemOut, auth=Key(Scope.REVIEW))
 def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem:
     """Take back what the key's maker said last."""
-    audit = _audit(request, audit_id)
+    audit = get_reward_audit(request, audit_id)
     item = verbs.undo(audit=audit, actor=keyed(request).actor)
     if item is None:
         raise Stale("there is nothing to take back")
@@ -190,8 +190,8 @@ def undo_audit_judgement(request: HttpRequest, audit_id: int) -> RewardAuditItem
 @router.post("/reward-audits/{audit_id}/finish", response=AuditOut, auth=Key(Scope.REVIEW))
 def finish_reward_audit(request: HttpRequest, audit_id: int) -> RewardAudit:
     """Open the verdicts and decide whether it is green; nothing changes any more."""
-    verbs.finish(audit=_audit(request, audit_id), actor=keyed(request).actor)
-    return _audit(request, audit_id)
+    verbs.finish(audit=get_reward_audit(request, audit_id), actor=keyed(request).actor)
+    return get_reward_audit(request, audit_id)
 
 
 @router.get("/rewards/{version}/{task_set}", response=RewardOut, auth=Key(Scope.READ))
@@ -211,10 +211,6 @@ def override_reward_audit(request: HttpRequest, version: str, task_set: str, bod
 def _judged(request: HttpRequest, version: str, task_set: str) -> Judged:
     project = keyed(request).project
     return Judged.now(find_version(project, version), find_task_set(project, task_set))
-
-
-def _audit(request: HttpRequest, pk: int) -> RewardAudit:
-    return one(verbs.rows(keyed(request).project), pk=pk)
 
 
 def _items(audit: RewardAudit) -> QuerySet[RewardAuditItem]:

@@ -23,8 +23,7 @@ SHOWN = 200
 @requires(Permission.VIEW)
 def rescores(request: PageRequest, pk: int) -> HttpResponse:
     """What a run's page shows of other verifiers: who judged its rollouts again, and the form that asks for it."""
-    rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
-    run = get_object_or_404(rows, project=request.project, pk=pk)
+    run = _run(request, pk)
     refuse_sealed(run)
     old = run.task_set.environment_version
     context = {
@@ -40,8 +39,7 @@ def rescores(request: PageRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def start(request: PageRequest, pk: int) -> HttpResponse:
-    rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
-    run = get_object_or_404(rows, project=request.project, pk=pk)
+    run = _run(request, pk)
     wanted = request.POST.get("version", "")
     versions = EnvironmentVersion.objects.filter(environment=run.task_set.environment_version.environment)
     version = versions.filter(number=number(wanted) or 0).first()
@@ -68,6 +66,11 @@ def rescore(request: PageRequest, rescore: int) -> HttpResponse:
         "rows": run_rescores.ordered(job)[:SHOWN],
     }
     return render(request, "evals/rescore.html", context)
+
+
+def _run(request: PageRequest, pk: int) -> EvalRun:
+    rows = EvalRun.objects.select_related("task_set__environment_version__environment", "project")
+    return get_object_or_404(rows, project=request.project, pk=pk)
 
 
 def _find(request: PageRequest, pk: int) -> Rescore:

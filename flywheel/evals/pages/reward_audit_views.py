@@ -15,7 +15,7 @@ from flywheel.agents.references import find_version
 from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, RULE
 from flywheel.edge.htmx import answer
 from flywheel.edge.numbers import key, number
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -36,12 +36,7 @@ LEAST_SAMPLES = 4
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     """Every audit, newest first."""
-    try:
-        page = keyset(
-            audit_lifecycle.rows(request.project), cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET
-        )
-    except BadCursor:
-        return redirect(request.path)
+    page = page_at(request, audit_lifecycle.rows(request.project), limit=PAGE)
     return render(request, "evals/reward_audits.html", {"page": page})
 
 

@@ -12,7 +12,7 @@ from flywheel.agents.models import Agent, Version
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
-from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
@@ -34,11 +34,7 @@ SUGGESTED = 200
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     rows = _filtered(request, EvalRun.objects.filter(project=request.project))
-    try:
-        page = keyset(rows, cursor=request.GET.get("cursor", ""), limit=50, query=request.GET)
-    except BadCursor as error:
-        messages.warning(request, str(error))
-        return redirect("evals:index", request.project.slug)
+    page = page_at(request, rows, limit=50)
     page.total, page.about = about(rows)
     return render(
         request,
@@ -227,10 +223,12 @@ def _run(request: PageRequest, pk: int) -> EvalRun:
     return get_object_or_404(rows, project=request.project, pk=pk)
 
 
-def _live(_: PageRequest, found: EvalRun) -> dict[str, Any]:
+def _live(request: PageRequest, found: EvalRun) -> dict[str, Any]:
     newest = list(found.events.order_by("-id")[:LOGGED])
     return {
         "run": found,
+        "job": found,
+        "may_stop": Permission.BUILD in request.permissions,
         "so_far": run_facts.so_far(found),
         "events": newest[::-1],
     }

@@ -24,7 +24,7 @@ from flywheel.core.evidence.reward_audit_rule import LEAST, MOST, Judgement, dra
 from flywheel.core.traces import Trace
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.jobs import State
-from flywheel.edge.refusals import Refused, Stale
+from flywheel.edge.refusals import Refused, Stale, check_choice
 from flywheel.environments.models import Split
 from flywheel.evals.models import AuditOverride, EvalRun, Result, RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of
@@ -108,8 +108,7 @@ def judge(*, item: RewardAuditItem, actor: Actor, answer: str, note: str = "") -
 
     False when somebody else has judged it meanwhile, or the audit is finished. Raises Refused.
     """
-    if answer not in Answer.values:
-        raise Refused(f"{answer!r} is unknown, one of {', '.join(Answer.values)} is wanted", field="answer")
+    check_choice(answer, Answer.values, field="answer")
     changes = {"answer": answer, "note": note.strip()[:MAX_TEXT], "judged_by": actor.user, "judged_at": timezone.now()}
     with transaction.atomic():
         _lock(item.audit)  # who finishes reads the answers under the same lock

@@ -10,12 +10,11 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
-from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Version
 from flywheel.agents.version_content import DEFAULT_SAMPLING, check_sampling
 from flywheel.core import verifiers
 from flywheel.edge.jobs import StaleState, State
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.models import MEASURED, Split, Task, TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs import run_budget, unanswered_attempts
@@ -111,10 +110,8 @@ def _check_engine(engine: str, version: Version) -> None:
     if engine == Engine.VLLM:
         if not env.vllm_url():
             raise Refused("no vLLM server is set here; make serve starts one, and says how to set it", field="engine")
-        try:
+        with at_field("engine"):
             loaded_adapters.check(version)
-        except NotServable as error:
-            raise Refused(str(error), field="engine") from error
 
 
 def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = None) -> None:

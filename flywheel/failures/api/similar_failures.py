@@ -82,25 +82,26 @@ def merge_clusters(request: HttpRequest, pk: int, wanted: MergeIn) -> Cluster:
     merged = cluster_edits.merge(
         clustering=_clustering(request, pk), clusters=wanted.clusters, actor=keyed(request).actor
     )
-    return _cluster(request, merged.pk)
+    return get_cluster(request, merged.pk)
 
 
 @router.get("/clusters/{pk}", response=ClusterOut, auth=Key(Scope.READ))
 def get_cluster(request: HttpRequest, pk: int) -> Cluster:
     """One cluster: what sets it apart, its size and cohesion."""
-    return _cluster(request, pk)
+    rows = Cluster.objects.select_related("medoid", "clustering__project")
+    return one(rows.filter(clustering__project=keyed(request).project), pk=pk)
 
 
 @router.get("/clusters/{pk}/members", response=page_of(MemberOut), auth=Key(Scope.READ))
 def list_cluster_members(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
     """Its members, the most typical first."""
-    return paginate(_cluster(request, pk).members.select_related("trajectory"), query, keys=("likeness", "id"))
+    return paginate(get_cluster(request, pk).members.select_related("trajectory"), query, keys=("likeness", "id"))
 
 
 @router.post("/clusters/{pk}/name", response=ClusterOut, auth=Key(Scope.REVIEW))
 def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
     """Give it a name; an empty one takes it back."""
-    cluster = _cluster(request, pk)
+    cluster = get_cluster(request, pk)
     cluster_edits.rename(cluster=cluster, name=wanted.name, actor=keyed(request).actor)
     return cluster
 
@@ -108,15 +109,15 @@ def name_cluster(request: HttpRequest, pk: int, wanted: NameIn) -> Cluster:
 @router.post("/clusters/{pk}/move", response=ClusterOut, auth=Key(Scope.REVIEW))
 def move_cluster_members(request: HttpRequest, pk: int, wanted: MoveIn) -> Cluster:
     """Move members into a cluster of their own, to the rest, or to another cluster; answers where they are."""
-    cluster, actor = _cluster(request, pk), keyed(request).actor
+    cluster, actor = get_cluster(request, pk), keyed(request).actor
     target = cluster_edits.move(cluster=cluster, trace_ids=wanted.trace_ids, to=wanted.to, actor=actor)
-    return _cluster(request, target.pk)
+    return get_cluster(request, target.pk)
 
 
 @router.post("/clusters/{pk}/take-apart", response={202: ClusteringOut}, auth=Key(Scope.REVIEW))
 def take_cluster_apart(request: HttpRequest, pk: int, wanted: ApartIn) -> Status[Clustering]:
     """Cluster its members anew, more finely, in the background. Its largest part stays; the others become clusters."""
-    cluster, key = _cluster(request, pk), wanted.key or uuid.uuid4()
+    cluster, key = get_cluster(request, pk), wanted.key or uuid.uuid4()
     job = clusterings.take_apart(cluster=cluster, actor=keyed(request).actor, key=key)
     return Status(202, job)
 
@@ -125,7 +126,7 @@ def take_cluster_apart(request: HttpRequest, pk: int, wanted: ApartIn) -> Status
 def label_cluster(request: HttpRequest, pk: int, wanted: LabelClusterIn) -> Status[Bulk]:
     """File the named members under a bucket, in the background. `GET /bulk/{id}` says what became of it."""
     job = cluster_labels.label(
-        cluster=_cluster(request, pk),
+        cluster=get_cluster(request, pk),
         trace_ids=wanted.trace_ids,
         bucket=wanted.bucket,
         note=wanted.note,
@@ -158,8 +159,3 @@ def find_similar(request: HttpRequest, trace_id: str, limit: int = 20) -> dict[s
 
 def _clustering(request: HttpRequest, pk: int) -> Clustering:
     return one(Clustering.objects.select_related("project").filter(project=keyed(request).project), pk=pk)
-
-
-def _cluster(request: HttpRequest, pk: int) -> Cluster:
-    rows = Cluster.objects.select_related("medoid", "clustering__project")
-    return one(rows.filter(clustering__project=keyed(request).project), pk=pk)

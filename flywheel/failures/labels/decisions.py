@@ -12,6 +12,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.digests import canonical
+from flywheel.core.errors import FieldError
 from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import every_text
 from flywheel.edge.refusals import Refused, Stale
@@ -184,28 +185,36 @@ def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dic
     if step and not row.steps.filter(span_id=step).exists():
         raise Refused(f"this trajectory has no step {step!r}", field="step")
     if corrected is not None and (problems := correction_problems(tools_of(row), corrected)):
-        raise Refused("; ".join(problems))
+        raise Refused("; ".join(map(str, problems)))
 
 
-def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[str]:
-    """What is wrong with a corrected action, one sentence each, named by field; empty when nothing is."""
+_NO_ACTION = FieldError('{"tool": name, "arguments": {…}} or {"text": answer} is wanted', field="corrected")
+
+
+def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[FieldError]:
+    """What is wrong with a corrected action, with the field that it is about; empty when nothing is."""
     if not isinstance(corrected, dict):
-        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
+        return [_NO_ACTION]
     if set(corrected) == {"text"} and isinstance(corrected["text"], str):
-        return [] if corrected["text"].strip() else ["text: write the answer that would have been right"]
+        return (
+            []
+            if corrected["text"].strip()
+            else [FieldError("write the answer that would have been right", field="text")]
+        )
     if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
-        return ['corrected: {"tool": name, "arguments": {…}} or {"text": answer} is wanted']
+        return [_NO_ACTION]
     if not isinstance(corrected["arguments"], dict):
-        return ["arguments: must be an object"]
+        return [FieldError("must be an object", field="arguments")]
     try:
         canonical(corrected)
     except (ValueError, TypeError, RecursionError):
-        return ["arguments: must be plain JSON, without NaN, infinity or half characters"]
+        return [FieldError("must be plain JSON, without NaN, infinity or half characters", field="arguments")]
     if not tools:
-        return [] if corrected["tool"] else ["tool: name the tool that should have been called"]
+        return [] if corrected["tool"] else [FieldError("name the tool that should have been called", field="tool")]
     tool = tooling.find(tools, corrected["tool"])
     if tool is None:
-        return [f"tool: {corrected['tool']!r} is unknown, one of {', '.join(t['name'] for t in tools)} is wanted"]
+        names = ", ".join(each["name"] for each in tools)
+        return [FieldError(f"{corrected['tool']!r} is unknown, one of {names} is wanted", field="tool")]
     try:
         return tooling.schema_problems(tool, corrected["arguments"], patterns=False)
     except Exception:

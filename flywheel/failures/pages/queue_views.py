@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import key
-from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.failures.labels.decisions import describe
 from flywheel.failures.models import Queue, QueueItem
@@ -52,10 +52,7 @@ def queue_detail(request: PageRequest, pk: int) -> HttpResponse:
     state = request.GET.get("state", "")
     if state in STATES:
         rows = rows.filter(state=state)
-    try:
-        page = keyset(rows, cursor=request.GET.get("cursor", ""), limit=50, query=request.GET)
-    except BadCursor:
-        return redirect("failures:queue_detail", request.project.slug, pk)
+    page = page_at(request, rows, limit=50)
     return render(
         request,
         "failures/queue_detail.html",

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
@@ -35,10 +35,7 @@ def index(request: PageRequest) -> HttpResponse:
         "agent", "version__agent", "baseline__agent", "proposed_by", "run", "version_eval__task_set"
     )
     decided = candidates.exclude(state=Candidate.State.WAITING).defer("report")
-    try:
-        page = keyset(decided, cursor=request.GET.get("cursor", ""), limit=20, query=request.GET)
-    except BadCursor:
-        return redirect("promotions:index", request.project.slug)
+    page = page_at(request, decided, limit=20)
     context = {
         "waiting": candidates.filter(state=Candidate.State.WAITING),
         "page": page,

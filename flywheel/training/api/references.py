@@ -18,7 +18,7 @@ def eval_of(request: HttpRequest, number: int | None) -> EvalRun | None:
 
 def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:
     rows = Dataset.objects.filter(project=keyed(request).project).select_related("task_set", "created_by")
-    return one(rows.filter(name=name), version=version)
+    return one(rows, name=name, version=version)
 
 
 def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:

@@ -11,7 +11,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
-from flywheel.edge.refusals import Refused, at_field
+from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.edge.schemas import Body
 from flywheel.environments.models import Split
 from flywheel.environments.task_sets.task_set_references import find_task_set
@@ -146,8 +146,7 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
     found = show.shown(_run(request, eval_id), given)
     if found.errors:
         raise Refused("; ".join(f"{name}: {problem}" for name, problem in found.errors.items()))
-    if query.show not in show.SHOW:
-        raise Refused(f"{query.show[:40]!r} is unknown, one of {', '.join(show.SHOW)} is wanted", field="show")
+    check_choice(query.show, show.SHOW, field="show")
     page = show.listed(found, query.show, query.cursor, query.limit)
     return {
         "items": [_rollout(found, row) for row in page.items],

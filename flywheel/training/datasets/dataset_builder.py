@@ -26,7 +26,7 @@ from flywheel.core import digests, envs
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
 from flywheel.core.traces import Message
 from flywheel.edge.jobs import State
-from flywheel.edge.refusals import Refused, at_field
+from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.task_sets.frozen_sets import refuse_overlap
 from flywheel.environments.tasks.task_rows import core_task
@@ -68,8 +68,7 @@ def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leav
     `rollouts` is a finished eval run on the train split of the same set, whose passing (and for pairs failing) attempts
     are used beside the corrected answers; `leave_out`, numbers of tasks that give no row.
     """
-    if kind not in MAKERS:
-        raise Refused(f"{kind!r} is unknown, one of {', '.join(MAKERS)} is wanted", field="kind")
+    check_choice(kind, MAKERS, field="kind")
     if rollouts is not None:
         _check_rollouts(rollouts, task_set)
     every = train_tasks(task_set)

@@ -9,8 +9,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
+from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
@@ -145,9 +146,8 @@ def check_settings(
     defaults = default_settings(algorithm.name, base, tuned["mode"])
     try:
         return recipes.validate(algorithm.name, {**defaults, **given})
-    except ValueError as error:
-        name, _, problem = str(error).partition(": ")
-        raise Refused(problem, field=f"settings.{name}") from error
+    except FieldError as error:
+        raise Refused(error.problem, field=f"settings.{error.field}") from error
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
@@ -176,8 +176,7 @@ def needs_reason(algorithm: str, recommendation: Recommendation) -> str:
 
 
 def _algorithm(name: str) -> recipes.Algorithm:
-    if name not in recipes.ALGORITHMS:
-        raise Refused(f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted", field="algorithm")
+    check_choice(name, recipes.ALGORITHMS, field="algorithm")
     return recipes.ALGORITHMS[name]
 
 

@@ -1,5 +1,8 @@
 """Training runs, their events, and what they measured on the way."""
 
+from datetime import timedelta
+from itertools import pairwise
+
 from django.db import models
 from django.db.models import Q
 
@@ -65,6 +68,19 @@ class TrainingRun(Job):
     def algorithm_label(self) -> str:
         known = ALGORITHMS.get(self.algorithm)
         return known.label if known else self.algorithm
+
+    @property
+    def remaining(self) -> timedelta | None:
+        """By the pace of its last steps; None where nothing can be said yet."""
+        if self.state != State.RUNNING or not self.total:
+            return None
+        recent = list(self.points.filter(kind=Point.Kind.STEP).order_by("-step")[:50].values_list("step", "at"))
+        if len(recent) < 2 or recent[0][0] == recent[-1][0]:
+            return None
+        # A restart leaves a gap that says nothing of the pace.
+        gaps = sorted((new[1] - old[1]) / (new[0] - old[0]) for new, old in pairwise(recent))
+        kept = gaps[: len(gaps) - len(gaps) // 20]
+        return sum(kept, timedelta()) / len(kept) * (self.total - self.done)
 
 
 class TrainingEvent(JobEvent):

@@ -21,7 +21,7 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.launch import launch_estimate, reward_lock, run_control
-from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest, recommendation_for
+from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pages import launch_form
 from flywheel.training.pages.listing import listed
@@ -49,39 +49,21 @@ def launch_page(request: PageRequest) -> HttpResponse:
     data = (request.POST if request.method == "POST" else request.GET).dict()
     if "like" in request.GET:
         data = launch_form.as_data(run_of(request, key(request.GET["like"]) or 0))
-    form = launch_form.LaunchForm.read(request.project, data)
-    recommendation = recommendation_for(form.base, form.task_set) if form.base and form.task_set else None
-    form.choose(recommendation)
-    if request.method == "POST" and (run := _launch(request, form, recommendation)):
+    form = launch_form.LaunchForm(request.project, data)
+    if request.method == "POST" and (run := _launch(request, form)):
         return _to_run(request, run)
-    context = _launch_context(request, form, recommendation)
     status = 422 if request.method == "POST" else 200
-    response = answer(request, "training/launch.html", "training/_launch.html", context, status)
+    response = answer(request, "training/launch.html", "training/_launch.html", _launch_context(request, form), status)
     if request.method == "GET" and wants_fragment(request):
         response["HX-Replace-Url"] = f"{request.path}?{_chosen(form)}"
     return response
 
 
-def _launch(
-    request: PageRequest, form: launch_form.LaunchForm, recommendation: Recommendation | None
-) -> TrainingRun | None:
+def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun | None:
     """The run, or None with everything that is wrong noted in the form."""
-    chosen = form.check()
-    for name, found in (("base", form.base), ("task_set", form.task_set)):
-        if found is None:
-            form.errors.setdefault(name, "is missing")
-    if form.errors or form.base is None or form.task_set is None:
+    wanted = form.request()
+    if wanted is None:
         return None
-    wanted = run_control.LaunchRequest(
-        key=form.uuid,
-        base=form.base,
-        algorithm=form.algorithm,
-        task_set=form.task_set,
-        dataset=form.dataset,
-        rollouts=form.rollouts,
-        recommendation=recommendation,
-        **chosen,
-    )
     try:
         run, _ = run_control.launch(wanted, request.actor)
     except Refused as error:
@@ -90,19 +72,19 @@ def _launch(
     return run
 
 
-def _launch_context(
-    request: PageRequest, form: launch_form.LaunchForm, recommendation: Recommendation | None
-) -> dict[str, Any]:
-    base, task_set = form.base, form.task_set
+def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[str, Any]:
+    chosen, base, task_set, recommendation = form.cleaned_data, form.base, form.task_set, form.recommendation
+    rollouts, dataset = chosen.get("rollouts"), chosen.get("dataset")
     context: dict[str, Any] = {
         "form": form,
+        "chosen": chosen,
         "versions": _offered(
             Version.objects.filter(agent__project=request.project, weights__isnull=False)
             .select_related("agent")
             .order_by("-pk"),
-            form.base_ref,
+            form.refs["base"],
         ),
-        "task_sets": _offered(TaskSet.objects.filter(project=request.project).order_by("-pk"), form.task_set_ref),
+        "task_sets": _offered(TaskSet.objects.filter(project=request.project).order_by("-pk"), form.refs["task_set"]),
         "algorithms": ALGORITHMS.values(),
         "recommendation": recommendation,
     }
@@ -110,9 +92,9 @@ def _launch_context(
         return context
     baseline = baseline_of(base, task_set)
     smallest, assumed = launch_estimate.detectable(baseline) if baseline else (None, "")
-    data = launch_estimate.data_of(task_set, form.known.data, form.rollouts, baseline, form.left_out, form.dataset)
+    data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
     recipe = data.draft.recipe if data.draft else {}
-    judged, holds = reward_lock.standing_of(form.algorithm, base, Dataset(task_set=task_set, recipe=recipe)) or (
+    judged, holds = reward_lock.standing_of(form.known.name, base, Dataset(task_set=task_set, recipe=recipe)) or (
         None,
         None,
     )
@@ -123,20 +105,20 @@ def _launch_context(
         ],
         "ladder": recommendation.ladder,
         "first": lightest(recommendation),
-        "why_reason": run_control.needs_reason(form.algorithm, recommendation),
+        "why_reason": run_control.needs_reason(form.known.name, recommendation),
         "untrainable": run_control.untrainable(base),
         "baseline": baseline,
         "success": launch_estimate.success_of(baseline),
         "data": data,
         "judged": judged,
         "standing": holds,
-        "solved": reward_lock.solved(form.algorithm, base, task_set, form.leave_out),
+        "solved": reward_lock.solved(form.known.name, base, task_set, chosen.get("leave_out")),
         "openings": ledger.openings(task_set),
         "datasets": Dataset.objects.filter(task_set=task_set, kind=form.known.data)[:OFFERED],
-        "rollout_runs": _rollout_runs(task_set, form.rollouts),
+        "rollout_runs": _rollout_runs(task_set, rollouts),
         "smallest": None if smallest is None else smallest * 100,
         "assumed": assumed,
-        "duration": launch_estimate.expected_duration(base, form.settings_now, form.algorithm),
+        "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
 
@@ -163,12 +145,10 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
 
 def _chosen(form: launch_form.LaunchForm) -> str:
     """What the address keeps of the form: its references, not its fields."""
+    rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out")}
     kept = {
-        "base": form.base_ref,
-        "task_set": form.task_set_ref,
-        "algorithm": form.algorithm,
-        "dataset": str(form.dataset) if form.dataset else "",
-        "rollouts": str(form.rollouts.pk) if form.rollouts else "",
-        "leave_out": str(form.leave_out.pk) if form.leave_out else "",
+        **form.refs,
+        "algorithm": form.known.name,
+        **{name: str(row.pk if isinstance(row, EvalRun) else row) for name, row in rows.items() if row},
     }
     return urlencode({name: value for name, value in kept.items() if value})

@@ -4,231 +4,214 @@ The same form is read at every change of a choice (then nothing is demanded yet)
 they were written; a setting that nobody changed follows the default of the algorithm that is chosen now.
 """
 
-import contextlib
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+
+from django import forms
+from django.utils.html import format_html
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
+from flywheel.core.errors import FieldError
 from flywheel.core.recipes import SETTINGS, Setting
-from flywheel.edge.numbers import BIGINT, INTEGER, number
+from flywheel.edge.numbers import BIGINT, number
 from flywheel.edge.refusals import Refused
+from flywheel.edge.schema_form import ObjectForm, json_or_text
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
-from flywheel.training.launch.fix_recommendation import lightest
-from flywheel.training.launch.run_control import LORA, check_settings, check_tuning, default_settings
-from flywheel.training.models import Dataset, Recommendation, TrainingRun
+from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
+from flywheel.training.launch.run_control import LORA, LaunchRequest, check_settings, check_tuning, default_settings
+from flywheel.training.models import Dataset, TrainingRun
 
 PREFIX = "set."
+_ROWS = ("key", "base", "task_set", "dataset", "rollouts")
+_FIRST = {
+    **dict.fromkeys((*_ROWS, "leave_out", "algorithm", "reason", "passed_on"), ""),
+    "mode": "full",
+    "seed": "1",
+    "rank": str(LORA["rank"]),
+    "alpha": str(LORA["alpha"]),
+}
+"""The choices, and what they are while nothing is said."""
 
 
-@dataclass(slots=True)
-class Field:
-    """One setting as the form shows it."""
+class LaunchForm(ObjectForm):
+    """The choices as texts, cleaned to the rows that they name; then a field for each setting of the algorithm."""
 
-    setting: Setting
-    default: str
-    value: str
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        return PREFIX + self.setting.name
-
-    @property
-    def label(self) -> str:
-        return self.setting.name.replace("_", " ").capitalize()
-
-    @property
-    def kind(self) -> str:
-        return self.setting.type.__name__
-
-    @property
-    def bounds(self) -> str:
-        low, high = self.setting.min, self.setting.max
-        if self.setting.choices or low is None:
-            return ""
-        return f"{_bound(low)} to {_bound(high)}" if high is not None else f"at least {_bound(low)}"
-
-    @property
-    def is_changed(self) -> bool:
-        return self.value != self.default
-
-
-@dataclass(slots=True)
-class LaunchForm:
-    """What was chosen and what is wrong with it, by field."""
-
-    project: Project
-    data: Mapping[str, str]
-    key: str = ""
-    errors: dict[str, str] = field(default_factory=dict)
-    base_ref: str = ""
-    base: Version | None = None
-    task_set_ref: str = ""
-    task_set: TaskSet | None = None
-    dataset: Dataset | None = None
-    """One that is kept, instead of one that is built of the set."""
-    rollouts: EvalRun | None = None
-    leave_out: EvalRun | None = None
-    """The eval whose nearly always or never solved tasks shall not be practised."""
-    algorithm: str = ""
-    mode: str = "full"
-    rank: str = str(LORA["rank"])
-    alpha: str = str(LORA["alpha"])
-    seed: str = "1"
-    reason: str = ""
-    passed_on: str = ""
-    fields: list[Field] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, project: Project, data: Mapping[str, str]) -> "LaunchForm":
-        """The references and plain values. `choose` goes on once the ladder was asked."""
-        form = cls(project, data, key=_key(data.get("key", "")))
-        form.base_ref = data.get("base", "") or _ref(_first_base(project))
-        if form.base_ref:
-            try:
-                form.base = find_version(project, form.base_ref)
-                form.base_ref = str(form.base)
-            except UnknownReference as error:
-                form.errors["base"] = str(error)
-        form.task_set_ref = data.get("task_set", "") or _ref(_first_set(project, form.base))
-        if form.task_set_ref:
-            try:
-                form.task_set = find_task_set(project, form.task_set_ref)
-                form.task_set_ref = str(form.task_set)
-            except UnknownReference as error:
-                form.errors["task_set"] = str(error)
-        form.dataset = _dataset(form)
-        form.rollouts = _eval(form, "rollouts")
-        form.leave_out = _eval(form, "leave_out")
-        form.mode = data.get("mode", "full")
-        for name in ("rank", "alpha", "seed", "reason", "passed_on"):
-            setattr(form, name, data.get(name, getattr(form, name)))
-        return form
-
-    def choose(self, recommendation: Recommendation | None) -> None:
-        """Take the algorithm that was chosen, else the recommended one, and read its settings."""
-        first = lightest(recommendation) if recommendation else None
-        fix = first["fix"] if first else ""
-        offer = recipes.offered(data=self.dataset.kind) if self.dataset else recipes.offered(fix=fix)
-        self.algorithm = self.data.get("algorithm", "") or offer.name
-        if self.algorithm not in recipes.ALGORITHMS:
-            known = ", ".join(recipes.ALGORITHMS)
-            self.errors["algorithm"] = f"{self.algorithm!r} is unknown, one of {known} is wanted"
-            self.algorithm = "sft"
-        if self.dataset is not None and self.dataset.kind != self.known.data:
-            self.dataset = None  # another algorithm was chosen, which cannot learn from it
-        if self.dataset is not None:
-            self.rollouts = self.leave_out = None  # it has its rows already
-        if self.known.data == "tasks":
-            self.rollouts = None  # it practises the tasks themselves
-        else:
-            self.leave_out = None  # what is imitated need not be solved now and then
-        defaults = default_settings(self.algorithm, self.base, self.mode)
+    def __init__(self, project: Project, data: Mapping[str, str]) -> None:
+        fields, texts = {name: forms.CharField(required=False) for name in _FIRST}, {**_FIRST, **data}
+        super().__init__(fields, texts, auto_id=False, use_required_attribute=False)
+        self.project = project
+        self.full_clean()
         before = self._defaults_before()
-        for name, default in defaults.items():
-            written = self.data.get(PREFIX + name)
-            is_own = written is not None and written != write(before.get(name))
-            value = written.strip() if is_own and written is not None else write(default)
-            self.fields.append(Field(SETTINGS[name], write(default), value))
+        self.defaults = default_settings(self.known.name, self.base, texts["mode"])
+        for name, default in self.defaults.items():
+            key, shown, written = PREFIX + name, write(default), texts.get(PREFIX + name)
+            is_untouched = written is None or written == write(before.get(name))
+            self.initial[key], texts[key] = shown, shown if is_untouched else str(written).strip()
+            self.fields[key] = _field(SETTINGS[name])
+
+    def clean_key(self) -> uuid.UUID:
+        """The key that the form was given; another for a form that is new or lost it."""
+        try:
+            return uuid.UUID(self.cleaned_data["key"])
+        except ValueError:
+            return uuid.uuid4()
+
+    def clean_base(self) -> Version | None:
+        ref = self.cleaned_data["base"]
+        return self._row(find_version, ref) if ref else _first_base(self.project)
+
+    def clean_task_set(self) -> TaskSet | None:
+        ref = self.cleaned_data["task_set"]
+        return self._row(find_task_set, ref) if ref else _first_set(self.project, self.base)
+
+    def clean_dataset(self) -> Dataset | None:
+        """One that is kept, instead of one that is built of the set."""
+        ref = self.cleaned_data["dataset"]
+        if not ref or not self.task_set:
+            return None
+        name, _, version = ref.partition("@")
+        row = Dataset.objects.filter(project=self.project, name=name, version=number(version) or 0).first()
+        if row is None or row.task_set_id != self.task_set.pk:
+            raise forms.ValidationError(f"there is no dataset {ref[:100]} of {self.task_set}")
+        return row
+
+    def clean_rollouts(self) -> EvalRun | None:
+        return self._eval(self.cleaned_data["rollouts"])
+
+    def clean_leave_out(self) -> EvalRun | None:
+        """The eval whose nearly always or never solved tasks shall not be practised."""
+        return self._eval(self.cleaned_data["leave_out"])
+
+    def clean(self) -> dict[str, Any]:
+        """Take the algorithm that was chosen, else the recommended one, and leave out what it cannot learn from."""
+        chosen = self.cleaned_data
+        self.recommendation = recommendation_for(self.base, self.task_set) if self.base and self.task_set else None
+        first, dataset = lightest(self.recommendation) if self.recommendation else None, chosen.get("dataset")
+        offer = recipes.offered(data=dataset.kind) if dataset else recipes.offered(fix=first["fix"] if first else "")
+        name = chosen.get("algorithm") or offer.name
+        if name not in recipes.ALGORITHMS:
+            self.refuse("algorithm", f"{name!r} is unknown, one of {', '.join(recipes.ALGORITHMS)} is wanted")
+        self.known = recipes.ALGORITHMS.get(name, recipes.ALGORITHMS["sft"])
+        if dataset and dataset.kind != self.known.data:
+            chosen["dataset"] = dataset = None  # another algorithm was chosen, which cannot learn from it
+        if dataset or self.known.data == "tasks":
+            chosen["rollouts"] = None  # it has its rows already, or practises the tasks themselves
+        if dataset or self.known.data != "tasks":
+            chosen["leave_out"] = None  # what is imitated need not be solved now and then
+        return chosen
 
     @property
-    def known(self) -> recipes.Algorithm:
-        return recipes.ALGORITHMS[self.algorithm]
+    def base(self) -> Version | None:
+        return self.cleaned_data.get("base")
 
     @property
-    def shown(self) -> list[Field]:
-        return [each for each in self.fields if each.setting.shown]
+    def task_set(self) -> TaskSet | None:
+        return self.cleaned_data.get("task_set")
 
     @property
-    def others(self) -> list[Field]:
-        return [each for each in self.fields if not each.setting.shown]
+    def refs(self) -> dict[str, str]:
+        """The version and the set by name; as it was written, where it names none."""
+        return {name: str(self.cleaned_data.get(name) or self[name].data or "") for name in ("base", "task_set")}
+
+    @property
+    def shown(self) -> list[forms.BoundField]:
+        return [self[PREFIX + name] for name in self.defaults if SETTINGS[name].shown]
+
+    @property
+    def others(self) -> list[forms.BoundField]:
+        return [self[PREFIX + name] for name in self.defaults if not SETTINGS[name].shown]
 
     @property
     def others_open(self) -> bool:
         """Whether something is to be seen among the settings that are folded away."""
-        return bool(self.passed_on or "passed_on" in self.errors or any(f.error or f.is_changed for f in self.others))
+        changed = any(each.errors or each.value() != each.initial for each in self.others)
+        return bool(self["passed_on"].value() or "passed_on" in self.errors or changed)
 
     @property
     def left_out(self) -> list[int]:
         """Numbers of the tasks that shall not be practised."""
-        return [task.number for task in unlearnable(self.leave_out)] if self.leave_out else []
-
-    @property
-    def uuid(self) -> uuid.UUID:
-        return uuid.UUID(self.key)
+        run = self.cleaned_data.get("leave_out")
+        return [task.number for task in unlearnable(run)] if run else []
 
     @property
     def settings_now(self) -> dict[str, Any]:
         """The settings as far as they can be read; the others at their defaults."""
-        found = default_settings(self.algorithm, self.base, self.mode)
-        for each in self.fields:
-            with contextlib.suppress(ValueError):
-                found[each.setting.name] = each.setting.check(_typed(each.setting, each.value))
+        found = dict(self.defaults)
+        for name in self.defaults:
+            with suppress(FieldError):
+                found[name] = SETTINGS[name].check(self.value.get(PREFIX + name, ""))
         return found
 
-    def check(self) -> dict[str, Any]:
-        """What `launch` takes beside the references, every problem noted at its field."""
-        given = self._settings()
-        tuning = self._tuning()
-        seed = _whole(self.seed)
+    def request(self) -> LaunchRequest | None:
+        """What is to be launched; None with every problem noted at its field."""
+        chosen, settings, tuning = self.cleaned_data, self._settings(), self._tuning()
+        seed = number(chosen.get("seed", ""), most=BIGINT)
         if seed is None:
-            self.errors["seed"] = f"{self.seed!r} is not a whole number"
+            self.refuse("seed", f"{self['seed'].data!r} is not a whole number")
         if self.base and tuning:
             try:
-                check_settings(self.known, self.base, tuning, given)
+                check_settings(self.known, self.base, tuning, settings)
             except Refused as error:
                 self.refuse(error.field, error.problem)
-        return {
-            "settings": given,
-            "tuning": tuning,
-            "seed": seed,
-            "override_reason": self.reason,
-            "leave_out": self.left_out,
-        }
+        for name in ("base", "task_set"):
+            if not chosen.get(name) and name not in self.errors:
+                self.refuse(name, "is missing")
+        if self.errors:
+            return None
+        return LaunchRequest(
+            **{name: chosen[name] for name in _ROWS},
+            algorithm=self.known.name,
+            recommendation=self.recommendation,
+            settings=settings,
+            tuning=tuning or {},
+            seed=seed or 0,
+            override_reason=chosen["reason"],
+            leave_out=self.left_out,
+        )
 
-    def refuse(self, where: str, problem: str) -> None:
+    def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""
-        name = where.removeprefix("settings.").removeprefix("tuning.")
-        for each in self.fields:
-            if each.setting.name == name:
-                each.error = problem
-                self.errors[PREFIX + name] = problem
-                return
+        name = name.removeprefix("settings.").removeprefix("tuning.")
         if name.startswith(recipes.PASSED_ON):
             name, problem = "passed_on", f"{name}: {problem}"
-        self.errors[{"override_reason": "reason", "kind": "algorithm"}.get(name, name)] = problem
+        elif PREFIX + name in self.fields:
+            name = PREFIX + name
+        super().refuse({"override_reason": "reason", "kind": "algorithm"}.get(name, name), problem)
+
+    def unread(self, text: str) -> str:
+        return text
 
     def _settings(self) -> dict[str, Any]:
         given: dict[str, Any] = {}
-        for each in self.fields:
-            if not each.is_changed:
-                continue
-            try:
-                given[each.setting.name] = each.setting.check(_typed(each.setting, each.value))
-            except ValueError as error:
-                self.refuse(f"settings.{each.setting.name}", str(error).partition(": ")[2])
-        for line in filter(str.strip, self.passed_on.splitlines()):
+        for name in self.defaults:
+            if self[PREFIX + name].value() != self[PREFIX + name].initial:
+                try:
+                    given[name] = SETTINGS[name].check(self.value.get(PREFIX + name, ""))
+                except FieldError as error:
+                    self.refuse(name, error.problem)
+        for line in filter(str.strip, self.cleaned_data.get("passed_on", "").splitlines()):
             name, sign, value = (part.strip() for part in line.partition("="))
             if not sign or not name.startswith(recipes.PASSED_ON):
-                self.errors["passed_on"] = f"{line.strip()!r} is not of the form trl.field = value"
+                self.refuse("passed_on", f"{line.strip()!r} is not of the form trl.field = value")
                 break
-            given[name] = _json(value)
+            given[name] = json_or_text(value)
         return given
 
     def _tuning(self) -> dict[str, Any] | None:
-        value: dict[str, Any] = {"mode": self.mode}
-        if self.mode == "lora":
-            value |= {"rank": _whole(self.rank) or self.rank, "alpha": _whole(self.alpha) or self.alpha}
+        value: dict[str, Any] = {"mode": self.cleaned_data.get("mode")}
+        if value["mode"] == "lora":
+            texts = {name: self.cleaned_data.get(name, "") for name in LORA}
+            value |= {name: number(text, most=BIGINT) or text for name, text in texts.items()}
         try:
             return check_tuning(value)
         except Refused as error:
@@ -246,6 +229,23 @@ class LaunchForm:
         except UnknownReference:
             base = None
         return default_settings(algorithm, base, mode)
+
+    def _row(self, find: Callable[[Project, str], Any], ref: str) -> Any:
+        try:
+            return find(self.project, ref)
+        except UnknownReference as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def _eval(self, text: str) -> EvalRun | None:
+        if not text or not self.task_set:
+            return None
+        rows = EvalRun.objects.filter(project=self.project).select_related("task_set__environment_version")
+        row = rows.filter(pk=number(text, most=BIGINT) or 0).first()
+        if row is None:
+            raise forms.ValidationError(f"there is no eval {text[:20]!r} in this project")
+        if row.task_set.environment_version.environment_id != self.task_set.environment_version.environment_id:
+            raise forms.ValidationError(f"{row} is about another environment than {self.task_set}")
+        return row
 
 
 def as_data(run: TrainingRun) -> dict[str, str]:
@@ -272,46 +272,29 @@ def write(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _field(setting: Setting) -> forms.Field:
+    choices = [("true", "yes"), ("false", "no")] if setting.type is bool else [(each, each) for each in setting.choices]
+    if choices:
+        field: forms.Field = forms.TypedChoiceField(choices=choices, coerce=json_or_text)
+    else:
+        kind = forms.IntegerField if setting.type is int else forms.FloatField
+        field = kind(widget=forms.TextInput({"inputmode": "decimal", "autocomplete": "off"}))
+    field.label = setting.name.replace("_", " ").capitalize()
+    field.help_text = format_html("{}{}", setting.why, _bounds(setting))
+    field.widget.attrs["id"] = f"id-{setting.name}"
+    return field
+
+
+def _bounds(setting: Setting) -> str:
+    low, high = setting.min, setting.max
+    if setting.choices or low is None:
+        return ""
+    words = f"{_bound(low)} to {_bound(high)}" if high is not None else f"at least {_bound(low)}"
+    return format_html(' <span class="nowrap">{}.</span>', words)
+
+
 def _bound(value: float) -> str:
     return count(value) if value >= 1000 else f"{value:g}"
-
-
-def _typed(setting: Setting, text: str) -> Any:
-    """The text as the setting's type where it can be read as such, else the text itself, which its check refuses."""
-    if setting.type is bool:
-        return {"true": True, "false": False}.get(text, text)
-    if setting.type is str:
-        return text
-    if setting.type is int:
-        whole = number(text.strip(), least=-INTEGER)
-        return text if whole is None else whole
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _whole(text: str) -> int | None:
-    return number(text.strip(), most=BIGINT)
-
-
-def _key(text: str) -> str:
-    """The key that the form was given; another for a form that is new or lost it."""
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        return str(uuid.uuid4())
-
-
-def _ref(row: Version | TaskSet | None) -> str:
-    return str(row) if row else ""
 
 
 def _first_base(project: Project) -> Version | None:
@@ -326,29 +309,3 @@ def _first_set(project: Project, base: Version | None) -> TaskSet | None:
     sets = TaskSet.objects.filter(project=project)
     own = sets.filter(environment_version__environment__agent=base.agent_id).usual() if base else None
     return own or sets.usual()
-
-
-def _dataset(form: LaunchForm) -> Dataset | None:
-    ref = form.data.get("dataset", "")
-    if not ref or not form.task_set:
-        return None
-    name, _, version = ref.partition("@")
-    found = Dataset.objects.filter(project=form.project, name=name, version=_whole(version) or 0).first()
-    if found is None or found.task_set_id != form.task_set.pk:
-        form.errors["dataset"] = f"there is no dataset {ref[:100]} of {form.task_set}"
-        return None
-    return found
-
-
-def _eval(form: LaunchForm, name: str) -> EvalRun | None:
-    text = form.data.get(name, "")
-    if not text or not form.task_set:
-        return None
-    number = _whole(text)
-    rows = EvalRun.objects.filter(project=form.project).select_related("task_set__environment_version")
-    found = rows.filter(pk=number or 0).first()
-    if found is None:
-        form.errors[name] = f"there is no eval {text[:20]!r} in this project"
-    elif found.task_set.environment_version.environment_id != form.task_set.environment_version.environment_id:
-        form.errors[name], found = f"{found} is about another environment than {form.task_set}", None
-    return found

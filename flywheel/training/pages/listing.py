@@ -4,24 +4,20 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 
 from flywheel.accounts.access import PageRequest
-from flywheel.edge.paging import BadCursor, Page, about, keyset
+from flywheel.edge.paging import Page, about, page_at
 
 PAGE = 50
 
 
 def listed(request: PageRequest, template: str, rows: QuerySet[Any], tab: str) -> HttpResponse:
-    page = page_of(request, rows)
-    return redirect(request.path) if page is None else render(request, template, {"page": page, "tab": tab})
+    return render(request, template, {"page": page_of(request, rows), "tab": tab})
 
 
-def page_of(request: PageRequest, rows: QuerySet[Any]) -> Page[Any] | None:
-    """The page that the address asks for; None when its cursor is none of ours."""
-    try:
-        page: Page[Any] = keyset(rows, cursor=request.GET.get("cursor", ""), limit=PAGE, query=request.GET)
-    except BadCursor:
-        return None
+def page_of(request: PageRequest, rows: QuerySet[Any]) -> Page[Any]:
+    """The page that the address asks for, with how many there are."""
+    page: Page[Any] = page_at(request, rows, limit=PAGE)
     page.total, page.about = about(rows)
     return page

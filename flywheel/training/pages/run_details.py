@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from django.urls import reverse
@@ -12,7 +11,6 @@ from django.utils import timezone
 
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.text.number_words import percent
-from flywheel.edge.jobs import State
 from flywheel.edge.numbers import number
 from flywheel.environments.models import Split, Task
 from flywheel.evals.models import EvalRun
@@ -29,29 +27,6 @@ CANDIDATE_WITHIN = timedelta(minutes=1)
 """Of the evaluation's end: a candidate that is not there by then will not come."""
 SLIP = 0.05
 """Points of held-out success that are more than chance on most held-out sets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    elapsed: timedelta | None
-    remaining: timedelta | None
-    """None where nothing can be said yet."""
-
-
-def progress(run: TrainingRun) -> Progress:
-    """How long the run has taken and will take, by the pace of its last steps."""
-    if run.started_at is None:
-        return Progress(None, None)
-    elapsed = (run.finished_at or timezone.now()) - run.started_at
-    if run.state != State.RUNNING or not run.total:
-        return Progress(elapsed, None)
-    recent = list(run.points.filter(kind=Point.Kind.STEP).order_by("-step")[:50].values_list("step", "at"))
-    if len(recent) < 2 or recent[0][0] == recent[-1][0]:
-        return Progress(elapsed, None)
-    # A restart leaves a gap that says nothing of the pace.
-    gaps = sorted((new[1] - old[1]) / (new[0] - old[0]) for new, old in pairwise(recent))
-    kept = gaps[: len(gaps) - len(gaps) // 20]
-    return Progress(elapsed, sum(kept, timedelta()) / len(kept) * (run.total - run.done))
 
 
 def alerts(run: TrainingRun, steps: Steps) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import OuterRef, Subquery
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
@@ -37,11 +37,6 @@ def index(request: PageRequest) -> HttpResponse:
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
     page = page_of(request, shown)
-    if page is None:
-        return redirect(request.path)
-    for each in page.items:
-        if each.state == State.RUNNING:  # at most one a slot
-            each.progress = run_details.progress(each)
     return render(
         request,
         "training/index.html",
@@ -93,7 +88,7 @@ def _live(found: TrainingRun) -> dict[str, Any]:
         "run": found,
         "others": run_details.others(found),
         "lineage": run_details.lineage(found),
-        "progress": run_details.progress(found),
+        "left": found.remaining,
         "fingerprint": run_details.fingerprint(found),
         "is_settled": run_details.is_settled(found),
         "alerts": run_details.alerts(found, steps),

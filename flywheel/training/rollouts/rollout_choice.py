@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flywheel.core.evidence.fix_ladder import LEARNABLE
 from flywheel.core.verifiers import PASS
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Refused, check_choice
 
 FORMS: Final = {
     "sft": "demonstrations to imitate",
@@ -111,9 +111,8 @@ def read(given: Mapping[str, Any]) -> Choice:
 
 
 def _word(name: str, value: Any, known: Mapping[str, str]) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise Refused(f"{str(value)[:40]!r} is unknown, one of {', '.join(filter(None, known))} is wanted", field=name)
-    return value
+    check_choice(value, known, field=name)
+    return str(value)
 
 
 def _conditions(value: Any) -> tuple[Condition, ...]:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key, key
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress
 from flywheel.templatetags.numbers import count
 from flywheel.trajectories.models import Quarantined, Reread
@@ -40,15 +40,7 @@ def index(request: PageRequest) -> HttpResponse:
     chosen = next((group for group in found if group.kind == kind), None)
     if kind:
         rows = rows.filter(kind=kind)
-    try:
-        page = keyset(
-            rows.select_related("batch__key", "decided_by").defer("content"),
-            cursor=request.GET.get("cursor", ""),
-            limit=PAGE,
-            query=request.GET,
-        )
-    except BadCursor:
-        return redirect("trajectories:quarantine", request.project.slug)
+    page = page_at(request, rows.select_related("batch__key", "decided_by").defer("content"), limit=PAGE)
     context = {
         "page": page,
         "groups": found,

@@ -79,8 +79,8 @@ def test_what_is_no_single_call_says_why(message: Message | None, problem: str) 
 
 def test_schema_problems_name_the_argument() -> None:
     assert schema_problems(SEND, {"to": "Ann"}) == []
-    assert schema_problems(SEND, {"to": 1}) == ["to: 1 is not of type 'string'"]
-    assert schema_problems(SEND, {}) == ["arguments: 'to' is a required property"]
+    assert list(map(str, schema_problems(SEND, {"to": 1}))) == ["to: 1 is not of type 'string'"]
+    assert list(map(str, schema_problems(SEND, {}))) == ["arguments: 'to' is a required property"]
     assert schema_problems({"name": "free"}, {"anything": 1}) == []
 
 
@@ -107,7 +107,7 @@ def test_no_pattern_of_a_schema_takes_long(dialect: dict[str, str]) -> None:
     tool = {"name": "x", "parameters": parameters}
     begun = time.thread_time()
     for gave in ({"to": "a" * 5000 + "!"}, {"copy": "a" * 5000 + "!"}, {"more": {"to": "a" * 5000 + "!"}}):
-        assert "does not match" in schema_problems(tool, gave)[0]
+        assert "does not match" in str(schema_problems(tool, gave)[0])
     assert time.thread_time() - begun < 2.0
     assert schema_problems(tool, {"to": "ann@example.com", "copy": "bo@example.com"}) == []
     assert schema_problems(tool, {"to": "\ud800"})
@@ -131,7 +131,9 @@ def test_a_property_named_pattern_is_still_a_property() -> None:
         "parameters": {"properties": {"pattern": {"type": "string"}}, "additionalProperties": False},
     }
     assert schema_problems(tool, {"pattern": "x"}, patterns=False) == []
-    assert schema_problems(tool, {"pattern": 1}, patterns=False) == ["pattern: 1 is not of type 'string'"]
+    assert list(map(str, schema_problems(tool, {"pattern": 1}, patterns=False))) == [
+        "pattern: 1 is not of type 'string'"
+    ]
 
 
 def test_properties_are_those_alone_that_are_schemas() -> None:

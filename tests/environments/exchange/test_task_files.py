@@ -133,7 +133,7 @@ def test_a_large_file_is_refused_and_many_tasks_are_left_to_a_worker(
 ) -> None:
     environment = build.environment()
     monkeypatch.setattr("flywheel.environments.pages.tasks.import_views.MAX_BYTES", 10)
-    monkeypatch.setattr("flywheel.environments.api.exchange.MAX_BYTES", 10)
+    monkeypatch.setattr("flywheel.environments.exchange.task_files.MAX_BYTES", 10)
     home = reverse("environments:import_tasks", args=[cast.project.slug, environment.name])
     answer = sign_in(cast.builder).post(home, {"file": SimpleUploadedFile("rows.jsonl", LINES)})
     assert (answer.status_code, b"larger than" in answer.content) == (422, True)

@@ -27,6 +27,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions import environment_versions, trials
 from flywheel.environments.versions.environment_versions import environment, environment_version
 from tests.conftest import Build, Cast
+from tests.edge.posting import posted
 from workers.jobs import playground_moves
 from workers.jobs.task_generation import make_tasks
 
@@ -303,6 +304,49 @@ def test_arguments_are_asked_for_as_the_schema_says() -> None:
     }
     wrong = MoveForm({**given, "argument-seats": "many", "argument-notes": "[1", "argument-when": "never"}, tool=tool)
     assert set(wrong.errors) == {"argument-seats", "argument-notes", "argument-when"}
+
+
+@pytest.mark.parametrize(
+    ("described", "text", "sentence"),
+    [
+        ({"type": "string"}, "", "This field is required."),
+        ({"type": "string"}, "a\0b", "Null characters are not allowed."),
+        ({"type": "integer"}, "many", "Enter a whole number."),
+        ({"type": "integer"}, "2.5", "Enter a whole number."),
+        ({"type": "integer"}, "9" * 4400, "Enter a whole number."),
+        ({"type": "number"}, "9" * 4400, "Enter a number."),
+        ({"type": "number"}, "nan", "Enter a number."),
+        ({"type": "boolean"}, "yes", "Select a valid choice. yes is not one of the available choices."),
+        ({"enum": ["a", "b"]}, "c", "Select a valid choice. c is not one of the available choices."),
+        ({"type": "array"}, "[1", "This is not JSON: Expecting ',' delimiter: line 1 column 3 (char 2)."),
+        ({"type": "array"}, "[NaN]", "This is not JSON: NaN is no JSON."),
+        ({"type": "array"}, '["\\u0000"]', "This is not JSON: it holds a NUL character."),
+        ({"enum": [1, 2]}, "one", "This is not JSON: Expecting value: line 1 column 1 (char 0)."),
+    ],
+)
+def test_what_cannot_be_an_argument_is_told_at_its_field(described: dict[str, Any], text: str, sentence: str) -> None:
+    tool = {"name": "t", "parameters": {"properties": {"a": described}, "required": ["a"]}}
+    form = MoveForm({"argument-a": text}, tool=tool)
+    assert not form.is_valid()
+    assert form.errors == {"argument-a": [sentence]}
+    if len(text) < 100 and "\0" not in text and "Select" not in sentence:
+        assert posted(form.as_p())["argument-a"] == text
+
+
+def test_an_argument_is_optional_unless_it_is_required() -> None:
+    described = {"day": {"enum": ["a"], "description": "w" * 400}, "on": {"type": "boolean"}, "any": {}, "odd": True}
+    tool = {"name": "t", "parameters": {"properties": described}}
+    page = MoveForm(tool=tool).as_p()
+    assert set(posted(page)) == {"text", *(f"argument-{name}" for name in described)}
+    assert (page.count('<option value="" selected>–</option>'), "w" * 300 in page, "w" * 301 in page) == (
+        2,
+        True,
+        False,
+    )
+    form = MoveForm({"argument-any": "null"}, tool=tool)
+    assert form.is_valid()
+    assert form.message("c").tool_calls[0].arguments == {}
+    assert MoveForm({"text": "Hi "}, tool=None).is_valid()
 
 
 def test_a_person_plays_a_call_in_the_browser_form(tasks: Tasks, cast: Cast, sign_in: SignIn) -> None:

@@ -71,9 +71,12 @@ def work(job: Clustering) -> Clustering:
     """As a worker does it, but for the thread that renews the lease, which would not see the test's transaction."""
     lease = Clustering.claim(job.pk)
     assert isinstance(lease, Lease)
-    failure_clusters.cluster(lease)
-    if lease.job.state == State.RUNNING:
-        lease.finish(State.SUCCEEDED)
+    error: Exception | None = None
+    try:
+        failure_clusters.cluster(lease)
+    except Exception as raised:
+        error = raised
+    lease._end(error)
     job.refresh_from_db()
     return job
 

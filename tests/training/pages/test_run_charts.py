@@ -92,7 +92,7 @@ def test_what_is_left_follows_the_pace_of_the_steps(room: Room) -> None:
     room.measured(run, 40, loss=float)
     TrainingRun.objects.filter(pk=run.pk).update(state=State.RUNNING, started_at=NOON, done=40)
     run.refresh_from_db()
-    assert run_details.progress(run).remaining == timedelta(seconds=60)
+    assert run.remaining == timedelta(seconds=60)
 
 
 def test_the_detectable_difference_is_millers_formula(room: Room) -> None:

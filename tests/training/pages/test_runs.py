@@ -16,6 +16,7 @@ from flywheel.core import recipes
 from flywheel.edge.jobs import State
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Point, TrainingRun
+from tests.edge.posting import posted
 from tests.training.conftest import NOON, Room
 
 pytestmark = pytest.mark.django_db
@@ -97,7 +98,17 @@ def test_a_double_click_launches_one_run(room: Room, sign_in: SignIn) -> None:
         ({"rollouts": "999"}, "there is no eval &#x27;999&#x27;"),
         ({"reason": ""}, "say why"),
         ({"seed": "one"}, "&#x27;one&#x27; is not a whole number"),
+        ({"seed": "9" * 4400}, "is not a whole number"),
         ({"set.steps": "many"}, "&#x27;many&#x27; is not a whole number; a whole number from 1"),
+        ({"set.steps": "9" * 4400}, "&#x27; is not a whole number; a whole number from 1"),
+        ({"set.steps": "2.5"}, "&#x27;2.5&#x27; is not a whole number; a whole number from 1"),
+        ({"set.steps": ""}, "&#x27;&#x27; is not a whole number; a whole number from 1"),
+        ({"set.learning_rate": "fast"}, "&#x27;fast&#x27; is not a number; a number from 1e-09 to 1"),
+        ({"set.lr_schedule": "steep"}, "&#x27;steep&#x27; is not right; one of linear, cosine"),
+        ({"set.gradient_checkpointing": "maybe"}, "&#x27;maybe&#x27; is not right; true or false is wanted"),
+        ({"mode": "half"}, "&#x27;half&#x27; is unknown, full or lora is wanted"),
+        ({"dataset": "rows@1"}, "there is no dataset rows@1 of"),
+        ({"leave_out": "x"}, "there is no eval &#x27;x&#x27;"),
         ({"set.learning_rate": "9"}, "9.0 is out of range"),
         ({"set.micro_batch_size": "5"}, "5 does not divide batch_size 32"),
         ({"mode": "lora", "rank": "x"}, "&#x27;x&#x27; is not a whole number from 1 to 512"),
@@ -110,6 +121,26 @@ def test_what_is_wrong_stands_at_its_field(room: Room, sign_in: SignIn, fields: 
     assert response.status_code == 422
     assert said in text(response)
     assert not TrainingRun.objects.exists()
+
+
+def test_the_page_sends_back_what_it_shows_and_it_is_the_run(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    wrong = form(room, algorithm="grpo", passed_on="trl.adam_beta2 = 0.9", seed="x", mode="lora", rank="4",
+                 **{"set.steps": "many", "set.top_p": " .5 ", "set.mask_truncated_completions": "true"})  # fmt: skip
+    page = text(client.post(f"{HERE}launch/", wrong))
+    sent = posted(page)
+    kept = {**wrong, "set.top_p": ".5"}
+    assert {name: sent.get(name) for name in kept} | {"algorithm": "grpo", "mode": "lora"} == kept
+    assert "2 fields to put right" in page
+    assert "changed, default 200" in page
+    assert page.count('aria-invalid="true"') == 2
+    assert "at least 0.01" not in page
+    assert "0.01 to 1." in page
+    assert len([name for name in sent if name.startswith("set.")]) == len(recipes.defaults("grpo"))
+    done = client.post(f"{HERE}launch/", {**sent, "algorithm": "sft", "mode": "full", "seed": "3", "set.steps": "7"})
+    assert done.status_code == 302
+    run = TrainingRun.objects.get()
+    assert (run.seed, run.settings["steps"], run.settings["gradient_checkpointing"]) == (3, 7, False)
 
 
 def test_what_was_written_stays_and_the_rest_follows_the_algorithm(room: Room, sign_in: SignIn) -> None:

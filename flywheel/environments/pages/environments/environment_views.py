@@ -19,7 +19,7 @@ from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.errors import FieldError
 from flywheel.core.interop import foreign_tasks
 from flywheel.edge.jobs import FINISHED
-from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.paging import about, page_at
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
 from flywheel.environments.pages.environments.environment_forms import (
@@ -58,10 +58,7 @@ def index(request: PageRequest) -> HttpResponse:
     if of:
         sets = sets.filter(environment_version__environment__name=of)
     counted = task_statistics.sizes(sets.select_related("environment_version__environment"))
-    try:
-        page = keyset(counted, cursor=request.GET.get("cursor", ""), limit=SETS_AT_ONCE, query=request.GET)
-    except BadCursor:
-        return redirect(request.path)
+    page = page_at(request, counted, limit=SETS_AT_ONCE)
     page.total = sets.count()
     return render(request, "environments/index.html", {"found": found, "page": page, "of": of})
 
@@ -209,10 +206,7 @@ def environment_page(
     found = task_selection.chosen_tasks(row, chosen)
     tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
     tasks = tasks.select_related("source")
-    try:
-        page = keyset(tasks, cursor=request.GET.get("cursor", ""), limit=TASKS_AT_ONCE, query=request.GET)
-    except BadCursor:
-        return redirect(request.path)
+    page = page_at(request, tasks, limit=TASKS_AT_ONCE)
     page.total, page.about = about(tasks)
     if chosen["split"] in MEASURED:
         ledger.looked(page.items, request.actor)

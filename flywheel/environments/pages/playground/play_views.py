@@ -13,11 +13,12 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
+from flywheel.core.traces import tooling
 from flywheel.edge import job_pages
 from flywheel.edge.numbers import form_key, number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
-from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm, find_tool
+from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm
 from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import state
 
@@ -47,7 +48,7 @@ def start_any(request: PageRequest, name: str) -> HttpResponse:
 @requires(Permission.VIEW)
 def play(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = find_tool(episode_moves.environment_of(row).tools, request.GET.get("tool", ""))
+    tool = tooling.find(episode_moves.environment_of(row).tools, request.GET.get("tool", ""))
     return _page(request, row, MoveForm(tool=tool))
 
 
@@ -65,7 +66,7 @@ def live(request: PageRequest, play: int) -> HttpResponse:
 @requires(Permission.BUILD)
 def say(request: PageRequest, play: int) -> HttpResponse:
     row = _find(request, play)
-    tool = find_tool(episode_moves.environment_of(row).tools, request.POST.get("tool", ""))
+    tool = tooling.find(episode_moves.environment_of(row).tools, request.POST.get("tool", ""))
     form = MoveForm(request.POST, tool=tool)
     if not form.is_valid():
         return _page(request, row, form, status=422)

@@ -1,12 +1,12 @@
 """The page of a frozen task set: what is in it, who opened it, what it trained and measured."""
 
 from django.http import HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import page_at
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.exchange.environment_packages import FORMATS, why_not
 from flywheel.environments.models import Split, TaskSet
@@ -28,10 +28,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
     if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
         members = members.filter(split=split)
     runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
-    try:
-        page = keyset(members, cursor=request.GET.get("cursor", ""), limit=MEMBERS_AT_ONCE, query=request.GET)
-    except BadCursor:
-        return redirect(request.path)
+    page = page_at(request, members, limit=MEMBERS_AT_ONCE)
     page.total = members.count()
     if split == Split.HELD_OUT:
         ledger.looked([member.task for member in page.items], request.actor)

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django import forms
+
+from flywheel.core.errors import FieldError
 from flywheel.core.traces import tooling
+from flywheel.edge.schema_form import Json, ObjectForm, fields_of, texts_of
 from flywheel.failures.labels.decisions import correction_problems
 
 TEXT = "(answer in words)"
@@ -17,31 +21,6 @@ FIELD = "arg."
 """Prefix of the arguments' form fields."""
 EMPTY = "empty."
 """Prefix of the ticks that a required text is empty on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument as a form field."""
-
-    name: str
-    kind: str
-    """`text`, `choice`, `truth`, `number`, or `json` for all that has no field of its own."""
-    value: str
-    is_required: bool
-    choices: list[str] = field(default_factory=list)
-    help: str = ""
-    error: str = ""
-    is_emptied: bool = False
-    """Whether it is there, as a text of no letters."""
-
-    @property
-    def id(self) -> str:
-        return f"{FIELD}{self.name}"
-
-    @property
-    def empty_id(self) -> str:
-        """The tick's, where the field has one: a text that is required and not written."""
-        return f"{EMPTY}{self.name}" if self.is_required and self.kind == "text" and not self.value else ""
 
 
 @dataclass(slots=True)
@@ -56,7 +35,7 @@ class Correction:
     raw: str = ""
     """The arguments as JSON, when they are written so."""
     as_json: bool = False
-    problems: list[str] = field(default_factory=list)
+    problems: list[FieldError] = field(default_factory=list)
 
     @property
     def action(self) -> dict[str, Any] | None:
@@ -81,31 +60,30 @@ class Correction:
         return [*names, *extra, TEXT]
 
     @property
-    def fields(self) -> list[Argument]:
-        """The arguments' fields: those of the schema, then those that only the call has."""
-        schemas = tooling.properties(self.definition or {})
-        required = _required(self.definition)
-        names = [*schemas, *(name for name in self.arguments if name not in schemas)]
-        return [self._field(name, schemas.get(name, {}), name in required) for name in names]
+    def fields(self) -> ObjectForm:
+        """The arguments' fields: those of the schema, then those that only the call has. A required one may be left
+        empty, for the schema says what is missing."""
+        fields = fields_of((self.definition or {}).get("parameters"), self.arguments)
+        texts = texts_of(fields, self.arguments, FIELD)
+        form = ObjectForm(fields, texts, prefix=FIELD, auto_id=False, use_required_attribute=False)
+        form.errors.clear()
+        for name, each in fields.items():
+            each.widget.attrs["id"] = f"{FIELD}{name}"
+            if isinstance(each, Json):
+                each.widget.attrs["rows"] = 2
+            elif isinstance(each, forms.ChoiceField):
+                choices: Any = each.choices
+                each.choices = [("", "left out"), *(choice for choice in choices if choice[0])]
+        for problem in self.problems:
+            if problem.field in fields:
+                form.refuse(problem.field, problem.problem)
+        return form
 
     @property
-    def general(self) -> list[str]:
+    def general(self) -> list[FieldError]:
         """Problems that belong to no field."""
-        named = {argument.name for argument in self.fields if argument.error} if not self.as_json else set()
-        return [problem for problem in self.problems if problem.partition(":")[0] not in named]
-
-    def _field(self, name: str, schema: Mapping[str, Any], is_required: bool) -> Argument:
-        given = self.arguments.get(name)
-        error = next((p.partition(": ")[2] for p in self.problems if p.startswith(f"{name}: ")), "")
-        kind, choices = _kind(schema, given)
-        value = (
-            "" if name not in self.arguments else given if isinstance(given, str) and kind != "json" else _json(given)
-        )
-        hint = schema.get("description", "")
-        if kind == "choice" and value and value not in choices:
-            choices = [value, *choices]  # what the agent wrote stays visible, with its error
-        hint = hint if isinstance(hint, str) else ""
-        return Argument(name, kind, value, is_required, choices, hint, error, is_emptied=given == "")
+        named = {} if self.as_json else self.fields.fields
+        return [problem for problem in self.problems if problem.field not in named]
 
 
 def of_action(tools: list[dict[str, Any]], action: Mapping[str, Any] | None) -> Correction:
@@ -130,7 +108,7 @@ def read(tools: list[dict[str, Any]], data: Mapping[str, str]) -> Correction:
     """
     made = Correction(tools, tool=data.get("tool", ""), text=data.get("text", ""), as_json=data.get("editor") == "json")
     if not made.tool:
-        made.problems = ["tool: choose what should have been called"]
+        made.problems = [FieldError("choose what should have been called", field="tool")]
         return made
     if made.tool != TEXT:
         if data.get("was", data.get("editor")) == "json":
@@ -146,58 +124,21 @@ def _read_json(made: Correction, written: str) -> None:
     try:
         value = json.loads(written or "{}")
     except (ValueError, RecursionError) as error:
-        made.problems = [f"arguments: not valid JSON: {error}"]
+        made.problems = [FieldError(f"not valid JSON: {error}", field="arguments")]
     else:
         if isinstance(value, dict):
             made.arguments = value
             return
-        made.problems = ["arguments: must be an object, such as {}"]
+        made.problems = [FieldError("must be an object, such as {}", field="arguments")]
     made.as_json = True  # fields cannot show what cannot be read
 
 
 def _read_fields(made: Correction, data: Mapping[str, str]) -> None:
     """A field left empty is an argument left out, unless it is a required text that is ticked as empty on purpose."""
-    schemas = tooling.properties(made.definition or {})
     is_new_tool = data.get("was_tool", made.tool) != made.tool
-    for key, text in data.items():
-        name = key.removeprefix(FIELD)
-        if name == key or (is_new_tool and name not in schemas):
-            continue
-        kind = _kind(schemas.get(name, {}), None)[0]
-        may_be_empty = kind == "text" and name in _required(made.definition)
-        if text == "" and not (may_be_empty and data.get(f"{EMPTY}{name}")):
-            continue
-        made.arguments[name] = text if kind in ("text", "choice") else _value(text)
-
-
-def _required(definition: Mapping[str, Any] | None) -> list[str]:
-    parameters = (definition or {}).get("parameters")
-    names = parameters.get("required") if isinstance(parameters, Mapping) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _kind(schema: Mapping[str, Any], given: Any) -> tuple[str, list[str]]:
-    """The field for a schema, and its choices."""
-    options = schema.get("enum")
-    if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
-        return "choice", options
-    kind = schema.get("type")
-    if kind == "string" and (given is None or isinstance(given, str)):
-        return "text", []
-    if kind == "boolean" and (given is None or isinstance(given, bool)):
-        return "truth", ["true", "false"]
-    if kind in ("integer", "number") and (given is None or isinstance(given, int | float)):
-        return "number", []
-    return "json", []
-
-
-def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself: the schema then says what it should have been."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    sent = {} if is_new_tool else {key.removeprefix(FIELD): None for key in data if key.startswith(FIELD)}
+    fields = fields_of((made.definition or {}).get("parameters"), sent)
+    made.arguments = ObjectForm(fields, data, prefix=FIELD).value
+    for name, each in fields.items():
+        if type(each) is forms.CharField and each.required and data.get(f"{EMPTY}{name}"):
+            made.arguments.setdefault(name, "")

@@ -95,7 +95,7 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
         written.error = f"Choose a bucket ({keys}), or say that nothing is wrong (p)."
         return None, written
     if written.wants_correction and written.correction and written.correction.problems:
-        written.error = f"The corrected action does not fit yet. {'; '.join(written.correction.problems)}"
+        written.error = f"The corrected action does not fit yet. {'; '.join(map(str, written.correction.problems))}"
         return None, written
     try:
         return _decided(trajectory, actor, written, item_of(trajectory, data), bool(data.get("settle"))), written

@@ -13,7 +13,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
 from flywheel.edge.numbers import form_key, key, number
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import keyset, page_at
 from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
@@ -35,10 +35,7 @@ DAYS = {0: "all of them", 1: "last day", 7: "last 7 days", 30: "last 30 days", 9
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     rows = Clustering.objects.filter(project=request.project, within=None).select_related("created_by")
-    try:
-        page = keyset(rows, cursor=request.GET.get("cursor", ""), limit=MEMBERS, query=request.GET)
-    except BadCursor:
-        return redirect("failures:similar", request.project.slug)
+    page = page_at(request, rows, limit=MEMBERS)
     return _index(request, {"page": page, "asked": {**START, **request.GET.dict()}})
 
 
@@ -84,12 +81,7 @@ def clustering(request: PageRequest, number: int) -> HttpResponse:
     if job.within is not None and job.is_finished:
         return redirect("failures:cluster", request.project.slug, job.within_id)
     rows = job.clusters.filter(is_rest=False).select_related("clustering")
-    try:
-        page = keyset(
-            rows, cursor=request.GET.get("cursor", ""), limit=CLUSTERS, keys=("size", "id"), query=request.GET
-        )
-    except BadCursor:
-        return redirect("failures:clustering", request.project.slug, number)
+    page = page_at(request, rows, limit=CLUSTERS, keys=("size", "id"))
     context = _about(request, job) | {
         "page": page,
         "shown": cluster_summaries.shown(job, page.items),
@@ -123,12 +115,7 @@ def cluster(request: PageRequest, cluster: int) -> HttpResponse:
     """Its members, the most typical first, beside the shape of the most typical one's calls."""
     found = find(request, cluster)
     rows = found.members.select_related("trajectory__version__agent")
-    try:
-        page = keyset(
-            rows, cursor=request.GET.get("cursor", ""), limit=MEMBERS, keys=("likeness", "id"), query=request.GET
-        )
-    except BadCursor:
-        return redirect("failures:cluster", request.project.slug, cluster)
+    page = page_at(request, rows, limit=MEMBERS, keys=("likeness", "id"))
     page.total = found.size
     splits = found.splits.order_by("-id")
     context = {
@@ -229,7 +216,9 @@ def _about(request: PageRequest, job: Clustering) -> dict[str, Any]:
     report = job.report
     compared = report.get("compared", 0)
     return {
+        "job": job,
         "clustering": job,
+        "may_stop": Permission.REVIEW in request.permissions,
         "report": report,
         "is_cut": report.get("found", 0) > compared + report.get("unreadable", 0),
         "is_sampled": report.get("linked", compared) < compared,

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key
-from flywheel.edge.paging import BadCursor, keyset
+from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.trajectories.annotations import comments as talk
 from flywheel.trajectories.models import Comment, Mention, Trajectory
@@ -88,15 +88,7 @@ def people(request: PageRequest) -> JsonResponse:
 def mentions(request: PageRequest) -> HttpResponse:
     """Comments that call this person, the newest first."""
     rows = Mention.objects.filter(project=request.project, user=request.actor.user)
-    try:
-        page = keyset(
-            rows.select_related("comment__author", "comment__trajectory"),
-            cursor=request.GET.get("cursor", ""),
-            limit=PAGE,
-            query=request.GET,
-        )
-    except BadCursor:
-        return redirect("trajectories:mentions", request.project.slug)
+    page = page_at(request, rows.select_related("comment__author", "comment__trajectory"), limit=PAGE)
     blind = talk.hidden(request.project, request.actor.user, {row.comment.trajectory_id for row in page.items})
     context = {
         "page": page,

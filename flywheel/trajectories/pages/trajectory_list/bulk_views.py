@@ -12,7 +12,7 @@ from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import BIGINT, number
-from flywheel.edge.paging import BadCursor, about, keyset
+from flywheel.edge.paging import about, page_at
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Bulk
 from flywheel.trajectories.operations import bulk_actions
@@ -78,10 +78,7 @@ def _confirm(request: PageRequest, q: str, ids: list[str]) -> HttpResponse:
 def index(request: PageRequest) -> HttpResponse:
     """What was done with many at once, newest first."""
     rows = Bulk.objects.filter(project=request.project).select_related("created_by")
-    try:
-        page = keyset(rows, cursor=request.GET.get("cursor", ""), query=request.GET)
-    except BadCursor:
-        return redirect("trajectories:bulk_actions", request.project.slug)
+    page = page_at(request, rows)
     jobs = [{"job": job, "action": bulk_actions.ACTIONS.get(job.action)} for job in page.items]
     return render(request, "trajectories/bulk_actions.html", {"page": page, "jobs": jobs})
 
@@ -123,7 +120,7 @@ def _context(request: PageRequest, job: Bulk) -> dict[str, Any]:
         "examples": report.get("examples", []),
         "has_file": job.action == "export" and job.state == State.SUCCEEDED and bulk_actions.file_of(job).is_file(),
         "size": report.get("size", 0),
-        "may_change": action is not None and action.permission in request.permissions,
+        "may_stop": action is not None and action.permission in request.permissions,
     }
 
 

@@ -3,7 +3,7 @@
 import uuid
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from django.http import HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.edge.paging import BadCursor, Page, keyset
+from flywheel.edge.paging import Page, page_at
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.operations import bulk_actions
@@ -38,17 +38,9 @@ def index(request: PageRequest) -> HttpResponse:
         return redirect("trajectories:detail", request.project.slug, pasted)
     in_address = list_columns.known(request.GET.get("cols", "").split(","))
     shown = in_address or list_columns.known(taste.columns) or list_columns.USUAL
-    try:
-        page: Page[Any] = keyset(
-            query.apply(every, request.project.pk),
-            cursor=request.GET.get("cursor", ""),
-            limit=PAGE,
-            keys=("started_at", "id"),
-            query=request.GET,
-            read=list_columns.read,
-        )
-    except BadCursor:
-        return redirect(f"{request.path}?{urlencode({'q': query.text})}")
+    page: Page[Any] = page_at(
+        request, query.apply(every, request.project.pk), limit=PAGE, keys=("started_at", "id"), read=list_columns.read
+    )
     views = saved_views.menu_of(request.project, request.actor.user)
     context = {
         "query": query,

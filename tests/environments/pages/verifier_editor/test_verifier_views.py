@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.template.loader import render_to_string
 from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
-from flywheel.core.verifiers import NO_RUNNERS, rubric_parts
+from flywheel.core.verifiers import NO_RUNNERS, VerifierError, rubric_parts
 from flywheel.core.verifiers.rubric import read
 from flywheel.environments.models import (
     Environment,
@@ -31,6 +32,7 @@ from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.edge.posting import posted
 from tests.pages import page_of
 from tests.workers.judging.test_attempt_verdicts import recorded
 
@@ -157,6 +159,64 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_saved(
     assert words in text[text.index("errors") :]
     assert "note bad" not in text
     assert (environment.versions.count(), Trial.objects.count()) == (1, 0)
+
+
+def test_the_page_sends_back_what_it_shows_and_nothing_is_changed(build: Build, cast: Cast, sign_in: SignIn) -> None:
+    client, address = sign_in(cast.builder), at(build.environment())
+    first = posted(client.post(address, sent(PARTS, do="")).text)
+    again = posted(client.post(address, {**first, "do": ""}).text)
+    fresh = {"key": "", "csrfmiddlewaretoken": ""}
+    assert again | fresh == first | fresh
+    assert read(Draft.read(first).spec) == read({"kind": "rubric", "parts": PARTS})
+    version = EnvironmentVersion(
+        environment=build.environment(), number=2, config={}, verifier={"kind": "rubric", "parts": PARTS}
+    )
+    draft = Draft.of(version, [])
+    assert draft.spec["parts"][5] == {"type": "number", "name": "short", "weight": 0.5, "required": True,
+                                      "read": "steps", "most": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "words"),
+    [
+        ({"type": "number", "name": "n", "weight": 1, "most": "9" * 4400}, "most", "is not a number below 1e+300"),
+        ({"type": "number", "name": "n", "weight": 1, "most": "much"}, "most", "'much' is not a number below 1e+300"),
+        ({"type": "number", "name": "n", "weight": 1, "most": "nan"}, "most", "is not a number below 1e+300"),
+        (
+            {"type": "exact", "name": "e", "weight": 1, "value": "[1"},
+            "value",
+            "not valid JSON: Expecting ',' delimiter",
+        ),
+        ({"type": "exact", "name": "e", "weight": 1, "value": "[" * 9000}, "value", "not valid JSON: "),
+        ({"type": "regex", "name": "r", "weight": 1, "pattern": "a", "must": "x"}, "must", "'x' is unknown, one of"),
+        ({"type": "exact", "name": "e", "weight": 1}, "target", "a key of the target is wanted, or else a value"),
+        ({"type": "exact", "name": "E!", "weight": 1, "value": "1"}, "name", "'E!' is not of the form right_tool"),
+        ({"type": "exact", "name": "e", "weight": "", "value": "1"}, "", "at least one weight must be above 0"),
+    ],
+)
+def test_what_is_wrong_stays_as_it_was_written_beside_its_field(part: dict[str, Any], field: str, words: str) -> None:
+    draft = Draft.read(sent([part]))
+    with pytest.raises(VerifierError) as raised:
+        read(draft.spec)
+    assert words in str(raised.value)
+    draft.refuse(raised.value)
+    assert draft.focus == (f"p0-{field}" if field else "")
+    assert bool(draft.problem) == (not field)
+    page = render_to_string("environments/_verifier_part.html", {"line": draft.lines[0], "draft": draft})
+    assert page.count('class="errors"') == bool(field)
+    if field and part.get(field) and field != "must":
+        assert posted(page)[f"p0-{field}"] == part[field]
+
+
+def test_a_setting_that_is_left_empty_is_left_out(build: Build) -> None:
+    (row,) = Draft.read(
+        sent([{"type": "exact", "name": " ", "weight": 2, "value": " 1.50 ", "path": " ", "target": ""}])
+    ).spec["parts"]
+    assert row == {"type": "exact", "name": "exact", "weight": 2, "value": 1.5}
+    (row,) = Draft.read(
+        sent([{"type": "exact", "name": "e", "weight": "1e1", "value": "null", "ignore_case": "on"}])
+    ).spec["parts"]
+    assert row == {"type": "exact", "name": "e", "weight": 10, "value": None, "ignore_case": True}
 
 
 def test_saving_makes_the_next_version_and_proves_at_once_what_is_pure(

@@ -1,11 +1,14 @@
 """The corrected action as a form: fields from the schema, JSON, and from one to the other."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.template.loader import render_to_string
 
-from flywheel.failures.pages.desk.correction_form import TEXT, of_action, read
+from flywheel.failures.pages.desk.correction_form import TEXT, Correction, of_action, read
 from flywheel.trajectories.detail.expected_action import aligned
+from tests.edge.posting import posted
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -40,17 +43,17 @@ FILLED = {
 
 def test_fields_are_made_from_the_schema_and_filled_with_the_agents_call() -> None:
     made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": "someday", "minutes": 30}})
-    kinds = {field.name: (field.kind, field.value, field.is_required) for field in made.fields}
+    kinds = {field.name: (field.widget_type, field.value(), field.field.required) for field in made.fields}
     assert kinds == {
         "who": ("text", "Bako", True),
-        "day": ("choice", "someday", True),
+        "day": ("select", "someday", True),
         "minutes": ("number", "30", False),
-        "online": ("truth", "", False),
-        "guests": ("json", "", False),
+        "online": ("select", None, False),
+        "guests": ("textarea", None, False),
     }
-    day = next(field for field in made.fields if field.name == "day")
-    assert day.choices[0] == "someday"
-    assert day.error == "'someday' is not one of ['monday', 'friday']"
+    day = made.fields["day"]
+    assert [value for value, _ in vars(day.field)["_choices"]] == ["", "someday", "monday", "friday"]
+    assert day.errors == ["'someday' is not one of ['monday', 'friday']"]
 
 
 def test_what_the_fields_say_becomes_the_action_with_the_schemas_types() -> None:
@@ -68,7 +71,7 @@ def test_an_empty_field_is_an_argument_left_out() -> None:
 
 def test_a_required_text_that_is_left_empty_is_missing() -> None:
     made = read(TOOLS, {**FILLED, "arg.who": ""})
-    assert made.problems == ["arguments: 'who' is a required property"]
+    assert list(map(str, made.problems)) == ["arguments: 'who' is a required property"]
     assert "who" not in made.arguments
 
 
@@ -76,7 +79,7 @@ def test_a_text_is_empty_where_somebody_says_so() -> None:
     made = read(TOOLS, {**FILLED, "arg.who": "", "empty.who": "1"})
     assert (made.problems, made.arguments["who"]) == ([], "")
     again = of_action(TOOLS, made.action)
-    assert [field.name for field in again.fields if field.is_emptied] == ["who"]
+    assert 'name="empty.who" value="1" checked' in page(again)
     assert read(TOOLS, {**FILLED, "empty.who": "1"}).arguments["who"] == "Bako"
     assert "minutes" not in read(TOOLS, {**FILLED, "arg.minutes": "", "empty.minutes": "1"}).arguments
 
@@ -105,7 +108,7 @@ def test_another_tool_keeps_the_arguments_that_it_has_too() -> None:
 def test_an_argument_that_the_schema_does_not_know_stays_until_it_is_cleared() -> None:
     made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": "friday", "room": 4}})
     assert [field.name for field in made.fields][-1] == "room"
-    assert made.general == ["arguments: Additional properties are not allowed ('room' was unexpected)"]
+    assert list(map(str, made.general)) == ["arguments: Additional properties are not allowed ('room' was unexpected)"]
     cleared = read(TOOLS, {**FILLED, "arg.room": ""})
     assert cleared.problems == []
 
@@ -113,7 +116,7 @@ def test_an_argument_that_the_schema_does_not_know_stays_until_it_is_cleared() -
 def test_an_answer_in_words_is_a_correction_too() -> None:
     assert read(TOOLS, {"tool": TEXT, "text": "I cannot do that"}).action == {"text": "I cannot do that"}
     assert read(TOOLS, {"tool": TEXT, "text": " "}).problems
-    assert read(TOOLS, {"tool": ""}).problems == ["tool: choose what should have been called"]
+    assert list(map(str, read(TOOLS, {"tool": ""}).problems)) == ["tool: choose what should have been called"]
 
 
 def test_a_call_of_an_unknown_tool_leaves_the_choice_open() -> None:
@@ -127,3 +130,76 @@ def test_the_difference_shows_what_differs_and_not_the_order() -> None:
     shown = aligned(actual, wanted)
     assert shown is not None
     assert list(shown["arguments"]) == ["who", "day", "minutes"]
+
+
+def page(made: Correction) -> str:
+    names = {"project": SimpleNamespace(slug="acme"), "trajectory": SimpleNamespace(trace_id="1" * 32)}
+    return render_to_string("failures/_correction.html", {"correction": made, "TEXT": TEXT, **names})
+
+
+def test_the_page_sends_back_what_it_shows() -> None:
+    shown = page(of_action(TOOLS, read(TOOLS, FILLED).action))
+    assert posted(shown) == {**FILLED}
+    assert read(TOOLS, posted(shown)).action == read(TOOLS, FILLED).action
+    assert shown.count("Whom to meet") == 1
+    assert 'type="number"' in shown
+    assert 'step="any"' in shown
+    assert shown.count("left out") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("minutes", "9" * 4400, "' is not of type 'integer'"),
+        ("minutes", "many", "'many' is not of type 'integer'"),
+        ("minutes", "2.5", "2.5 is not of type 'integer'"),
+        ("minutes", '"30"', "'30' is not of type 'integer'"),
+        ("online", "yes", "'yes' is not of type 'boolean'"),
+        ("day", "someday", "'someday' is not one of ['monday', 'friday']"),
+        ("guests", "[1", "'[1' is not of type 'array'"),
+        ("guests", "[" * 5000, "is not of type 'array'"),
+        ("guests", "null", "None is not of type 'array'"),
+    ],
+)
+def test_what_does_not_fit_is_told_at_its_field_and_stays(name: str, text: str, problem: str) -> None:
+    made = read(TOOLS, {**FILLED, f"arg.{name}": text})
+    assert len(made.problems) == 1
+    assert made.problems[0].field == name
+    assert made.problems[0].problem.endswith(problem)
+    assert made.general == []
+    shown = page(made)
+    assert shown.count('<span class="errors">') == 1
+    assert shown.count('aria-invalid="true"') == 1
+    again = read(TOOLS, posted(shown))
+    assert (again.action, str(again.problems[0])) == (made.action, str(made.problems[0]))
+
+
+def test_nothing_is_lost_of_an_argument_that_only_the_call_has() -> None:
+    call = {"tool": "book", "arguments": {"who": "Bako", "day": "friday", "room": {"floor": [4, None, "ä"]}}}
+    shown = page(of_action(TOOLS, call))
+    assert '{"floor": [4, null, "ä"]}' in shown.replace("&quot;", '"')
+    assert read(TOOLS, posted(shown)).action == call
+
+
+def test_an_argument_of_the_wrong_type_is_shown_as_json() -> None:
+    call = {"tool": "book", "arguments": {"who": 5, "day": "friday", "minutes": "30", "online": 0}}
+    made = of_action(TOOLS, call)
+    assert [problem.field for problem in made.problems] == ["minutes", "online", "who"]
+    sent = posted(page(made))
+    assert (sent["arg.who"], sent["arg.minutes"], sent["arg.online"]) == ("5", '"30"', "0")
+
+
+def test_a_required_text_that_is_empty_has_a_tick() -> None:
+    shown = page(read(TOOLS, {**FILLED, "arg.who": ""}))
+    assert "Empty text on purpose" in shown
+    assert '<span class="muted">required</span>' in shown.replace("\n", " ").replace("                ", "")
+    assert "empty.who" not in posted(shown)
+    shown = page(read(TOOLS, {**FILLED, "arg.who": "", "empty.who": "1"}))
+    assert posted(shown)["empty.who"] == "1"
+
+
+@pytest.mark.parametrize("parameters", [None, [], {"properties": []}, {"properties": {"a": 5}, "required": "a"}])
+def test_a_schema_that_is_none_makes_no_fields(parameters: Any) -> None:
+    made = read([{"name": "odd", "parameters": parameters}], {"tool": "odd", "arg.b": "1"})
+    assert made.action == {"tool": "odd", "arguments": {"b": 1}}
+    assert posted(page(made))["arg.b"] == "1"
