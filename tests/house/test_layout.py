@@ -191,7 +191,7 @@ def test_no_function_is_longer_than_sixty_lines_or_takes_more_than_eight_paramet
     assert set(large) == LARGE
 
 
-RENAMED = 32
+RENAMED = 25
 """Imports under another name, but for numpy's and pandas' own; the number only falls."""
 
 
@@ -221,7 +221,7 @@ BANNED = re.compile(r"^_?(said|told|asked|found|known|given|wanted)$")
 """They say that something is there, and not what it is."""
 
 
-PARTICIPLES = 91
+PARTICIPLES = 87
 """To be named for what they are yet; the number only falls."""
 
 

@@ -17,7 +17,7 @@ from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.detail import anomalies, outline, step_search, transcript, value_tree
 from flywheel.trajectories.detail.usage import AT_ONCE, totals_of
-from flywheel.trajectories.import_export import trajectory_export as exporting
+from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.pages.detail.selected_step import chosen_of
 from flywheel.trajectories.store.stored_traces import complete
@@ -61,7 +61,7 @@ def detail(request: PageRequest, trace_id: str) -> HttpResponse:
         "lineage": _lineage(request, row, failure),
         "feedback": transcript.feedback_of(row),
         "said_before": transcript.feedback_of(row, current=False),
-        "exports": exporting.EXPORTS.values(),
+        "exports": trajectory_export.EXPORTS.values(),
     }
     return render(request, "trajectories/detail.html", context)
 
