@@ -60,12 +60,12 @@ def planned(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         if not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
             _succeeded(raw.pgconn.exec_(b"BEGIN"))
         try:
-            result = _asked(raw, statement, values)
+            result = _execute_prepared(raw, statement, values)
         except psycopg.errors.FeatureNotSupported:  # a migration gave a column another type since it was planned
             _NAMES[raw].pop(statement, None)
             if raw.pgconn.transaction_status != TransactionStatus.IDLE:
                 raise
-            result = _asked(raw, statement, values)
+            result = _execute_prepared(raw, statement, values)
         if not result.ntuples:
             return []
         reader = Transformer(raw)
@@ -88,7 +88,7 @@ _NAMES: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
 _NUMBERS = itertools.count()
 
 
-def _asked(raw: Any, statement: str, values: Sequence[Any]) -> Any:
+def _execute_prepared(raw: Any, statement: str, values: Sequence[Any]) -> Any:
     names = _NAMES.setdefault(raw, {})
     name = names.get(statement)
     if name is None:

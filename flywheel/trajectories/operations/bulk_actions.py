@@ -101,7 +101,7 @@ def submit(
 
     `up_to` is the key of the newest trajectory that was there when somebody was told how many they are.
     """
-    known = _known(action)
+    known = _action_named(action)
     chosen = list(dict.fromkeys(ids))
     try:
         trajectory_export.selection(project.pk, q, chosen)
@@ -130,7 +130,7 @@ def newest() -> int:
     return int(Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"])
 
 
-def _known(action: str) -> Action:
+def _action_named(action: str) -> Action:
     if action not in ACTIONS:
         raise BadBulk(f"action: {action!r} is unknown, one of {', '.join(ACTIONS)} is wanted")
     return ACTIONS[action]

@@ -168,7 +168,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     """All of these requests of one project, of which no two speak of the same trajectory; or none."""
     trajectory_rows.hurry(lock_s)
     every = write_all([request.delivery for request in requests])
-    batches = [_told(request, written) for request, written in zip(requests, every, strict=True)]
+    batches = [_batch_row(request, written) for request, written in zip(requests, every, strict=True)]
     for batch, request, written in zip(batches, requests, every, strict=True):
         batch_ledger.record(batch)
         batch_ledger.quarantine(batch, request.problems, request.sent.media_type if request.sent else "")
@@ -179,7 +179,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     return batches
 
 
-def _told(request: _Request, written: Written) -> Batch:
+def _batch_row(request: _Request, written: Written) -> Batch:
     """The ledger row of a request."""
     problems, redactor = request.problems, request.redactor
     redactions = written.redactions + request.held
