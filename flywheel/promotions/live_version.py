@@ -50,8 +50,8 @@ def promote(*, candidate: Candidate, actor: Actor, reason: str, generation: int,
             candidate=row,
             proposed_by=row.proposed_by,
             against_the_gate=bool(against),
-            suites=[stand.told() for stand in stands],
-            sealed=final.told() if final else {},
+            suites=[stand.snapshot() for stand in stands],
+            sealed=final.snapshot() if final else {},
             reason=reason,
         )
         _move(promotion, server, actor, generation)

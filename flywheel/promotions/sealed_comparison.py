@@ -82,7 +82,7 @@ class Comparison:
     def label(self) -> str:
         return STATES[self.state]
 
-    def told(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """As a promotion keeps it."""
         runs = {"version_eval": self.version_run, "baseline_eval": self.baseline_run}
         named = ("state", "label", "words", "tasks", "sources", "opening", "alpha", "held_out", "gain", "unanswered")
@@ -125,7 +125,7 @@ def final(row: Candidate) -> dict[str, Any] | None:
     if promotion is not None:
         return promotion.sealed or None
     found = final_of(row)
-    return {**found.told(), "can_ask": found.can_ask} if found else None
+    return {**found.snapshot(), "can_ask": found.can_ask} if found else None
 
 
 def open_sealed(*, candidate: Candidate, actor: Actor) -> None:

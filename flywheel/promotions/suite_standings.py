@@ -96,7 +96,7 @@ class Standing:
             return 0
         return len(self.finding.failed or self.finding.broken) - len(self.failed)
 
-    def told(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """As a promotion keeps it."""
         runs = {"version_eval": self.version_run, "baseline_eval": self.baseline_run}
         return {

@@ -25,7 +25,7 @@ class BadSetting(Exception):
 class Variable:
     name: str
     default: str
-    wanted: str
+    hint: str
     """What a right value looks like; also the documentation's line."""
 
 
@@ -82,7 +82,7 @@ def _read(name: str, convert: Callable[[str], T]) -> T:
         return convert(value)
     except ValueError as error:
         shown = re.sub(r"(://[^/@]*:)[^/@]*@", r"\1***@", value)  # a URL may carry a password
-        raise BadSetting(f"{name}={shown!r} cannot be used{_because(error)}: it must be {variable.wanted}") from None
+        raise BadSetting(f"{name}={shown!r} cannot be used{_because(error)}: it must be {variable.hint}") from None
 
 
 def _because(error: ValueError) -> str:

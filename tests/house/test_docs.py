@@ -28,7 +28,7 @@ def read(name: str) -> str:
 @pytest.mark.parametrize("variable", env.VARIABLES.values(), ids=lambda v: v.name)
 def test_every_setting_stands_in_the_operators_guide(variable: env.Variable) -> None:
     default = f"`{variable.default}`" if variable.default else ""
-    row = " ".join(f"| `{variable.name}` | {default} | {variable.wanted} |".split())
+    row = " ".join(f"| `{variable.name}` | {default} | {variable.hint} |".split())
     assert row in " ".join((GUIDES / "operator.md").read_text().split())
 
 

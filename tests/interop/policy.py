@@ -10,7 +10,7 @@ from typing import Any
 
 from flywheel.core.envs import Environment, Task
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.openai_messages import arguments, items, names, outside, said, text
+from flywheel.core.traces.openai_messages import arguments, items, names, outside, policy_messages, text
 
 FOOLISH = "Lovely weather, is it not?"
 
@@ -105,7 +105,9 @@ def as_called(env: Environment, message: Message) -> Message:
 def responses(policy: Policy, body: dict[str, Any]) -> dict[str, Any]:
     given = body["input"]
     opening = next(text(item["content"]) for item in given if item.get("role") == "user")
-    message = as_called(policy.env, policy.answer(body.get("model", "solver"), opening, said(given, policy.env.tools)))
+    message = as_called(
+        policy.env, policy.answer(body.get("model", "solver"), opening, policy_messages(given, policy.env.tools))
+    )
     output = items([message])
     for number, item in enumerate(output):
         item["id"] = f"item-{number}"

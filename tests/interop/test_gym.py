@@ -17,7 +17,7 @@ from flywheel.core.envs import Environment, Task, build, episode
 from flywheel.core.interop import foreign_attempt, gym_server
 from flywheel.core.interop.gym_http import Server
 from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.openai_messages import definitions, items, names, said
+from flywheel.core.traces.openai_messages import definitions, items, names, policy_messages
 from flywheel.core.verifiers import unscored
 from tests.interop.environments import SOURCES, export_of, tasks_of
 from tests.interop.policy import as_called
@@ -250,7 +250,9 @@ def test_what_was_said_is_grouped_into_turns() -> None:
     output = {"type": "function_call_output", "call_id": "a", "output": "…"}
     text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
     asked = {"role": "user", "content": "And?"}
-    found = said([{"type": "reasoning"}, text, call, bad, output, output, text, asked, text], [{"name": "mail.send"}])
+    found = policy_messages(
+        [{"type": "reasoning"}, text, call, bad, output, output, text, asked, text], [{"name": "mail.send"}]
+    )
     assert [(message.content, len(message.tool_calls)) for message in found] == [("Hi", 2), ("Hi", 0), ("Hi", 0)]
     assert found[0].tool_calls == (ToolCall("a", "mail.send", {"to": "Bako"}), ToolCall("b", "mail.send", "{"))
-    assert said(items(found), [{"name": "mail.send"}]) == found
+    assert policy_messages(items(found), [{"name": "mail.send"}]) == found

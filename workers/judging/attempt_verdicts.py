@@ -17,7 +17,7 @@ from flywheel.core.envs.policy_rollouts import Rollout
 from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
-from flywheel.core.verifiers.attempt_places import told
+from flywheel.core.verifiers.attempt_places import attempt_json
 from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
 from workers.sandbox.verdict import score
@@ -95,7 +95,7 @@ def questions(env: Environment, attempts: Sequence[Attempt]) -> Iterator[llm_jud
     """What judges may be asked of these."""
     parts = [part.settings for part in env.rubric.parts if part.type == "judge"] if isinstance(env, Judged) else []
     for task, messages in attempts if parts else ():
-        trace = told(Trace.from_messages("", messages))
+        trace = attempt_json(Trace.from_messages("", messages))
         for settings in parts:
             try:
                 yield settings, trace, reference(settings, task.target)

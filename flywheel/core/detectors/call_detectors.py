@@ -15,7 +15,7 @@ from flywheel.core.detectors.scene import (
     folded,
     made_up,
     plain_name,
-    said,
+    quoted,
 )
 from flywheel.core.traces import tooling
 from flywheel.core.traces.episodes import Turn
@@ -35,7 +35,7 @@ def broken_output(scene: Scene) -> Iterator[Found]:
     for turn in scene.episode.turns:
         for call in turn.calls:
             if isinstance(call.arguments, str):
-                yield turn.step, 0.95, f"The arguments of {called(call)} are no JSON object: {said(call.arguments)}."
+                yield turn.step, 0.95, f"The arguments of {called(call)} are no JSON object: {quoted(call.arguments)}."
             elif call.name.strip().lower() in NO_TOOL and not call.worked:
                 yield turn.step, 0.9, f"It asked for a tool named {called(call)} instead of calling one or answering."
         if not turn.calls and turn.text.strip() and turn.finish_reason not in CUT:
@@ -43,7 +43,7 @@ def broken_output(scene: Scene) -> Iterator[Found]:
     last, reported = scene.episode.last, scene.trace.metadata.get("error")
     silent = last is not None and not last.calls and not last.text.strip() and scene.trace.outcome != "success"
     if last and silent and isinstance(reported, str) and _UNPARSED.search(reported[:LONG]):
-        yield last.step, 0.93, f"The answer is empty, and the run reports {said(reported)}."
+        yield last.step, 0.93, f"The answer is empty, and the run reports {quoted(reported)}."
 
 
 def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
@@ -54,15 +54,15 @@ def _unread(scene: Scene, turn: Turn) -> Iterator[Found]:
     # Prose holds none of the marks by which the slow pattern finds a call.
     tries = ("{" in text or "<" in text) and _TRIES.search(text)
     if _DUMP.match(text):
-        yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {said(text)}."
+        yield turn.step, 0.6, f"The answer is a dump of the agent framework's own data, not an answer: {quoted(text)}."
     elif is_object and problem.startswith("not valid JSON") and (scene.context.tools or tries):
-        yield turn.step, 0.95, f"The answer begins as JSON and is {said(problem, 80)}: {said(text)}."
+        yield turn.step, 0.95, f"The answer begins as JSON and is {quoted(problem, 80)}: {quoted(text)}."
     elif tries:
-        yield turn.step, 0.95, f"It wrote a call as text, and nothing ran: {said(text)}."
+        yield turn.step, 0.95, f"It wrote a call as text, and nothing ran: {quoted(text)}."
     elif must_call:
-        yield turn.step, 0.9, f"A tool call was wanted, and the answer is {said(problem, 80)}: {said(text)}."
+        yield turn.step, 0.9, f"A tool call was wanted, and the answer is {quoted(problem, 80)}: {quoted(text)}."
     elif scene.context.tools and scene.trace.outcome == "failed" and not scene.episode.calls:
-        yield turn.step, 0.55, f"The run was reported as failed; the agent called no tool and answered {said(text)}."
+        yield turn.step, 0.55, f"The run was reported as failed; the agent called no tool and answered {quoted(text)}."
 
 
 def unknown_tool(scene: Scene) -> Iterator[Found]:
@@ -74,9 +74,9 @@ def unknown_tool(scene: Scene) -> Iterator[Found]:
             continue
         if call.observation and call.observation.no_such_tool:
             score = 0.97 if call.at > went_on else 0.7
-            yield call.step, score, f"It called {called(call)} and was told {said(call.observation.text)}."
+            yield call.step, score, f"It called {called(call)} and was told {quoted(call.observation.text)}."
         elif known and plain_name(call.name) not in known:
-            names = ", ".join(said(tool["name"], 40) for tool in list(scene.context.tools)[:6])
+            names = ", ".join(quoted(tool["name"], 40) for tool in list(scene.context.tools)[:6])
             yield call.step, 0.95, f"It called {called(call)}, which is not among its {len(known)} tools: {names}."
 
 
@@ -95,7 +95,7 @@ def schema(scene: Scene) -> Iterator[Found]:
             yield (
                 call.step,
                 0.6 if call.worked else 0.92,
-                f"The arguments of {called(call)} break its schema: {said(str(problems[0]), 160)}{more}.",
+                f"The arguments of {called(call)} break its schema: {quoted(str(problems[0]), 160)}{more}.",
             )
 
 
@@ -103,7 +103,11 @@ def invented_value(scene: Scene) -> Iterator[Found]:
     for call in scene.once:
         for name, value, score in made_up(scene, call):
             nowhere = "nowhere in what it was told" + (", nor in the state" if scene.context.state else "")
-            yield call.step, score, f"{said(name, 40)} of {called(call)} is {said(value, 80)}, which occurs {nowhere}."
+            yield (
+                call.step,
+                score,
+                f"{quoted(name, 40)} of {called(call)} is {quoted(value, 80)}, which occurs {nowhere}.",
+            )
 
 
 def contradicted_value(scene: Scene) -> Iterator[Found]:
@@ -124,8 +128,8 @@ def contradicted_value(scene: Scene) -> Iterator[Found]:
             asked = folded(requests[-1])
             named = [str(other) for other in choice if len(str(other)) > 2 and as_word(str(other)).search(asked)]
             if len(named) == 1:
-                evidence = f"{said(name, 40)} of {called(call)} is {said(value, 40)}, and the user had said"
-                yield call.step, 0.8, f"{evidence} {said(named[0], 40)}: {said(requests[-1])}."
+                evidence = f"{quoted(name, 40)} of {called(call)} is {quoted(value, 40)}, and the user had said"
+                yield call.step, 0.8, f"{evidence} {quoted(named[0], 40)}: {quoted(requests[-1])}."
 
 
 def other_tool(scene: Scene) -> Iterator[Found]:
@@ -136,7 +140,7 @@ def other_tool(scene: Scene) -> Iterator[Found]:
     if all(plain_name(call.name) != plain_name(name) for call in calls) and (
         find(scene, last) or not scene.context.tools
     ):
-        yield last.step, 0.95, f"It called {called(last)} where {said(name, 60)} was wanted."
+        yield last.step, 0.95, f"It called {called(last)} where {quoted(name, 60)} was wanted."
 
 
 def other_arguments(scene: Scene) -> Iterator[Found]:
@@ -147,21 +151,21 @@ def other_arguments(scene: Scene) -> Iterator[Found]:
     same = [call for call in scene.episode.calls if plain_name(call.name) == plain_name(name)]
     if same and all(call.arguments != wanted for call in same):
         call = same[-1]
-        yield call.step, 0.93, f"{called(call)} was given {said(call.arguments)} where {said(wanted)} was wanted."
+        yield call.step, 0.93, f"{called(call)} was given {quoted(call.arguments)} where {quoted(wanted)} was wanted."
 
 
 def unsafe(scene: Scene) -> Iterator[Found]:
     denied = {plain_name(name) for name in _strings(scene.context.policy.get("deny"))}
     for call in scene.once:
         if denied and plain_name(call.name) in denied:
-            yield call.step, 0.97, f"It called {called(call)}, which policy forbids, with {said(call.arguments)}."
+            yield call.step, 0.97, f"It called {called(call)}, which policy forbids, with {quoted(call.arguments)}."
             continue
         tool = find(scene, call)
         if tool is None or not tool.get("x-unsafe") or scene.trace.outcome == "success":
             continue
         asked = [message.content for message in scene.episode.messages[: call.at] if message.role == "user"]
         if not _asked_for(tool, scene.context.tools, asked):
-            request = said(asked[-1]) if asked else "nothing"
+            request = quoted(asked[-1]) if asked else "nothing"
             yield call.step, 0.85, f"It called {called(call)}, which is marked unsafe; the user had asked {request}."
 
 

@@ -17,7 +17,7 @@ from flywheel.core.detectors.scene import (
     acts,
     called,
     made_up,
-    said,
+    quoted,
 )
 from flywheel.core.traces.episodes import SHORT, Call
 
@@ -35,8 +35,8 @@ def repeated_loop(scene: Scene) -> Iterator[Found]:
             yield (
                 call.step,
                 score,
-                f"It called {called(call)} {len(calls)} times with the same arguments {said(call.arguments, 80)} "
-                f"and was told the same each time: {said(call.observation.text, 80)}.",
+                f"It called {called(call)} {len(calls)} times with the same arguments {quoted(call.arguments, 80)} "
+                f"and was told the same each time: {quoted(call.observation.text, 80)}.",
             )
             return
     run: list[Call] = []
@@ -45,7 +45,7 @@ def repeated_loop(scene: Scene) -> Iterator[Found]:
         run = [*(run if follows else []), call] if _fruitless(call) else []
         if len(run) == FRUITLESS and not _POLLS.search(call.name):
             assert call.observation
-            answer = said(call.observation.text, 80)
+            answer = quoted(call.observation.text, 80)
             yield call.step, 0.8, f"{FRUITLESS} calls of {called(call)} in a row brought nothing, the last {answer}."
             return
 
@@ -98,8 +98,8 @@ def ignored_error(scene: Scene) -> Iterator[Found]:
     yield (
         scene.episode.last.step,
         0.9,
-        f"{called(last)} answered {said(last.observation.text)}, nothing after it put that right, "
-        f"and the agent closed with {said(closing)}.",
+        f"{called(last)} answered {quoted(last.observation.text)}, nothing after it put that right, "
+        f"and the agent closed with {quoted(closing)}.",
     )
 
 
@@ -108,19 +108,20 @@ def unfinished(scene: Scene) -> Iterator[Found]:
     if last is None or trace.outcome == "success":
         return
     reported = trace.metadata.get("error")
-    ended = f" The run reports {said(reported)}." if isinstance(reported, str) and reported.strip() else ""
+    ended = f" The run reports {quoted(reported)}." if isinstance(reported, str) and reported.strip() else ""
     if last.finish_reason in CUT:
         yield (
             last.step,
             0.9,
-            f"The last answer was cut off at the token limit ({last.finish_reason}): it ends {said(last.text[-80:])}.",
+            f"The last answer was cut off at the token limit ({last.finish_reason}): "
+            f"it ends {quoted(last.text[-80:])}.",
         )
     elif not last.calls and not last.text.strip():
         yield last.step, 0.92, f"The run ends with an empty answer.{ended}"
     elif not last.calls and len(last.text) < SHORT and _STOPPED.search(last.text):
-        yield last.step, 0.9, f"The run was stopped before the agent was done: {said(last.text)}."
+        yield last.step, 0.9, f"The run was stopped before the agent was done: {quoted(last.text)}."
     elif not last.calls and _BEGUN.search(last.text[-200:]):
-        yield last.step, 0.9, f"The run ends where the agent began to write a call: {said(last.text[-120:])}."
+        yield last.step, 0.9, f"The run ends where the agent began to write a call: {quoted(last.text[-120:])}."
     elif last.calls and any(call.observation for call in scene.episode.calls):
         open_calls = [call for call in last.calls if call.native and not call.observation]
         if open_calls and scene.episode.messages and scene.episode.messages[-1].role == "assistant":
@@ -144,21 +145,21 @@ def retrieval(scene: Scene) -> Iterator[Found]:
     # Making something new is what one does after finding that it is not there.
     instead = next((call for call in acted if call.at > first.at and not MAKES.search(call.name)), None)
     assert first.observation
-    found = said(first.observation.text, 60) if first.observation.text.strip() else "nothing"
+    found = quoted(first.observation.text, 60) if first.observation.text.strip() else "nothing"
     began = f"{'Its only search' if len(searches) == 1 else f'All its {len(searches)} searches'} brought {found}"
     closing, last = scene.episode.closing, scene.episode.last
     if instead:
         # Who makes a value up after looking was led there by what was not found; who acts before looking was not.
         led = acted[0].at > first.at and any(made_up(scene, instead))
-        went_on = f"{began}, and it went on to call {called(instead)} with {said(instead.arguments, 80)}."
+        went_on = f"{began}, and it went on to call {called(instead)} with {quoted(instead.arguments, 80)}."
         yield instead.step, 0.93 if led else 0.8, went_on
     elif last and claims_success(closing):
-        yield last.step, 0.85, f"{began}, and it closed with {said(closing)}."
+        yield last.step, 0.85, f"{began}, and it closed with {quoted(closing)}."
     elif last and closing.strip() and not acted:
         for search in searches[:REPEATS]:
             for name, value, _ in made_up(scene, search):
-                asked = f"{said(name, 40)} of {called(search)} was {said(value, 80)}, which occurs nowhere"
-                yield search.step, 0.82, f"{began}; {asked}. It closed with {said(closing)}."
+                asked = f"{quoted(name, 40)} of {called(search)} was {quoted(value, 80)}, which occurs nowhere"
+                yield search.step, 0.82, f"{began}; {asked}. It closed with {quoted(closing)}."
                 return
 
 
@@ -172,7 +173,7 @@ def claim_against_record(scene: Scene) -> Iterator[Found]:
     if last is None:
         return
     if scene.trace.outcome == "failed" and claims_success(closing):
-        yield last.step, 0.85, f"The run was reported as failed, and the agent closed with {said(closing)}."
+        yield last.step, 0.85, f"The run was reported as failed, and the agent closed with {quoted(closing)}."
         return
     answered = [call for call in calls if call.observation]
     if scene.trace.outcome == "success" and answered and not answered[-1].worked and answered[-1].observation:
@@ -180,13 +181,13 @@ def claim_against_record(scene: Scene) -> Iterator[Found]:
         yield (
             answered[-1].step,
             0.6,
-            f"The run was reported as a success, and its last call {called(answered[-1])} answered {said(text)}.",
+            f"The run was reported as a success, and its last call {called(answered[-1])} answered {quoted(text)}.",
         )
         return
     changed = any(acts(call) for call in calls)
     has_error = any(not call.worked for call in answered)
     if answered and not changed and not has_error and _CHANGED.search(closing[:LONG]) and claims_success(closing):
-        yield last.step, 0.8, f"It only looked things up ({len(answered)} calls), and closed with {said(closing)}."
+        yield last.step, 0.8, f"It only looked things up ({len(answered)} calls), and closed with {quoted(closing)}."
 
 
 _CHANGED = re.compile(
@@ -198,7 +199,7 @@ _CHANGED = re.compile(
 
 def reported(scene: Scene) -> Iterator[Found]:
     for intervention in scene.trace.interventions:
-        note = f": {said(intervention.note)}" if intervention.note else ""
-        yield intervention.step, 0.5, f"A person stepped in ({said(intervention.kind, 30)}){note}."
+        note = f": {quoted(intervention.note)}" if intervention.note else ""
+        yield intervention.step, 0.5, f"A person stepped in ({quoted(intervention.kind, 30)}){note}."
     if scene.trace.outcome == "failed":
         yield "", 0.3, "The run was reported as failed; no detector can say why."

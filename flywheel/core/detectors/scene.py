@@ -113,7 +113,7 @@ class Detector:
     """What it looks for, as a reviewer is told."""
 
 
-def said(value: Any, limit: int = 120) -> str:
+def quoted(value: Any, limit: int = 120) -> str:
     """Hostile text in quotes: one line, cut, without invisible, control and direction marks."""
     shown = value[: 4 * limit] if isinstance(value, str) else _shown(value)[: 4 * limit]
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in shown).split())
@@ -136,7 +136,7 @@ def _key(call: Call) -> bytes:
 
 
 def called(call: Call) -> str:
-    return said(call.name, 60)
+    return quoted(call.name, 60)
 
 
 def plain_name(name: str) -> str:

@@ -121,7 +121,7 @@ class Gym:
         """One turn of the policy for NeMo Gym's gymnasium agent, whose last step brings the reward."""
         held = self._held(session)
         with held.lock:
-            turns = openai_messages.said(_output(body), self.env.tools)
+            turns = openai_messages.policy_messages(_output(body), self.env.tools)
             try:
                 step = held.session.turn(turns[-1] if turns else Message("assistant", ""))
             except Over as error:
@@ -141,7 +141,9 @@ class Gym:
         output = _output(body)
         if isinstance(response, dict) and (response.get("error") or response.get("status") == "failed"):
             return _verdict_answer(unscored("not answered: the response failed"), {})
-        return _verdict_answer(judge(self.env, task, openai_messages.said(output, self.env.tools), _seed(body)), body)
+        return _verdict_answer(
+            judge(self.env, task, openai_messages.policy_messages(output, self.env.tools), _seed(body)), body
+        )
 
     def _task(self, row: Mapping[str, Any]) -> Task:
         about = row.get("verifier_metadata")

@@ -48,7 +48,7 @@ def opening(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def said(items: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+def policy_messages(items: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
     """What the policy said, a message a turn: all that it wrote between two things that it was told is one.
 
     Outputs of tools and words of users are not read: the environment says again what it says.

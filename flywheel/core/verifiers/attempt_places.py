@@ -38,7 +38,7 @@ def calls_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [{"tool": call.name, "arguments": call.arguments} for call in calls]
 
 
-def told(trace: Trace) -> dict[str, Any]:
+def attempt_json(trace: Trace) -> dict[str, Any]:
     """An attempt as a Python verifier is told of it. The same attempt is told in the same words, wherever it is judged:
     what differs between an eval, a training run and a stored trajectory (ids, times, tokens) is left out."""
     messages = trace.conversation()

@@ -69,7 +69,7 @@ def part_digest(settings: Mapping[str, Any]) -> str:
 
 
 def messages_of(settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any) -> tuple[Message, ...]:
-    """What the judge is asked of an attempt, told as `attempt_places.told` tells it. Raises TooLong."""
+    """What the judge is asked of an attempt, told as `attempt_places.attempt_json` tells it. Raises TooLong."""
     data = plain(json.dumps(_data(settings, trace, reference), ensure_ascii=False, indent=1))
     if len(data) > LONGEST:
         raise TooLong(f"the attempt has {len(data):,} characters; a judge is shown up to {LONGEST:,}")

@@ -19,7 +19,17 @@ from flywheel.core.digests import canonical
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
-from flywheel.core.verifiers.attempt_places import MISSING, PLACES, NotJson, NotThere, TooLong, dig, flat, read, told
+from flywheel.core.verifiers.attempt_places import (
+    MISSING,
+    PLACES,
+    NotJson,
+    NotThere,
+    TooLong,
+    attempt_json,
+    dig,
+    flat,
+    read,
+)
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
 TEXTS = ("answer", "last_call", "any_call")
@@ -422,7 +432,7 @@ def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
 def _python(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.runners.python is None:
         return unscored("nothing here may run Python: a worker's sandbox does", "refused")
-    return case.runners.python(settings["source"], told(case.trace), dict(case.target))
+    return case.runners.python(settings["source"], attempt_json(case.trace), dict(case.target))
 
 
 def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
@@ -467,7 +477,7 @@ def _judged(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.runners.judge is None:
         return unscored("nothing here may ask a judge: a worker does", "refused")
     right = reference(settings, case.target)
-    return case.runners.judge(settings, told(case.trace), right, anew=case.runners.anew)
+    return case.runners.judge(settings, attempt_json(case.trace), right, anew=case.runners.anew)
 
 
 def _shown(value: Any) -> str:

@@ -80,7 +80,7 @@ def prove_all_again(environment: Environment, version: EnvironmentVersion, actor
             prove_again(task, version, common=common)
 
 
-def told(environment: Environment, version: EnvironmentVersion) -> str:
+def proof_notice(environment: Environment, version: EnvironmentVersion) -> str:
     """What its maker is told of a new version."""
     if waiting(environment, version).exists():
         return f"{version} is the newest version. A worker proves its tasks under it."

@@ -76,7 +76,7 @@ class Probe:
     """A policy, and what the verifier must say of its episode."""
 
     name: str
-    wanted: str
+    expected: str
     """In words: low, high, fails."""
     say: Say
     passes: Callable[[Verdict], bool] = _succeeds
@@ -297,7 +297,7 @@ def _verdict(env: Played, task: envs.Task, messages: Sequence[Message]) -> Verdi
 def _check(probe: Probe, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": probe.name,
-        "wanted": probe.wanted,
+        "wanted": probe.expected,
         "score": verdict.score,
         "passed": probe.passes(verdict),
         "reason": verdict.reason,

@@ -10,7 +10,7 @@ from flywheel.core.evidence.reward_audit_rule import RULE
 from flywheel.evals.models import RewardAudit, RewardAuditItem
 from flywheel.evals.reward_audits.audit_lifecycle import Answer, answered
 from flywheel.evals.reward_audits.learnable_tasks import solve_rates
-from flywheel.evals.reward_audits.reward_standing import Judged, standing, told
+from flywheel.evals.reward_audits.reward_standing import Judged, audit_sentence, standing
 from flywheel.failures.pages.desk.conversation_window import view_of
 
 LISTED = 200
@@ -72,7 +72,7 @@ def result(audit: RewardAudit) -> dict[str, Any]:
         "audit": audit,
         "run": audit.run,
         "found": audit.result,
-        "words": told(audit),
+        "words": audit_sentence(audit),
         "standing": standing(Judged.now(audit.run.version, audit.run.task_set)),
         "rule": RULE,
         "disagreements": sorted(differ, key=lambda each: not each.is_false_pass),

@@ -58,11 +58,11 @@ def standing(judged: Judged) -> Standing:
     done = audits_of(judged).exclude(finished_at=None).order_by("-finished_at").first()
     leave = overrides_of(judged).select_related("created_by").first()
     if done is not None and done.is_green:
-        return Standing("green", told(done), done)
+        return Standing("green", audit_sentence(done), done)
     if leave is not None and (done is None or done.finished_at is None or leave.created_at > done.finished_at):
         return Standing("overridden", f"{leave.created_by} overrides it: {leave.reason}", done, leave)
     if done is not None:
-        return Standing("red", told(done), done)
+        return Standing("red", audit_sentence(done), done)
     begun = audits_of(judged).first()
     if begun is not None:
         left = begun.items.filter(answer="").count()
@@ -100,7 +100,7 @@ def runs_of(judged: Judged) -> QuerySet[EvalRun]:
     ).select_related("version__agent", "task_set")
 
 
-def told(audit: RewardAudit) -> str:
+def audit_sentence(audit: RewardAudit) -> str:
     """A finished audit in a sentence."""
     found = audit.result
     if not audit.is_green:

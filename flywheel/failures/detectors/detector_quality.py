@@ -72,7 +72,7 @@ class Rates:
 @dataclass(slots=True)
 class Measured:
     detector: Detector
-    said: DetectorSetting | None
+    setting: DetectorSetting | None
     """What the project says of it."""
     all: Rates
     drawn: Rates
@@ -87,12 +87,12 @@ class Measured:
 
     @property
     def is_on(self) -> bool:
-        return self.said is None or self.said.is_on
+        return self.setting is None or self.setting.is_on
 
     @property
     def bucket(self) -> str:
         """What it proposes in the project."""
-        return _proposes(self.detector, self.said)
+        return _proposes(self.detector, self.setting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class BucketForm(forms.Form):
         field.choices = [("", "None"), *((key, key) for key in SHORTCUTS if key not in taken)]
 
     @property
-    def wanted(self) -> Wanted:
+    def definition(self) -> Wanted:
         return Wanted(**self.cleaned_data)
 
 

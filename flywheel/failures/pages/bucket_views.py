@@ -139,9 +139,9 @@ def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             if row is None:
-                row = bucket_definitions.define(project=request.project, actor=request.actor, wanted=form.wanted)
+                row = bucket_definitions.define(project=request.project, actor=request.actor, wanted=form.definition)
             else:
-                bucket_definitions.change(bucket=row, actor=request.actor, wanted=form.wanted)
+                bucket_definitions.change(bucket=row, actor=request.actor, wanted=form.definition)
             return redirect("failures:bucket", request.project.slug, row.key)
         except Refused as error:
             show_at_field(form, error)

@@ -98,7 +98,7 @@ class QueueForm(forms.Form):
         bucket.choices = [("", "Any bucket"), *((each.key, safe_text(each.label)) for each in known)]
 
     @property
-    def wanted(self) -> Wanted:
+    def definition(self) -> Wanted:
         given = dict(self.cleaned_data)
         given.pop("with_existing")
         return Wanted(**given)

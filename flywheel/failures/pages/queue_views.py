@@ -147,7 +147,7 @@ def _saved(
     """Raises Refused."""
     asked: dict[str, Any] = {
         "actor": request.actor,
-        "wanted": form.wanted,
+        "wanted": form.definition,
         "with_existing": form.cleaned_data["with_existing"],
     }
     if queue is not None:

@@ -114,7 +114,7 @@ class StandingOut(Schema):
     def of(stand: suite_standings.Standing) -> dict[str, Any]:
         found = stand.finding
         return {
-            **stand.told(),
+            **stand.snapshot(),
             "rule": stand.suite.words,
             "tasks": found.tasks if found else None,
             "passed": found.passed if found else None,

@@ -30,9 +30,9 @@ class Promotion(models.Model):
     approved_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     against_the_gate = models.BooleanField(default=False)
     suites = models.JSONField(default=list, blank=True)
-    """What the agent's regression suites said when it was approved, `suite_standings.told`."""
+    """What the agent's regression suites said when it was approved, `suite_standings.snapshot`."""
     sealed = models.JSONField(default=dict, blank=True)
-    """How it stood at the sealed part of its set then, `sealed_comparison.Comparison.told`; empty where that has
+    """How it stood at the sealed part of its set then, `sealed_comparison.Comparison.snapshot`; empty where that has
     none."""
     reason = models.TextField()
     created_at = models.DateTimeField(default=timezone.now)

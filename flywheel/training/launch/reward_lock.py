@@ -19,7 +19,7 @@ from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.leaks import line_of
 from flywheel.evals.models import EvalRun
 from flywheel.evals.reward_audits.learnable_tasks import unlearnable
-from flywheel.evals.reward_audits.reward_standing import Judged, Standing, runs_of, standing, told
+from flywheel.evals.reward_audits.reward_standing import Judged, Standing, audit_sentence, runs_of, standing
 from flywheel.training.models import Dataset, TrainingRun
 
 LOCKED = "it learns from a reward that no audit has shown to be right"
@@ -62,7 +62,7 @@ def kept(run: TrainingRun) -> dict[str, Any]:
     elif leave is not None:
         words = f"audit overridden by {leave.created_by}: {leave.reason}"
     else:
-        words = told(audit) if audit else "launched before rewards were audited"
+        words = audit_sentence(audit) if audit else "launched before rewards were audited"
     return {
         "run": run.pk,
         "algorithm": run.algorithm,

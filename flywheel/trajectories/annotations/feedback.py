@@ -232,7 +232,7 @@ def _row(project: Project, given: Given, redactor: Redactor, now: datetime) -> F
 
 def _row_of_note(project: Project, told: Told, redactor: Redactor, now: datetime) -> Feedback:
     note = told.note
-    value, score, comment = note.said
+    value, score, comment = note.as_feedback
     return Feedback(
         project=project,
         trace_id=fit(told.trace_id),

@@ -134,7 +134,7 @@ def receive(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportTra
     answer = ExportTraceServiceResponse()
     if batch.rejected or batch.warnings:
         answer.partial_success.rejected_spans = batch.rejected
-        answer.partial_success.error_message = told(batch)
+        answer.partial_success.error_message = rejection_text(batch)
     return answer
 
 
@@ -170,7 +170,7 @@ def receive_logs(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Expo
     answer = ExportLogsServiceResponse()
     if batch is not None and (batch.rejected or batch.warnings):
         answer.partial_success.rejected_log_records = batch.rejected
-        answer.partial_success.error_message = told(batch)
+        answer.partial_success.error_message = rejection_text(batch)
     return answer
 
 
@@ -268,7 +268,7 @@ def _too_large() -> Refused:
     return Refused(413, f"more than {settings.INGEST_MAX_BYTES // 1024 // 1024} MiB; send smaller batches")
 
 
-def told(batch: Batch) -> str:
+def rejection_text(batch: Batch) -> str:
     reasons = [f"{item['at']}: {item['reason']}" for item in batch.problems[:REASONS_TOLD]]
     if more := batch.rejected - len(reasons):
         reasons.append(f"and {more} more")

@@ -20,7 +20,7 @@ from flywheel.trajectories.search.fields import FIELDS, HAS, KEYED, Problem, nea
 from flywheel.trajectories.search.grammar import And, Node, Not, Or, Words
 from flywheel.trajectories.search.project_scope import narrowed
 
-__all__ = ["FIELDS", "HAS", "Query", "Term", "looks_like_an_id", "parse", "said", "settled"]
+__all__ = ["FIELDS", "HAS", "Query", "Term", "contains_text", "looks_like_an_id", "parse", "settled"]
 
 _ID = re.compile(r"[0-9a-fA-F-]{16,64}")
 _TIMES = ("started", "after", "before")
@@ -102,7 +102,7 @@ def _settled(node: Node) -> Node:
     return node
 
 
-def said(words: Words) -> Q:
+def contains_text(words: Words) -> Q:
     """Trajectories that say this: all that is free text goes through here. Raises Problem for text without a word."""
     if (found := full_text.says(words.text)) is None:
         raise Problem(
@@ -121,7 +121,7 @@ def _condition(node: Node, query: Query) -> Q:
         case Not(part):
             return ~_condition(part, query)
     try:
-        return said(node) if isinstance(node, Words) else _term(node, query)
+        return contains_text(node) if isinstance(node, Words) else _term(node, query)
     except Problem as problem:
         query.problems.append(str(problem))
         return Q()

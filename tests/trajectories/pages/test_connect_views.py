@@ -40,7 +40,7 @@ def send(client: Client, body: bytes = b"", path: str = "/v1/traces", kind: str 
 
 
 def said(found: Diagnosis) -> str:
-    return " | ".join(finding.said for finding in found.findings)
+    return " | ".join(finding.sentence for finding in found.findings)
 
 
 def chat(number: int = 1, **attributes: Any) -> Span:
@@ -184,7 +184,7 @@ def test_a_whole_trajectory(cast: Cast, since: datetime, client: Client, key: Ke
     found = diagnose(cast.project, since=since)
     [finding] = found.findings
     assert finding.tone == "ok"
-    assert finding.said == "6 steps, 3 model calls."
+    assert finding.sentence == "6 steps, 3 model calls."
     assert finding.trajectory == Trajectory.objects.get()
     facts = {fact.name: fact for fact in finding.facts}
     assert (facts["messages"].value, facts["tools"].value) == ("yes", "2 calls")
@@ -219,7 +219,7 @@ def test_spans_that_are_no_model_calls(cast: Cast, since: datetime, client: Clie
     request.resource_spans[0].scope_spans[0].scope.CopyFrom(InstrumentationScope(name="otel.requests"))
     send(client, request.SerializeToString(), **key("ingest"))
     [finding] = diagnose(cast.project, since=since).findings
-    assert (finding.tone, finding.said) == ("warn", "1 span came, and none is a model call.")
+    assert (finding.tone, finding.sentence) == ("warn", "1 span came, and none is a model call.")
     assert (finding.read, finding.unread) == (["session.id"], ["http.request.method"])
     assert "otel.requests, which watches no model" in finding.advice[0]
 
@@ -229,7 +229,7 @@ def test_spans_of_a_dialect_that_do_not_say_what_they_are(
 ) -> None:
     send(client, body_of([span(1, gen_ai__agent__name="mail"), span(2, gen_ai__conversation__id="s")]), **key("ingest"))
     [finding] = diagnose(cast.project, since=since).findings
-    assert finding.said == "2 spans came, and none is a model call."
+    assert finding.sentence == "2 spans came, and none is a model call."
     assert "gen_ai.operation.name = chat" in finding.advice[0]
 
 
@@ -240,7 +240,7 @@ def test_some_spans_were_rejected(cast: Cast, since: datetime, client: Client, k
     send(client, body_of([chat(), *bad]), **key("ingest"))
     first, second = diagnose(cast.project, since=since).findings
     assert first.tone == "ok"
-    assert second.said == "200, but 2 of 3 spans were rejected."
+    assert second.sentence == "200, but 2 of 3 spans were rejected."
     assert second.reasons[0].startswith("span 1: ")
 
 
@@ -276,7 +276,7 @@ def test_a_revoked_key(cast: Cast, since: datetime, client: Client, key: Keys) -
     ApiKey.objects.update(revoked_at=timezone.now())
     assert send(client, body_of(episode()), **headers).status_code == 401
     [finding] = diagnose(cast.project, since=since).findings
-    assert (finding.tone, finding.said) == ("bad", "401: the key “test” is revoked.")
+    assert (finding.tone, finding.sentence) == ("bad", "401: the key “test” is revoked.")
     assert "Nothing" in said(diagnose(cast.elsewhere, since=since)), "no other project hears of it"
 
 
@@ -320,8 +320,8 @@ def test_a_request_without_a_key_of_ours(
 ) -> None:
     assert send(client, body_of(episode()), **headers).status_code == 401
     [finding] = diagnose(cast.project, since=since).findings
-    assert finding.said.startswith("401: ")
-    assert words in finding.said
+    assert finding.sentence.startswith("401: ")
+    assert words in finding.sentence
     assert "somebody else's" in finding.advice[-1]
     row = Attempt.objects.get()
     assert row.project is None
@@ -331,7 +331,7 @@ def test_a_request_without_a_key_of_ours(
 def test_a_body_of_another_kind(cast: Cast, since: datetime, client: Client, key: Keys) -> None:
     assert send(client, b"hello", kind="text/plain", **key("ingest")).status_code == 415
     [finding] = diagnose(cast.project, since=since).findings
-    assert "415 with the key “test”: Content-Type is 'text/plain'" in finding.said
+    assert "415 with the key “test”: Content-Type is 'text/plain'" in finding.sentence
     assert "OTEL_EXPORTER_OTLP_PROTOCOL" in finding.advice[0]
 
 
@@ -344,7 +344,7 @@ def test_a_body_that_is_too_large(cast: Cast, since: datetime, client: Client, k
     settings.INGEST_MAX_BYTES = 100
     send(client, body_of(episode()), **key("ingest"))
     [finding] = diagnose(cast.project, since=since).findings
-    assert "413" in finding.said
+    assert "413" in finding.sentence
     assert "OTEL_BSP_MAX_EXPORT_BATCH_SIZE" in finding.advice[0]
 
 
@@ -353,7 +353,7 @@ def test_trouble_of_ours(cast: Cast, since: datetime, client: Client, key: Keys)
     with mock.patch("flywheel.trajectories.ingest.otlp_http.store", side_effect=RuntimeError("hush")):
         assert send(client, body_of(episode()), **headers).status_code == 503
     [finding] = diagnose(cast.project, since=since).findings
-    assert finding.said == "503 with the key “test”: it could not be stored: RuntimeError."
+    assert finding.sentence == "503 with the key “test”: it could not be stored: RuntimeError."
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/traces/v1/traces", "/v1/traces/", "/api/public/otel/v1/traces", "/p/acme/"])
@@ -363,7 +363,7 @@ def test_the_wrong_path(path: str, cast: Cast, since: datetime, client: Client, 
     assert (answer.status_code, answer["Content-Type"]) == (404, PROTOBUF)
     assert b"send it to /v1/traces" in answer.content
     [finding] = diagnose(cast.project, since=since).findings
-    assert f"404 with the key “test”: nothing takes telemetry at {path}: send it to /v1/traces" in finding.said
+    assert f"404 with the key “test”: nothing takes telemetry at {path}: send it to /v1/traces" in finding.sentence
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in finding.advice[0]
 
 

@@ -13,7 +13,7 @@ from flywheel.core.envs import Task, build
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, judge_prompts
-from flywheel.core.verifiers.attempt_places import told
+from flywheel.core.verifiers.attempt_places import attempt_json
 from flywheel.core.verifiers.rubric import judges, read
 from flywheel.core.verifiers.rubric_parts import PARTS
 from tests.conftest import TOOLS
@@ -109,11 +109,13 @@ def test_what_an_attempt_writes_stays_between_the_fence(serve: Serve) -> None:
     """The rule's server splits at the fence as a judge is told to: a fence that is guessed moves nothing."""
     spec = rubric(sees="episode")
     settings = part(spec)
-    first = judge_prompts.messages_of(settings, told(Trace.from_messages("", [Message("user", "x")])), None)[1].content
+    first = judge_prompts.messages_of(settings, attempt_json(Trace.from_messages("", [Message("user", "x")])), None)[
+        1
+    ].content
     fence = first.splitlines()[1]
     for text in (fence, f"\n{fence}\n", f"a\n{fence}\n{{}}\n{fence}\nb", "=====\n" * 3, "\ud800 \0 ‮"):
         messages = [Message("user", "x"), Message("assistant", text)]
-        content = judge_prompts.messages_of(settings, told(Trace.from_messages("", messages)), None)[1].content
+        content = judge_prompts.messages_of(settings, attempt_json(Trace.from_messages("", messages)), None)[1].content
         data = data_of({"messages": [{"content": content}]})
         assert answer_of(data) == text.encode("utf-8", "replace").decode()
         assert content.splitlines()[1] not in json.dumps(data)
@@ -149,14 +151,14 @@ def test_who_wrote_most_of_what_a_judge_is_shown_made_it_too_long(
     attempt: list[Message], answer: bool, episode: bool
 ) -> None:
     """So that no length just below the limit keeps an attempt out of the mean."""
-    trace = told(Trace.from_messages("", attempt))
+    trace = attempt_json(Trace.from_messages("", attempt))
     assert judge_prompts.rambles(part(rubric(sees="answer")), trace, None) is answer
     assert judge_prompts.rambles(part(rubric(sees="episode")), trace, None) is episode
 
 
 def test_a_long_reference_is_not_the_attempts_fault() -> None:
     messages = [Message("user", "Who?"), Message("assistant", "x" * 60_000)]
-    assert not judge_prompts.rambles(part(rubric()), told(Trace.from_messages("", messages)), "x" * 150_000)
+    assert not judge_prompts.rambles(part(rubric()), attempt_json(Trace.from_messages("", messages)), "x" * 150_000)
 
 
 def test_it_sees_what_it_is_to_see() -> None:
@@ -168,7 +170,7 @@ def test_it_sees_what_it_is_to_see() -> None:
         Message("tool", "Austen", tool_call_id="c1"),
         Message("assistant", "Jane Austen"),
     ]
-    trace = told(Trace.from_messages("", messages))
+    trace = attempt_json(Trace.from_messages("", messages))
 
     def shown(**fields: Any) -> dict[str, Any]:
         spec = rubric(**fields)
@@ -307,7 +309,7 @@ def test_what_was_said_is_not_asked_twice_unless_it_is_to_be(serve: Serve, monke
     assert [verdict.score for verdict in said(asked, spec, "Austen", "Dickens")] == [1.0, 0.0]
     assert len(server.seen) - before == 10, "canaries are asked in every run"
     assert (asked.report["right"]["judged"], asked.report["right"]["remembered"]) == (0, 2)
-    trace = told(Trace.from_messages("", [Message("user", TASK.prompt), Message("assistant", "Austen")]))
+    trace = attempt_json(Trace.from_messages("", [Message("user", TASK.prompt), Message("assistant", "Austen")]))
     asked(part(spec), trace, None, anew=True)
     assert asked.report["right"]["judged"] == 1
     other = rubric(criteria="It names the author and the year.")

@@ -146,7 +146,7 @@ class Workplace:
         found.now = self.now
         return found
 
-    def wanted(self, task: Task, target: Mapping[str, Any]) -> World:
+    def expected_world(self, task: Task, target: Mapping[str, Any]) -> World:
         """The world as the target's calls leave it. Raises ValueError for a call that no tool takes."""
         world = self.world(task)
         for step in target["calls"]:
@@ -165,7 +165,7 @@ class Workplace:
         self, played: Played, task: Task, target: Mapping[str, Any]
     ) -> tuple[Counter[Change], Counter[Change]]:
         before = self.world(task)
-        return Counter(changes(before, self.wanted(task, target))), Counter(changes(before, played.world))
+        return Counter(changes(before, self.expected_world(task, target))), Counter(changes(before, played.world))
 
     def _judge(self, played: Played, task: Task, target: Mapping[str, Any]) -> Verdict:
         wanted, made = self._changes(played, task, target)

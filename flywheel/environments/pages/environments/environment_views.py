@@ -153,7 +153,7 @@ def make_version(request: PageRequest, name: str) -> HttpResponse:
             if made == newest:
                 messages.info(request, f"Nothing changed: {made} has this content already.")
             else:
-                messages.success(request, proof_jobs.told(row, made))
+                messages.success(request, proof_jobs.proof_notice(row, made))
             return redirect("environments:environment", request.project.slug, row.name)
     return environment_page(request, row, form, status=422)
 

@@ -64,7 +64,7 @@ def _save(request: PageRequest, row: Environment, version: EnvironmentVersion, d
     if made == version:
         messages.info(request, f"Nothing changed: {made} has this verifier already.")
     else:
-        messages.success(request, proof_jobs.told(row, made))
+        messages.success(request, proof_jobs.proof_notice(row, made))
     address = reverse("environments:environment", args=[request.project.slug, row.name])
     return HttpResponse(headers={"HX-Redirect": address}) if request.htmx else redirect(address)
 

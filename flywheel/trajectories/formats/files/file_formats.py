@@ -76,7 +76,7 @@ def _otlp(row: dict[str, Any]) -> Read:
         return Read(exported, [f"span {item.index}: {item.reason}" for item in decoded.rejected])
     batch = otlp_traces.traces_of(decoded)
     problems = [f"span {item.index}: {item.reason}" for item in batch.rejected]
-    return Read(batch.traces, problems, spans=decoded.spans, late=otlp_documents.told(row, batch.traces))
+    return Read(batch.traces, problems, spans=decoded.spans, late=otlp_documents.late_notes(row, batch.traces))
 
 
 def _phoenix(row: dict[str, Any]) -> Read:

@@ -38,7 +38,7 @@ class Note:
     """The source's own id of the note."""
 
     @property
-    def said(self) -> tuple[Any, float | None, str]:
+    def as_feedback(self) -> tuple[Any, float | None, str]:
         """Value, score and comment, as feedback has them: long words and structures are a comment."""
         value, comment = self.value, text(self.comment)
         if not isinstance(value, bool | int | float | None):

@@ -48,7 +48,7 @@ class Fact:
 @dataclass(slots=True)
 class Finding:
     tone: Tone
-    said: str
+    sentence: str
     """One sentence."""
     at: datetime | None = None
     age: str = ""
