@@ -183,7 +183,7 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     found = suite_runs.find(arms, suites, Settings.of(version_eval))
     tallies = suite_runs.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
     learnt = contamination_checks.datasets_of(version_eval.version)
-    checks = contamination_checks.known(learnt, [suite.task_set for suite in suites]) if learnt else {}
+    checks = contamination_checks.kept_checks(learnt, [suite.task_set for suite in suites]) if learnt else {}
     mixed = version_isolation.between(*arms).problem if version_eval.engine == Engine.VLLM else ""
     shown = []
     for suite in suites:

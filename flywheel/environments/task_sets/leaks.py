@@ -33,7 +33,7 @@ class Beside:
     openings: Openings
 
     @property
-    def found(self) -> list[Found]:
+    def levels(self) -> list[Found]:
         counts = self.report["counts"]
         return [Found(LEVELS[level], counts[level], level in BLOCKING) for level in LEVELS if counts[level]]
 

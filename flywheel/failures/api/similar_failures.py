@@ -152,7 +152,7 @@ def find_similar(request: HttpRequest, trace_id: str, limit: int = 20) -> dict[s
             "words": found.shared.words,
             "calls": found.shared.calls,
         }
-        for other, found in near.found
+        for other, found in near.rows
     ]
     return {"items": items, "among": near.among, "is_cut": near.is_cut}
 

@@ -181,7 +181,7 @@ def _packed(parts: Sequence[memoryview | bytes]) -> Packed:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    found: list[tuple[Trajectory, Near]]
+    rows: list[tuple[Trajectory, Near]]
     among: int
     """How many failures it was compared with."""
     is_cut: bool

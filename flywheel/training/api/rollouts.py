@@ -151,8 +151,10 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
     return {
         "items": [_rollout(found, row) for row in page.items],
         "next": page.next_cursor or None,
-        "steps": [{"name": s.name, "words": s.words, "before": s.before, "after": s.after} for s in found.found.steps],
-        "kept": len(found.found.kept),
+        "steps": [
+            {"name": s.name, "words": s.words, "before": s.before, "after": s.after} for s in found.selection.steps
+        ],
+        "kept": len(found.selection.kept),
         "rows": len(found.draft.rows) if found.draft else 0 if found.problem else None,
         "problem": found.problem,
         "contamination": found.verdict,
@@ -209,7 +211,7 @@ def _rollout(found: show.Shown, row: dict[str, Any]) -> dict[str, Any]:
         "tokens": rollout.tokens,
         "synthetic": rollout.is_synthetic,
         "dropped": rollout.dropped,
-        "left_out": found.found.left.get(rollout.pk, ""),
+        "left_out": found.selection.left.get(rollout.pk, ""),
         "like": twin.trace_id if twin else "",
     }
 

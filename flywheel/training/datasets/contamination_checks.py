@@ -3,7 +3,7 @@
     check_all(dataset)              against every task set of the project, when it is built
     checked(dataset, task_set)      one pair, found now where it was not yet
     check_version(version, task_set)    all that a version learnt from, found when it is evaluated on the set
-    known(datasets, task_sets)      of these pairs those that were found already
+    kept_checks(datasets, task_sets)      of these pairs those that were found already
     preview(draft)                  the same for rows that are not kept yet
 
 A dataset is checked where it is built, in that request: the work is about linear. Pages make up for pairs that came
@@ -45,7 +45,9 @@ def check_version(version: Version, task_set: TaskSet) -> list[ContaminationChec
     return [checked(dataset, task_set) for dataset in datasets_of(version)]
 
 
-def known(datasets: Collection[Dataset], task_sets: Collection[TaskSet]) -> dict[tuple[int, int], ContaminationCheck]:
+def kept_checks(
+    datasets: Collection[Dataset], task_sets: Collection[TaskSet]
+) -> dict[tuple[int, int], ContaminationCheck]:
     """The checks of these pairs that are kept, by the keys of the dataset and the set; none is made."""
     rows = ContaminationCheck.objects.filter(method=METHOD, dataset__in=datasets, task_set__in=task_sets)
     return {(check.dataset_id, check.task_set_id): check for check in rows}

@@ -31,7 +31,7 @@ class Shown:
     choice: Choice
     errors: dict[str, str]
     rollouts: list[Rollout]
-    found: Selection
+    selection: Selection
     draft: Draft | None
     problem: str
     """Why the choice gives no rows."""
@@ -47,12 +47,12 @@ class Shown:
 
     def why(self, rollout: Rollout) -> str:
         """The step at which it was left out, in words; empty for one that is kept."""
-        name = self.found.left.get(rollout.pk, "")
-        return next((step.words for step in self.found.steps if step.name == name), "")
+        name = self.selection.left.get(rollout.pk, "")
+        return next((step.words for step in self.selection.steps if step.name == name), "")
 
     def row(self, rollout: Rollout) -> dict[str, Any]:
         """A rollout as a list shows it."""
-        like = self.found.alike.get(rollout.pk)
+        like = self.selection.alike.get(rollout.pk)
         twin = next((each for each in self.rollouts if like and each.pk == like[0]), None)
         return {
             "rollout": rollout,
@@ -90,7 +90,7 @@ def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:
 
 def listed(found: Shown, show: str, cursor: str, limit: int = LISTED) -> Page[Any]:
     """A page of those that are wanted, by task and sample; a cursor is the place in that order where it begins."""
-    left = found.found.left
+    left = found.selection.left
     wanted: dict[str, Callable[[Rollout], bool]] = {
         "kept": lambda rollout: rollout.pk not in left,
         "left": lambda rollout: left.get(rollout.pk) not in (None, UNSCORED, DROPPED),

@@ -152,7 +152,7 @@ class BucketFigures:
 
 @dataclass(slots=True)
 class Metrics:
-    asked: Asked
+    request: Asked
     total: Figures = field(default_factory=Figures)
     times: dict[date, Figures] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)

@@ -66,7 +66,7 @@ WHERE t.id = ANY(%s)
 """
 
 
-def known(keys: Iterable[str]) -> list[str]:
+def existing(keys: Iterable[str]) -> list[str]:
     """Those that there are, in the order of the list; what is no column any more is ignored."""
     wanted = set(keys)
     return [key for key in COLUMNS if key in wanted]

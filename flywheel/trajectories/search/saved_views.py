@@ -84,7 +84,7 @@ def save(
         raise Refused(f"there are {VIEWS_MAX} views of yours already; delete one first")
     if is_shared and Permission.REVIEW not in actor.user.permissions(project):
         raise Refused("is_shared: viewers keep views for themselves; reviewers and all other roles share them")
-    kept: dict[str, Any] = {"q": query.text, "columns": list_columns.known(wanted), "is_shared": is_shared}
+    kept: dict[str, Any] = {"q": query.text, "columns": list_columns.existing(wanted), "is_shared": is_shared}
     view, _ = View.objects.update_or_create(project=project, owner=actor.user, name=name, defaults=kept)
     if is_first:
         open_with(project=project, actor=actor, view=view)
@@ -106,7 +106,7 @@ def open_with(*, project: Project, actor: Actor, view: View | None) -> None:
 
 def choose(*, project: Project, actor: Actor, wanted: Iterable[str]) -> list[str]:
     """Show these columns to the actor from now on; none of them means the usual ones."""
-    chosen = list_columns.known(wanted)
+    chosen = list_columns.existing(wanted)
     kept = [] if chosen == list_columns.USUAL else chosen
     Taste.objects.update_or_create(project=project, user=actor.user, defaults={"columns": kept})
     return chosen or list_columns.USUAL

@@ -85,7 +85,7 @@ class _Came:
     """What came of one trajectory, and what became of it."""
 
     arrivals: list[Arrival] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    statements: list[Said] = field(default_factory=list)
     inserted: int = 0
     updated: int = 0
     duplicate: int = 0
@@ -259,7 +259,7 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
     """As `write`, for several of one project, source and version, of which no two speak of the same trajectory."""
     # Copies, since a transaction that is run again begins with what came.
     came = {
-        trace_id: _Came(part.arrivals, [*part.said])
+        trace_id: _Came(part.arrivals, [*part.statements])
         for delivery in deliveries
         for trace_id, part in delivery.came.items()
     }
@@ -273,10 +273,10 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
         new = {trace_id: _new(blank, trace_id) for trace_id in came if trace_id not in stored}
         came |= {trace_id: _Came() for trace_id in stored if trace_id not in came}
         fresh, replaced = _merge(stored, came)
-        counted = attachments.join(project, stored, new, {trace_id: part.said for trace_id, part in came.items()})
+        counted = attachments.join(project, stored, new, {trace_id: part.statements for trace_id, part in came.items()})
         is_import = source == Source.IMPORT
         told = {
-            trace_id: claims.merge(row, came[trace_id].said, later_holds=is_import)
+            trace_id: claims.merge(row, came[trace_id].statements, later_holds=is_import)
             for trace_id, row in sorted({**stored, **new}.items())
         }
         changed = [row for trace_id, row in sorted(stored.items()) if told[trace_id] or fresh[trace_id]]
@@ -314,7 +314,7 @@ def _read(
 ) -> _Delivery:
     reader = Reader(redactor)
     came = _by_trajectory(list(parts), version, reader)
-    judged = {each.trace_id for part in came.values() for said in part.said for each in said.judgments}
+    judged = {each.trace_id for part in came.values() for said in part.statements for each in said.judgments}
     names = came.keys() | judged  # an evaluator judges others too
     return _Delivery(project, source, version, came, reader.warnings[:PROBLEMS_KEPT], reader.redactions, names)
 
@@ -337,7 +337,7 @@ def _by_trajectory(parts: Sequence[Part], version: Version | None, reader: Reade
             known = came.setdefault(fit(part.trace_id), _Came())
             steps, said = incoming_steps.part(part)
             known.arrivals += steps
-        known.said.append(said)
+        known.statements.append(said)
     return came
 
 

@@ -412,10 +412,10 @@ def test_the_nearest_are_of_the_same_kind_and_of_this_project(cast: Cast, build:
     build.trajectory(answer=KINDS["tool"][1].format("Bako"), project=cast.elsewhere)
     detect_waiting()
     found = sketches.neighbours(rows[1], most=6)
-    assert {kind_of(row) for row, _ in found.found} == {"tool"}
-    assert {row.project_id for row, _ in found.found} == {cast.project.pk}
+    assert {kind_of(row) for row, _ in found.rows} == {"tool"}
+    assert {row.project_id for row, _ in found.rows} == {cast.project.pk}
     assert (found.among, found.is_cut) == (13, False)
-    assert rows[1].pk not in {row.pk for row, _ in found.found}
+    assert rows[1].pk not in {row.pk for row, _ in found.rows}
     decide(trajectory=rows[3], actor=Actor(cast.reviewer))
     assert sketches.neighbours(rows[1]).among == 12
 
@@ -426,7 +426,7 @@ def test_more_than_can_be_looked_through_are_cut_at_the_newest(
     monkeypatch.setattr(sketches, "AMONG", 5)
     found = sketches.neighbours(rows[0])
     assert (found.among, found.is_cut) == (5, True)
-    assert {row.pk for row, _ in found.found} <= {row.pk for row in rows[-5:]}
+    assert {row.pk for row, _ in found.rows} <= {row.pk for row in rows[-5:]}
 
 
 def test_the_same_failures_give_the_same_clusters(cast: Cast, rows: list[Trajectory]) -> None:

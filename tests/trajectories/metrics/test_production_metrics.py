@@ -132,7 +132,7 @@ def test_every_figure_is_as_long_as_the_list_that_it_leads_to(
     found = measured(cast, by=by, every=every, q=q)
 
     def listed(*terms: object, start: date | None = None) -> int:
-        query = parse(found.asked.where(*terms, start=start))  # type: ignore[arg-type]
+        query = parse(found.request.where(*terms, start=start))  # type: ignore[arg-type]
         assert not query.problems, query.text
         return query.apply(Trajectory.objects.filter(project=cast.project)).count()
 
@@ -160,7 +160,7 @@ def test_a_point_of_p95_opens_what_was_slower(cast: Cast, six: list[Trajectory])
 def test_weeks_begin_on_monday_and_stay_within_the_period(cast: Cast, six: list[Trajectory]) -> None:
     found = measured(cast, every="week", **{"from": "2026-11-03"})
     assert list(found.times) == [date(2026, 11, 2), date(2026, 11, 9)]
-    assert found.asked.where(start=date(2026, 11, 2)) == "started:2026-11-03..2026-11-08"
+    assert found.request.where(start=date(2026, 11, 2)) == "started:2026-11-03..2026-11-08"
     assert [these.count for these in found.times.values()] == [2, 1]
 
 

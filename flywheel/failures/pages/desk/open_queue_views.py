@@ -96,7 +96,7 @@ def panel(request: PageRequest, trace_id: str) -> HttpResponse:
     """What is proposed and decided about a trajectory, for its own page."""
     trajectory = _trajectory(request, trace_id)
     by_hand = Queue.objects.filter(project=request.project, archived_at=None).exclude(items__trajectory=trajectory)
-    return render(request, "failures/_label.html", panes.known(trajectory) | {"queues": by_hand})
+    return render(request, "failures/_label.html", panes.label_context(trajectory) | {"queues": by_hand})
 
 
 # The desk: the three panes of the queue
@@ -168,7 +168,7 @@ def _desk(
     _, proposals, fresh = decision_form.opened(item)
     address = reverse("failures:label", args=[request.project.slug, item.trace_id])
     return shown | {
-        **panes.known(item),
+        **panes.label_context(item),
         **panes.reading(item, written or fresh, proposals, conversation_window.start_of(request.GET)),
         "window_url": f"{reverse('failures:review', args=[request.project.slug, item.trace_id])}?{filters.query}",
         "decide_url": f"{address}?{filters.query}",

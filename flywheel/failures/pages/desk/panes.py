@@ -33,7 +33,7 @@ def reading(
     }
 
 
-def known(row: Trajectory) -> dict[str, Any]:
+def label_context(row: Trajectory) -> dict[str, Any]:
     """What is proposed and decided about it, and the tasks that came of it."""
     decisions = list(row.failures.select_related("labelled_by"))
     return {

@@ -219,7 +219,7 @@ def _decision(request: PageRequest, item: QueueItem, written: decision_form.Writ
     may_settle = Permission.BUILD in request.permissions and reviews.is_disputed(item)
     settles = may_settle and "settle" in (request.POST or request.GET)
     is_hidden = queue.is_blind and item.is_open and not settles
-    known = panes.known(row)
+    known = panes.label_context(row)
     proposals = [proposal for proposal, _ in known["proposals"]]
     if is_hidden:
         known |= {"current": None, "decisions": []}

@@ -109,7 +109,7 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
         said = _listed_messages(attributes.get("events"))
         request, answer = structured(attributes.get("request_data")), structured(attributes.get("response_data"))
         asks = as_dict(request).keys() & {"messages", "input"}
-        read.input = read.input or said.input or (payloads.given(request) if asks else [])
+        read.input = read.input or said.input or (payloads.input_messages(request) if asks else [])
         read.output = read.output or said.output or (payloads.answered(answer) if isinstance(answer, dict) else [])
         read.sampling = read.sampling or sampling(params=settings(request))
 

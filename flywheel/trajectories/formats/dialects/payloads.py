@@ -63,10 +63,10 @@ def called(value: Any) -> list[Message]:
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         value = "\n".join(value)
-    return given(value)
+    return input_messages(value)
 
 
-def given(value: Any) -> list[Message]:
+def input_messages(value: Any) -> list[Message]:
     """What a model or an agent was asked."""
     return _messages(decoded(value), "user")
 
@@ -79,7 +79,7 @@ def answered(value: Any) -> list[Message]:
 def take(read: Content, kind: Kind | None, asked: Any, came: Any) -> Any:
     """Take from the request of a model call or an agent, and from its answer, what is not known yet. Returns it."""
     request = decoded(asked)
-    read.input = read.input or (called if kind == "agent" else given)(request)
+    read.input = read.input or (called if kind == "agent" else input_messages)(request)
     read.output = read.output or answered(came)
     read.tools = read.tools or message_shapes.tool_definitions(as_dict(request).get("tools"))
     return request

@@ -77,7 +77,7 @@ class Plan:
     cost: Keys
     finish_reason: Keys
     tags: Keys
-    said: Keys
+    metadata_objects: Keys
     """Attributes that hold an object of metadata."""
     metadata: tuple[tuple[str, str], ...]
     """Attributes that are metadata, each with its name there."""
@@ -124,7 +124,7 @@ def _made(keys: Keys) -> Plan:
         cost=said.get("cost_usd", ()),
         finish_reason=said.get("finish_reason", ()),
         tags=said.get("tags", ()),
-        said=said.get("metadata", ()),
+        metadata_objects=said.get("metadata", ()),
         metadata=tuple((key, name) for key, name in metadata if name),
         speaks=any(not key.startswith((*_PREFIXES, *_SILENT)) for key in rest),
         dialect=dialect,

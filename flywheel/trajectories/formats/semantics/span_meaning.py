@@ -50,7 +50,7 @@ def facts(span: Span, plan: Plan | None = None) -> Facts:
         facts.speaks = plan.speaks or bool(span.events)
     if plan.tags and isinstance(tags := first(attributes, *plan.tags), list):
         facts.tags = [tag for tag in tags if isinstance(tag, str)]
-    if plan.said and isinstance(said := structured(first(attributes, *plan.said)), dict):
+    if plan.metadata_objects and isinstance(said := structured(first(attributes, *plan.metadata_objects)), dict):
         facts.metadata = dict(said)
     for key, name in plan.metadata:
         facts.metadata[name] = payloads.decoded(attributes[key])
@@ -105,7 +105,7 @@ _INPUTS = (
 )
 
 
-def asked(span: Span, kind: Kind | None) -> Iterable[Message]:
+def user_messages(span: Span, kind: Kind | None) -> Iterable[Message]:
     """What `input` gives of what users said, read only as far as somebody looks."""
     if _is_current(span, attribute_plans.of(span.attributes)):
         listed = structured(span.attributes.get("gen_ai.input.messages"))

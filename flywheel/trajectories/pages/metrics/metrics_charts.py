@@ -33,7 +33,7 @@ def address(index: str, q: str) -> str:
 def charts_of(found: Metrics, index: str, known: Mapping[str, Bucket]) -> list[dict[str, Any]]:
     """What is drawn; `index` is the address of the list."""
     drawing = _Drawing(found, index)
-    whole = not found.asked.by
+    whole = not found.request.by
     return [
         drawing.rates("success", "Success", lambda these: these.success, SCORED, "of those with an outcome"),
         drawing.buckets(known) if whole else drawing.rates("failures", "Failures", lambda f: f.failure, FAILED, KNOWN),
@@ -59,7 +59,7 @@ class _Drawing:
         self.days = [start.isoformat() for start in self.starts]
         self.lined: list[tuple[str, Where, Mapping[date, Figures]]] = (
             [(group.name, group.terms, group.times) for group in found.groups[:DRAWN]]
-            if found.asked.by
+            if found.request.by
             else [("", (), found.times)]
         )
 
@@ -97,11 +97,11 @@ class _Drawing:
             }
             for name, own, times in self.lined
         ]
-        return self.spec(key, title, {"title": unit}, series, note) | ({} if self.found.asked.by else {"kind": "bar"})
+        return self.spec(key, title, {"title": unit}, series, note) | ({} if self.found.request.by else {"kind": "bar"})
 
     def latency(self) -> dict[str, Any]:
         """The half and the slowest twentieth; of several groups, the slowest twentieth alone."""
-        parts = ["p95"] if self.found.asked.by else ["p50", "p95"]
+        parts = ["p95"] if self.found.request.by else ["p50", "p95"]
         series = []
         for name, own, times in self.lined:
             for part in parts:
@@ -119,7 +119,7 @@ class _Drawing:
                     }
                 )
         note = "a point of p95 opens what was slower"
-        return self.spec("latency", "Latency p95" if self.found.asked.by else "Latency", SECONDS, series, note)
+        return self.spec("latency", "Latency p95" if self.found.request.by else "Latency", SECONDS, series, note)
 
     def tokens(self) -> dict[str, Any]:
         series = [
@@ -150,7 +150,7 @@ class _Drawing:
         return spec | {"kind": "bar", "stack": True}
 
     def spec(self, key: str, title: str, y: dict[str, str], series: list[dict[str, Any]], note: str) -> dict[str, Any]:
-        by, every = self.found.asked.by, self.found.asked.every
+        by, every = self.found.request.by, self.found.request.every
         return {
             "kind": "line",
             "key": f"metrics-{key}-{by}",
@@ -166,7 +166,7 @@ class _Drawing:
         return [self.link(terms, start) for start in self.starts]
 
     def link(self, terms: Where, start: date) -> str:
-        return address(self.index, self.found.asked.where(*terms, start=start))
+        return address(self.index, self.found.request.where(*terms, start=start))
 
 
 SECONDS = {"title": "time", "unit": "s"}

@@ -111,4 +111,4 @@ def _bucket(here: str, found: production_metrics.Metrics, bucket: production_met
 
 
 def _where(here: str, found: production_metrics.Metrics, terms: metrics_charts.Where, start: Any = None) -> str:
-    return metrics_charts.address(here, found.asked.where(*terms, start=start))
+    return metrics_charts.address(here, found.request.where(*terms, start=start))

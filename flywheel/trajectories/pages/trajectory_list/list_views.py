@@ -36,8 +36,8 @@ def index(request: PageRequest) -> HttpResponse:
     every = Trajectory.objects.filter(project=request.project)
     if (pasted := looks_like_an_id(query.text)) and every.filter(trace_id=pasted).exists():
         return redirect("trajectories:detail", request.project.slug, pasted)
-    in_address = list_columns.known(request.GET.get("cols", "").split(","))
-    shown = in_address or list_columns.known(taste.columns) or list_columns.USUAL
+    in_address = list_columns.existing(request.GET.get("cols", "").split(","))
+    shown = in_address or list_columns.existing(taste.columns) or list_columns.USUAL
     page: Page[Any] = page_at(
         request, query.apply(every, request.project.pk), limit=PAGE, keys=("started_at", "id"), read=list_columns.read
     )
@@ -101,6 +101,6 @@ def facets(request: PageRequest) -> HttpResponse:
     """Fragment: what the matching trajectories are made of."""
     query = parse(request.GET.get("q", ""))
     found, counted = facets_of(query.apply(Trajectory.objects.filter(project=request.project), request.project.pk))
-    cols = ",".join(list_columns.known(request.GET.get("cols", "").split(",")))
+    cols = ",".join(list_columns.existing(request.GET.get("cols", "").split(",")))
     context = {"facets": found, "query": query, "cols": cols, "counted": counted, "is_part": counted >= COUNTED}
     return render(request, "trajectories/_facets.html", context)

@@ -195,7 +195,7 @@ class Reader:
                 called(span_meaning.output(span, facts.kind)) if names is None else {name[:200] for name in names}
             )
             said.title = lambda: (
-                title(span_meaning.asked(span, facts.kind)) or title(span_meaning.output(span, facts.kind))
+                title(span_meaning.user_messages(span, facts.kind)) or title(span_meaning.output(span, facts.kind))
             )
         if arrival.tool_name:
             said.tool_names.add(arrival.tool_name)

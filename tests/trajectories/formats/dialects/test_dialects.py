@@ -139,7 +139,7 @@ def test_an_answer_is_read_in_every_shape(answer: Any, expected: Message) -> Non
     ],
 )
 def test_a_question_is_read_in_every_shape(asked: Any) -> None:
-    assert payloads.given(json.dumps(asked)) == [Message("system", "Be brief"), Message("user", "Hi")]
+    assert payloads.input_messages(json.dumps(asked)) == [Message("system", "Be brief"), Message("user", "Hi")]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ values = st.recursive(
 @given(values)
 def test_payloads_take_everything(value: Any) -> None:
     for given_value in (value, json.dumps(value)):
-        for read in (payloads.given, payloads.answered, payloads.called):
+        for read in (payloads.input_messages, payloads.answered, payloads.called):
             for message in read(given_value):
                 assert isinstance(message.content, str)
                 assert isinstance(message.role, str)

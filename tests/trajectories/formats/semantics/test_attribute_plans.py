@@ -61,7 +61,7 @@ def test_calls_and_questions_are_those_of_the_messages(span: Span) -> None:
         names = span_meaning.calls(span, attribute_plans.of(span.attributes))
         assert names is None or {name[:200] for name in names} == called(said)
         question = title(span_meaning.input(span, kind)) or title(said)
-        assert (title(span_meaning.asked(span, kind)) or title(said)) == question
+        assert (title(span_meaning.user_messages(span, kind)) or title(said)) == question
 
 
 def test_a_plain_answer_takes_the_short_way() -> None:
