@@ -1,6 +1,6 @@
 # Everything a person types. Each target does its own set-up on a machine with Python 3.11 or newer.
 .DEFAULT_GOAL := help
-.PHONY: help demo up turn serve test test-again test-serve test-interop check bench attacks browser format lock clean
+.PHONY: help demo up turn serve test test-again test-serve test-interop check bench attacks screenshots browser format lock clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -68,6 +68,9 @@ bench: $(DEV_STAMP)  ## Benchmarks, as a table and as bench.json
 
 attacks: $(DEV_STAMP)  ## Attack the sandbox with each of its layers off; the table goes into docs/design/sandbox.md
 	$(BIN)/python -m tests.workers.sandbox.matrix --write
+
+screenshots: $(DEV_STAMP) browser  ## The pictures of README and guides, of one turn of the wheel; the last line is its result as JSON
+	@$(BIN)/python -m tests.browser.screenshots
 
 browser:  ## Chromium for the browser tests, from Debian's packages where we may install
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \

@@ -8,10 +8,10 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from flywheel.accounts.models import User
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 
-_SESSION = Standing(lambda key, now: Session.objects.filter(session_key=key, expire_date__gt=now))
-_USER = Standing(lambda pk: User.objects.filter(pk=pk))
+_SESSION = PreparedQuery(lambda key, now: Session.objects.filter(session_key=key, expire_date__gt=now))
+_USER = PreparedQuery(lambda pk: User.objects.filter(pk=pk))
 
 
 class SessionStore(db.SessionStore):

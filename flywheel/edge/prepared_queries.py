@@ -1,11 +1,14 @@
 """Questions that every page asks in the same form: written to SQL once, and planned once per connection.
 
-    _SAVED = Standing(lambda project, user: View.objects.filter(project=project, owner=user).select_related("owner"))
+    _SAVED = PreparedQuery(lambda project, user: View.objects.filter(project=project, owner=user))
     views = _SAVED(project.pk, user.pk)
 
 Django writes a query anew each time it is asked, which takes several times what PostgreSQL needs to answer it. What is
 said of `planned` holds here too: the plan is not to depend on the values. After five answers PostgreSQL may plan for
 any values: for an average trajectory, say, which is short.
+
+How rows become models is asked of parts that Django does not document, as in `system/sql.py`, and nowhere else: a test
+holds that. Those who ask know only a queryset and its rows.
 """
 
 from collections.abc import Callable
@@ -22,7 +25,7 @@ from flywheel.system.sql import planned
 M = TypeVar("M", bound=Model)
 
 
-class Standing(Generic[M]):
+class PreparedQuery(Generic[M]):
     """A query with places for values, which `form` gets as its arguments. It answers rows as the query would: models,
     with what `select_related` names. What a queryset does with them later, as `prefetch_related`, is not done."""
 

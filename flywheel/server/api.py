@@ -17,7 +17,7 @@ ROUTERS = {
     "agents": "agents versions",
     "trajectories": "trajectories detail lists metrics quarantine retention feedback comments",
     "failures": "labels buckets queues similar_failures detectors",
-    "environments": ("environments generations tasks task_sets exchange playground sandbox variants verifiers"),
+    "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers",
     "evals": "runs task_grid rescores reward_audits",
     "training": "recommendations datasets contamination runs mixes rollouts",
     "promotions": "promotions suites",

@@ -1,15 +1,23 @@
-"""Statements for the few places that every request passes: written by hand, with the values beside them."""
+"""Statements for the few places that every request passes: written by hand, with the values beside them.
+
+What Django and psycopg do not document is used here and in `edge/prepared_queries.py` alone, because what they do
+document takes several times as long where a request asks the same question ten times; a test holds that.
+"""
 
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connection
+from django.db.models import Model, QuerySet
+from django.db.models.base import ModelState
 from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
+
+M = TypeVar("M", bound=Model)
 
 
 def give_back() -> None:
@@ -26,6 +34,20 @@ def bound(statement: str, values: Sequence[Any] | Mapping[str, Any]) -> psycopg.
         return psycopg.Cursor[tuple[Any, ...]](connection.connection).execute(statement, values)
 
 
+def sql_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
+    """The query's SQL and its values; also of one that can find nothing."""
+    statement, values = rows.query.get_compiler(connection=connection, elide_empty=False).as_sql()
+    return statement, values
+
+
+def copied(row: M) -> M:
+    """A copy of a row that is not stored yet. Django would look at each of its fields to make one."""
+    made = type(row).__new__(type(row))
+    made.__dict__.update(row.__dict__, _state=ModelState())
+    made._state.fields_cache = dict(row._state.fields_cache)
+    return made
+
+
 def planned(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """The rows of a statement that is parsed and planned once per connection, by libpq itself.
 
@@ -38,12 +60,12 @@ def planned(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         if not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
             _succeeded(raw.pgconn.exec_(b"BEGIN"))
         try:
-            result = _asked(raw, statement, values)
+            result = _execute_prepared(raw, statement, values)
         except psycopg.errors.FeatureNotSupported:  # a migration gave a column another type since it was planned
             _NAMES[raw].pop(statement, None)
             if raw.pgconn.transaction_status != TransactionStatus.IDLE:
                 raise
-            result = _asked(raw, statement, values)
+            result = _execute_prepared(raw, statement, values)
         if not result.ntuples:
             return []
         reader = Transformer(raw)
@@ -66,7 +88,7 @@ _NAMES: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
 _NUMBERS = itertools.count()
 
 
-def _asked(raw: Any, statement: str, values: Sequence[Any]) -> Any:
+def _execute_prepared(raw: Any, statement: str, values: Sequence[Any]) -> Any:
     names = _NAMES.setdefault(raw, {})
     name = names.get(statement)
     if name is None:

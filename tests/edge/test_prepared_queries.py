@@ -1,4 +1,4 @@
-"""Standing questions: answered as Django would, whoever asks and whatever the values are."""
+"""PreparedQuery questions: answered as Django would, whoever asks and whatever the values are."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,13 +9,13 @@ from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.models import Membership, User
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 
 pytestmark = pytest.mark.django_db
 
-FOUND = Standing(
+FOUND = PreparedQuery(
     lambda outcome, project, since: (
         Trajectory.objects.filter(Q(outcome=outcome) | Q(label="pass"), project=project, started_at__gt=since)
         .exclude(source="rollout")
@@ -55,13 +55,13 @@ def test_rows_come_as_the_query_brings_them(cast: Cast, build: Build) -> None:
 
 
 def test_what_is_left_out_is_read_when_it_is_needed(cast: Cast) -> None:
-    (found,) = Standing(lambda name: User.objects.filter(username=name).only("username"))(cast.viewer.username)
+    (found,) = PreparedQuery(lambda name: User.objects.filter(username=name).only("username"))(cast.viewer.username)
     assert found.get_deferred_fields()
     assert found.email == cast.viewer.email
 
 
 def test_values_stay_values(cast: Cast) -> None:
-    named = Standing(lambda name: User.objects.filter(username=name))
+    named = PreparedQuery(lambda name: User.objects.filter(username=name))
     for name in ("' OR 1=1 --", "%s", "$1", '"', "\\", "{a}"):
         assert named(name) == []
         made = User.objects.create(username=name)
@@ -71,7 +71,7 @@ def test_values_stay_values(cast: Cast) -> None:
 
 
 def test_it_sees_the_transaction_it_is_asked_in(cast: Cast) -> None:
-    roles = Standing(lambda user: Membership.objects.filter(user=user))
+    roles = PreparedQuery(lambda user: Membership.objects.filter(user=user))
     before = roles(cast.viewer.pk)
     with transaction.atomic():
         Membership.objects.filter(user=cast.viewer).delete()

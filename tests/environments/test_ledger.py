@@ -17,6 +17,7 @@ from flywheel.environments.versions import trials
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -68,7 +69,7 @@ def test_tasks_that_stand_in_other_sets_bring_their_openings_along(build: Build,
     assert (found.times, found.evals, found.people) == (7, 0, 2), "8 of 12 tasks, ten times"
     assert found.words == "10 times in other sets, which have 8 of these 12 tasks; 2 people looked into it"
     page = sign_in(cast.viewer).get(reverse("environments:task_set", args=["acme", later.name, later.version]))
-    assert "in this set; who measured its tasks in others stands on theirs" in page.text
+    assert "in this set; who measured its tasks in others stands on theirs" in page_of(page)
     ledger.opened(task_set=later, kind=Opening.Kind.EVAL, subject="eval 6", times=1)
     assert ledger.openings(later).times == 8
     assert ledger.openings(later).words.startswith("by 1 eval; 10 times in other sets, which have 8 of these 12 tasks")

@@ -317,7 +317,7 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
                     task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=Actor(run.created_by), times=times
                 )
         for row in rows:
-            if text := _told(row):
+            if text := _event_line(row):
                 run.events.create(text=text, level=LEVELS.get(row["event"], "info"), at=_at(row))
         lease.update(**changes)
     for name, value in changes.items():
@@ -352,7 +352,7 @@ def _point(run: TrainingRun, row: dict[str, Any]) -> Point | None:
     return Point(run=run, kind=kind, step=row["step"], at=_at(row), values=values)
 
 
-def _told(row: dict[str, Any]) -> str:
+def _event_line(row: dict[str, Any]) -> str:
     """The line of the run's log that an event deserves; empty for those that are charts."""
     match row["event"]:
         case "training_start":

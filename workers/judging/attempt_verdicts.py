@@ -20,7 +20,7 @@ from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by
 from flywheel.core.verifiers.attempt_places import told
 from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
-from workers.sandbox import verdict as sandbox
+from workers.sandbox.verdict import score
 
 AT_ONCE = llm_judge.AT_ONCE
 Attempt = tuple[Task, Sequence[Message]]
@@ -34,7 +34,7 @@ def python(source: str, trace: Mapping[str, Any], target: Any) -> Verdict:
     """The verdict of a Python verifier, run behind all layers of this machine. Without them it refuses, and says which
     is missing."""
     with _running:
-        found = sandbox.score(source, trace, target)
+        found = score(source, trace, target)
     return Verdict(found.score, found.reason, dict(found.parts), "" if found.score is not None else found.status.value)
 
 

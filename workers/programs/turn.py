@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from flywheel.system import env
 
 if TYPE_CHECKING:
+    from flywheel.agents.models import Version
+    from flywheel.environments.models import TaskSet
     from flywheel.promotions.models import Candidate
 
 CUSTOMERS = range(260)
@@ -68,20 +70,14 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     failures = sum(label.is_failure for label in labels)
     say(f"the oracle found {failures} failures")
     task_set = story_playback.make_tasks(project)
-    train = task_set.members.filter(split=Split.TRAIN).count()
-    held_out = task_set.members.filter(split=Split.HELD_OUT).count()
-    sealed = task_set.members.filter(split=Split.SEALED).count()
+    train, held_out, sealed = (
+        task_set.members.filter(split=split).count() for split in (Split.TRAIN, Split.HELD_OUT, Split.SEALED)
+    )
     say(f"{task_set}: {train} tasks to train on, {held_out} held out, {sealed} sealed")
     for suite in story_playback.guard(agent, task_set):
         say(f"{suite} guards {agent}: {suite.words}")
     assert agent.live is not None
-    baseline = story_playback.evaluate(agent.live, task_set)
-    say(f"{agent.live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
-    audit = story_playback.audit_reward(agent.live, task_set)
-    say(f"the oracle agrees with the verifier on {_percent(audit.result['agreement'])} of outputs")
-    candidate = story_playback.candidate_of(
-        story_playback.start_training(agent.live, task_set, "sft", {"steps": STEPS})
-    )
+    candidate = _train(agent.live, task_set, say)
     if _is_confirmed(candidate, say):
         promote(
             candidate=candidate,
@@ -104,6 +100,17 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
         "live_before": live_before,
         "live_after": str(agent.live),
     }
+
+
+def _train(live: "Version", task_set: "TaskSet", say: Callable[[str], None]) -> "Candidate":
+    """The candidate that training makes of the live version, once this one and its reward were measured."""
+    from workers.programs import story_playback
+
+    baseline = story_playback.evaluate(live, task_set)
+    say(f"{live} succeeds at {_percent(baseline.summary['metrics']['success'])}")
+    audit = story_playback.audit_reward(live, task_set)
+    say(f"the oracle agrees with the verifier on {_percent(audit.result['agreement'])} of outputs")
+    return story_playback.candidate_of(story_playback.start_training(live, task_set, "sft", {"steps": STEPS}))
 
 
 def _is_confirmed(candidate: "Candidate", say: Callable[[str], None]) -> bool:

@@ -38,7 +38,7 @@ def play() -> None:
     try:
         sent = json.dumps({"value": _called(json.loads(_everything(REQUEST)))}, ensure_ascii=True)
     except BaseException as error:
-        sent = _told(error)
+        sent = _error_line(error)
     try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -61,7 +61,7 @@ def _called(request: dict[str, Any]) -> Any:
     return space[name](*request["arguments"])
 
 
-def _told(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """An exception in one line with its place in the code, however badly it behaves."""
     kind = "memory" if isinstance(error, MemoryError) else "raised"
     try:

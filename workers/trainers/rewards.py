@@ -150,7 +150,7 @@ class HeldOut:
         if not self.groups:
             return
         began = time.monotonic()
-        attempts = [(name, *self._asked(env, tasks)) for name, env, tasks in self.groups]
+        attempts = [(name, *self._attempts(env, tasks)) for name, env, tasks in self.groups]
         figures = {name: _figures(verdicts) for name, _, verdicts in attempts}
         if step == 0:
             for (name, _, verdicts), (_, env, _) in zip(attempts, self.groups, strict=True):
@@ -167,7 +167,7 @@ class HeldOut:
         ]
         self.run.event("samples", step=step, samples=samples)
 
-    def _asked(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
+    def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
         spec = self.run.spec
         tools = env.tools if spec.settings["tools_in_prompt"] else []
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])

@@ -12,7 +12,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import ApiKey, Permission, User
 from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
-from flywheel.accounts.project_settings import audit_log as audit
+from flywheel.accounts.project_settings.audit_log import entries
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused
@@ -126,7 +126,7 @@ def gateway(request: PageRequest) -> HttpResponse:
 def audit_log(request: PageRequest) -> HttpResponse:
     """Who changed what, newest first; filters and the place in the list are in the address."""
     action, actor, text = (request.GET.get(name, "") for name in ("action", "actor", "q"))
-    rows = audit.entries(request.project, action=action, actor=actor, text=text)
+    rows = entries(request.project, action=action, actor=actor, text=text)
     page = page_at(request, rows, limit=ENTRIES_A_PAGE)
     page.total, page.about = about(rows)
     context = {

@@ -30,7 +30,7 @@ def new_password() -> str:
 @transaction.atomic
 def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]) -> Added:
     """Make the person a member; one who has no account yet gets one. Raises Stale."""
-    roles = _known(roles)
+    roles = _checked_roles(roles)
     if not roles:
         raise Stale("choose at least one role")
     user = User.objects.filter(username__iexact=username).first()
@@ -63,7 +63,7 @@ def set_roles(*, project: Project, actor: Actor, user: User, roles: Collection[s
     Raises Stale when no admin would be left.
     """
     Project.objects.select_for_update().get(pk=project.pk)
-    roles = _known(roles)
+    roles = _checked_roles(roles)
     before = sorted(user.memberships.filter(project=project).values_list("role", flat=True))
     if before == roles:
         return False
@@ -87,7 +87,7 @@ def _other_admins(project: Project, user: User) -> bool:
     return any(admin.user.has_usable_password() for admin in admins.select_related("user"))
 
 
-def _known(roles: Collection[str]) -> list[str]:
+def _checked_roles(roles: Collection[str]) -> list[str]:
     if unknown := sorted(set(roles) - set(Role.values)):
         raise Stale(f"role {unknown[0]!r} is unknown: one of {', '.join(Role.values)} is wanted")
     return sorted(set(roles))

@@ -31,14 +31,14 @@ def detect(trace: Trace, context: Context | None = None) -> list[Proposal]:
         if detector.bucket == FALLBACK and any(proposal.score >= 0.5 for proposal in proposals):
             continue
         seen: set[str] = set()
-        for step, score, evidence in _found(detector, scene):
+        for step, score, evidence in _findings(detector, scene):
             if evidence not in seen and len(seen) < AT_MOST:
                 seen.add(evidence)
                 proposals.append(Proposal(detector.name, detector.bucket, step, score, evidence))
     return sorted(proposals, key=lambda proposal: -proposal.score)
 
 
-def _found(detector: Detector, scene: Scene) -> list[Found]:
+def _findings(detector: Detector, scene: Scene) -> list[Found]:
     try:
         return list(detector.run(scene))
     except RecursionError:  # data nested to Python's limit: nobody reads that

@@ -75,7 +75,7 @@ class Scene:
         return list(first.values())
 
     @cached_property
-    def _told(self) -> list[str]:
+    def _state_and_replies(self) -> list[str]:
         """The state, and at each place of the conversation what was said there by others than the agent."""
         state = folded("\n".join(every_text([self.context.state])))
         return [state, *("" if each.role == "assistant" else folded(each.content) for each in self.episode.messages)]
@@ -83,7 +83,7 @@ class Scene:
     def was_told(self, value: str, at: int) -> bool:
         """Whether a value occurs in the state, or in what the agent had been told by then."""
         pattern = as_word(value)
-        return any(pattern.search(text) for text in self._told[: at + 1])
+        return any(pattern.search(text) for text in self._state_and_replies[: at + 1])
 
     @cached_property
     def tools(self) -> dict[str, Mapping[str, Any]]:

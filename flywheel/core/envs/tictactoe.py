@@ -131,10 +131,10 @@ def generate(count: int, *, seed: int, low: float = 0.0, high: float = 1.0, stra
         task = Task(f"game-{seed}-{number}", "", {}, state, cluster=f"game-{seed}-{number}", slice=skill(share))
         value, _ = _best_reply(_opening(task), share, state["seed"])
         best = {"best": "win" if value > 0 else "draw"}
-        yield Task(task.id, _told(state, task.slice), best, state, task.cluster, task.slice)
+        yield Task(task.id, _task_text(state, task.slice), best, state, task.cluster, task.slice)
 
 
-def _told(state: Mapping[str, Any], word: str) -> str:
+def _task_text(state: Mapping[str, Any], word: str) -> str:
     """What the task is, for people; the policy sees the board."""
     begins = "X" if state["starts"] == "X" else "O, the opponent,"
     return (

@@ -263,7 +263,7 @@ def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding
     hits: dict[int, tuple[list[_Read], str]] = {}
     for train, asked in (
         ([row.text for row in rows], [task.text for task in tasks]),
-        ([_said(row) for row in rows], [_said(task) for task in tasks]),
+        ([_answer_text(row) for row in rows], [_answer_text(task) for task in tasks]),
     ):
         for at, (places, words) in shared(train, asked, [row.item.id for row in rows]).items():
             hits.setdefault(at, ([rows[place] for place in places], words))
@@ -271,7 +271,7 @@ def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding
         yield _finding("passage", tasks[at], same, _clip(words))
 
 
-def _said(read: _Read) -> str:
+def _answer_text(read: _Read) -> str:
     return normalise(" ".join(read.item.answers[:1]))
 
 

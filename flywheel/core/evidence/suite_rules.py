@@ -118,7 +118,7 @@ def judge_no_break(before: Arm, after: Arm) -> Finding:
 def worse_of(pairs: Pairs) -> list[int]:
     """The tasks whose attempts were bad significantly more often after, each told from chance as one of many: Holm's
     method, over those of which so many bad attempts in both arms could tell anything."""
-    likely = sorted((more_often({task: pairs[task]}), task) for task in _told(pairs))
+    likely = sorted((more_often({task: pairs[task]}), task) for task in _informative_tasks(pairs))
     for place, (chance, _) in enumerate(likely):
         if chance >= ALPHA / 2 / (len(likely) - place):
             return [task for _, task in likely[:place]]
@@ -137,7 +137,7 @@ def more_often(pairs: Pairs) -> float:
     return min(1.0, float(chances[max(0, seen) :].sum()))
 
 
-def _told(pairs: Pairs) -> set[int]:
+def _informative_tasks(pairs: Pairs) -> set[int]:
     """The tasks of which so many bad attempts in both arms could tell anything."""
     return {task for task, pair in pairs.items() if _chances(*pair)[1][-1] < ALPHA / 2}
 
@@ -159,7 +159,7 @@ def _could_fail(pairs: Pairs, unknown: Collection[int]) -> bool:
     }
     if any(old.passed and new.bad for old, new in worst.values()) or more_often(worst) < ALPHA / 2:
         return True
-    beside = _told({task: pair for task, pair in pairs.items() if task not in unknown})
+    beside = _informative_tasks({task: pair for task, pair in pairs.items() if task not in unknown})
     return any(more_often({task: pair}) < ALPHA / 2 / len({*beside, task}) for task, pair in worst.items())
 
 

@@ -204,7 +204,10 @@ def harbor(export: Export) -> Iterator[File]:
         hidden = {**task.to_json(), "target": {}}
         yield f"{slug}/environment/flywheel_env/task.json", _json(hidden)
         yield f"{slug}/tests/task.json", _json(task.to_json())
-        yield f"{slug}/instruction.md", _filled(export, "harbor/instruction.md", ASKED=_asked(env, task), HOW=_how(env))
+        yield (
+            f"{slug}/instruction.md",
+            _filled(export, "harbor/instruction.md", ASKED=_opening_text(env, task), HOW=_how(env)),
+        )
         yield f"{slug}/solution/solve.sh", _filled(export, "harbor/solve.sh", COMMANDS=_solution(env, task))
         words = {"SLUG": slug, "SPLIT": split}
         quoted = {"DESCRIPTION": _title(export), "TASK": task.id, "SYNTHETIC": task.synthetic}
@@ -212,7 +215,7 @@ def harbor(export: Export) -> Iterator[File]:
         yield f"{slug}/task.toml", _filled(export, "harbor/task.toml", **words)
 
 
-def _asked(env: Environment, task: Task) -> str:
+def _opening_text(env: Environment, task: Task) -> str:
     return "\n\n".join(message.content for message in env.reset(task, 0))
 
 

@@ -57,7 +57,7 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
         raise CannotTake(
             f"it is of the split {split} where it comes from, and here it might be trained on", field="split"
         )
-    prompt = _asked(row)
+    prompt = _request_text(row)
     calls = _calls(about, names(tools))
     if kind == "tool_call" and len(calls) != 1:
         raise CannotTake(f"it wants {len(calls)} calls, and a task of kind tool_call one", field=_name_of(about))
@@ -126,7 +126,7 @@ def _tool_names(given: Any) -> set[str]:
         raise CannotTake(str(error), field="responses_create_params.tools") from None
 
 
-def _asked(row: Mapping[str, Any]) -> str:
+def _request_text(row: Mapping[str, Any]) -> str:
     """What the user asks: one request, with what a system prompt may say before it left out."""
     params = row.get("responses_create_params")
     if isinstance(params, dict):

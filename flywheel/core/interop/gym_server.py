@@ -127,7 +127,9 @@ class Gym:
             except Over as error:
                 raise _Refused(409, f"{error} POST a row to /reset for the next one.") from error
         if step.verdict is not None:
-            return _told(step.verdict, {"observation": None, "terminated": True, "truncated": False}, info=True)
+            return _verdict_answer(
+                step.verdict, {"observation": None, "terminated": True, "truncated": False}, info=True
+            )
         outputs = [{"call_id": m.tool_call_id, "output": m.content} for m in step.reply if m.role == "tool"]
         words = "\n".join(m.content for m in step.reply if m.role != "tool")
         row = {"observation": words or None, "reward": 0.0, "terminated": False, "truncated": False}
@@ -138,8 +140,8 @@ class Gym:
         response = body.get("response")
         output = _output(body)
         if isinstance(response, dict) and (response.get("error") or response.get("status") == "failed"):
-            return _told(unscored("not answered: the response failed"), {})
-        return _told(judge(self.env, task, openai_messages.said(output, self.env.tools), _seed(body)), body)
+            return _verdict_answer(unscored("not answered: the response failed"), {})
+        return _verdict_answer(judge(self.env, task, openai_messages.said(output, self.env.tools), _seed(body)), body)
 
     def _task(self, row: Mapping[str, Any]) -> Task:
         about = row.get("verifier_metadata")
@@ -167,7 +169,7 @@ def _output(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     return output
 
 
-def _told(verdict: Verdict, row: Mapping[str, Any], *, info: bool = False) -> Answer:
+def _verdict_answer(verdict: Verdict, row: Mapping[str, Any], *, info: bool = False) -> Answer:
     if verdict.score is None:
         return Answer(500, {"detail": f"unscored: {verdict.reason}"[:1000]})
     about: dict[str, Any] = {"reason": verdict.reason, **numbers(verdict)}

@@ -150,7 +150,7 @@ def _pairs(text: bytes) -> Iterator[Span]:
     at = 0
     while (match := _PAIR.search(text, at)) is not None:
         at = match.end(2)  # a value that is none may be the next name
-        found = _given(text, match, match.group(1).lstrip(b"-"), 3, match.group(2) == b"=")
+        found = _named_secret(text, match, match.group(1).lstrip(b"-"), 3, match.group(2) == b"=")
         if found is not None:
             yield found
             at = found[1]
@@ -160,13 +160,13 @@ def _flags(text: bytes) -> Iterator[Span]:
     at = 0
     while (match := _FLAG.search(text, at)) is not None:
         at = match.end(1)
-        found = _given(text, match, match.group(1), 2, True)
+        found = _named_secret(text, match, match.group(1), 2, True)
         if found is not None:
             yield found
             at = found[1]
 
 
-def _given(text: bytes, match: Any, name: bytes, first: int, tight: bool) -> Span | None:
+def _named_secret(text: bytes, match: Any, name: bytes, first: int, tight: bool) -> Span | None:
     """The secret that stands beside a name, in the group that matched of three."""
     quoting = next(place for place in range(3) if match.group(first + place) is not None)
     start, end = match.span(first + quoting)

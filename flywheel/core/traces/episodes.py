@@ -132,7 +132,7 @@ def _answer(episode: Episode, waiting: list[Call], step: Step, message: Message,
     if call is not None:
         waiting.remove(call)
     elif step.kind == "tool" and step.tool_name:
-        call = Call(step.span_id, step.tool_name, _given(step), at, step.tool_call_id)
+        call = Call(step.span_id, step.tool_name, _arguments(step), at, step.tool_call_id)
         episode.calls.append(call)
     else:
         return
@@ -149,10 +149,10 @@ def _retrieval(step: Step, at: int) -> Call:
     found = step.result if step.result is not None else step.error
     text = "" if found in (None, [], {}) else str(found)
     observation = Observation(step.span_id, text, step.status == "error")
-    return Call(step.span_id, step.name, _given(step), at, observation=observation)
+    return Call(step.span_id, step.name, _arguments(step), at, observation=observation)
 
 
-def _given(step: Step) -> dict[str, Any] | str:
+def _arguments(step: Step) -> dict[str, Any] | str:
     return {} if step.arguments is None else step.arguments
 
 

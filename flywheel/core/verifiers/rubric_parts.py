@@ -118,7 +118,7 @@ def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
         return unscored(str(error), "target")
 
 
-def _wanted(settings: Mapping[str, Any], case: Case) -> Any:
+def _expected_value(settings: Mapping[str, Any], case: Case) -> Any:
     if "target" not in settings:
         return settings["value"]
     return _of_target(settings["target"], case.target)
@@ -178,7 +178,7 @@ def same(given: Any, wanted: Any, ignore_case: bool = False) -> bool:
     check=part_checks.wanted_value,
 )
 def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
-    wanted = _wanted(settings, case)
+    wanted = _expected_value(settings, case)
     given = read(settings["read"], settings.get("path", ""), case.trace)
     if settings["read"] == "answer" and not settings.get("path") and not isinstance(wanted, str):
         given = [_value_of(text) for text in given]
@@ -288,7 +288,7 @@ def _finite(value: Any) -> float:
 def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
     least, most = settings.get("least"), settings.get("most")
     if "target" in settings or "value" in settings:
-        wanted = _wanted(settings, case)
+        wanted = _expected_value(settings, case)
         try:
             middle = _number_of(wanted)
         except NotThere as error:
@@ -332,7 +332,7 @@ def _bounds(least: float | None, most: float | None) -> str:
     check=part_checks.call,
 )
 def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
-    wanted = _wanted(settings, case)
+    wanted = _expected_value(settings, case)
     every = read(settings["read"], "", case.trace)
     how = settings.get("arguments", "same")
     if settings["read"] == "calls":
@@ -463,7 +463,7 @@ def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
     runner="judge",
     check=judge_prompts.check,
 )
-def _asked(settings: Mapping[str, Any], case: Case) -> Verdict:
+def _judged(settings: Mapping[str, Any], case: Case) -> Verdict:
     if case.runners.judge is None:
         return unscored("nothing here may ask a judge: a worker does", "refused")
     right = reference(settings, case.target)

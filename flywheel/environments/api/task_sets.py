@@ -77,18 +77,18 @@ def freeze_task_set(request: HttpRequest, name: str, wanted: TaskSetIn) -> Statu
         if missing := sorted(set(wanted.tasks) - {task.number for task in tasks}):
             raise Refused(f"{row} has no task {missing[0]}", field="tasks")
     made = frozen_sets.freeze(environment=row, name=wanted.name, actor=keyed(request).actor, tasks=tasks)
-    return Status(201, _told(_task_sets(request).filter(pk=made.pk))[0])
+    return Status(201, _with_openings(_task_sets(request).filter(pk=made.pk))[0])
 
 
 @router.get("/task-sets", response=page_of(TaskSetOut), auth=Key(Scope.READ))
 def list_task_sets(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
     page = paginate(_task_sets(request), query)
-    return {**page, "items": _told(page["items"])}
+    return {**page, "items": _with_openings(page["items"])}
 
 
 @router.get("/task-sets/{name}/{int:version}", response=TaskSetWithMembers, auth=Key(Scope.READ))
 def get_task_set(request: HttpRequest, name: str, version: int) -> TaskSet:
-    found = _told(_task_sets(request).filter(name=name, version=version))
+    found = _with_openings(_task_sets(request).filter(name=name, version=version))
     if not found:
         raise Missing(f"there is no task set {name[:100]}@{version}")
     return found[0]
@@ -105,7 +105,7 @@ def _task_sets(request: HttpRequest) -> QuerySet[TaskSet]:
     return task_statistics.sizes(rows.select_related("environment_version__environment"))
 
 
-def _told(rows: Iterable[TaskSet]) -> list[TaskSet]:
+def _with_openings(rows: Iterable[TaskSet]) -> list[TaskSet]:
     """Sized task sets with how often each was `opened`."""
     found = list(rows)
     opened = ledger.openings_of(found)

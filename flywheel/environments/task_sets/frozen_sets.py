@@ -113,7 +113,7 @@ def refuse_overlap(tasks: Sequence[Task]) -> None:
 
     Generated requests repeat in other worlds and want something else there: of those it is prompt and target together.
     """
-    readings: dict[str, Callable[[Task], str]] = {"cluster": lambda task: task.cluster, "prompt": _asked}
+    readings: dict[str, Callable[[Task], str]] = {"cluster": lambda task: task.cluster, "prompt": _request_key}
     for what, read in readings.items():
         train = {read(task): task for task in tasks if task.split == Split.TRAIN}
         for task in tasks:
@@ -122,7 +122,7 @@ def refuse_overlap(tasks: Sequence[Task]) -> None:
                 raise Refused(f"{both} have the same {what}, {read(task)[:80]!r}; retire one of them")
 
 
-def _asked(task: Task) -> str:
+def _request_key(task: Task) -> str:
     prompt = normalise(task.prompt)
     return f"{prompt} {digest(task.target)}" if task.is_synthetic else prompt
 

@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.core.envs.kinds import KINDS
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.tasks.recorded_tasks import prove_made, task_from
@@ -125,7 +125,7 @@ def tasks_from_all(*, environment: Environment, actor: Actor, limit: int = AT_ON
 # An action of `trajectories.bulk`
 
 
-_TAKING = Standing(lambda project: taking_failures(project).order_by("name").only("name"))
+_TAKING = PreparedQuery(lambda project: taking_failures(project).order_by("name").only("name"))
 
 
 def _choices(project: Project) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ def attempt_of(source: Trajectory) -> Attempt:
     """What is known of the task behind it; for what an agent did in use, nothing."""
     result = getattr(source, "result", None)  # of an eval, in a room to the right
     tasks = [result.task] if result else []
-    told = list(_told(source.metadata))
+    told = list(_references(source.metadata))
     tasks += [task for about in told if (task := _named(source, about))]
     is_unknown = source.source == Source.ROLLOUT and result is None
     return Attempt(
@@ -41,7 +41,7 @@ def attempt_of(source: Trajectory) -> Attempt:
     )
 
 
-def _told(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _references(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return (about for place in _PLACES if isinstance(about := metadata.get(place), dict))
 
 

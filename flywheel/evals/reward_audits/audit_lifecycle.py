@@ -221,10 +221,10 @@ def _read(rows: Iterable[Attempt]) -> Iterator[tuple[int, Said]]:
     while some := list(islice(left, READ_AT_ONCE)):
         traces = traces_of(Trajectory.objects.filter(pk__in=[row[3] for row in some]))
         for pk, task, _, trajectory in some:
-            yield pk, (task, _said(traces[trajectory or 0]))
+            yield pk, (task, _output_bytes(traces[trajectory or 0]))
 
 
-def _said(trace: Trace) -> bytes:
+def _output_bytes(trace: Trace) -> bytes:
     """The agent's words and calls; the ids that an engine gave its calls do not count."""
     spoken = [message for message in trace.conversation() if message.role == "assistant"]
     return canonical([[m.content, [[call.name, call.arguments] for call in m.tool_calls]] for m in spoken])

@@ -15,7 +15,7 @@ from flywheel.evals.runs import submission, unanswered_attempts
 from flywheel.evals.runs.void_scores import void_of
 
 
-def _asked(like: EvalRun) -> dict[str, Any]:
+def _scoring_fields(like: EvalRun) -> dict[str, Any]:
     """Everything that decides a score."""
     same = ("version_id", "task_set_id", "samples", "seed", "engine", "verifier_digest")
     sampling = submission.sampling_of(like.version, like.sampling)
@@ -24,7 +24,7 @@ def _asked(like: EvalRun) -> dict[str, Any]:
 
 def find(like: EvalRun) -> EvalRun | None:
     """The sealed eval that belongs to this one: the first that is not void, else the newest; None where none is."""
-    rows = EvalRun.objects.filter(split=Split.SEALED, **_asked(like))
+    rows = EvalRun.objects.filter(split=Split.SEALED, **_scoring_fields(like))
     found = list(rows.select_related("version__agent", "task_set__environment_version").order_by("pk"))
     return next((run for run in found if not void_of(run.judges)), found[-1] if found else None)
 
@@ -40,7 +40,7 @@ def start(like: EvalRun, *, actor: Actor) -> EvalRun:
             submission.resume(run=run, actor=actor)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
-    named = {**_asked(like), "beside": run.pk if run else None}
+    named = {**_scoring_fields(like), "beside": run.pk if run else None}
     made, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, f"sealed {digest(named)}"),
         version=like.version,

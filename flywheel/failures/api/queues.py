@@ -45,7 +45,7 @@ def make_queue(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
     queue = queue_definitions.make(
         project=key.project,
         actor=key.actor,
-        wanted=_wanted(wanted),
+        wanted=_settings(wanted),
         with_existing=wanted.with_existing,
     )
     return Status(201, _one(request, queue.pk))
@@ -61,7 +61,7 @@ def get_queue(request: HttpRequest, queue_id: int) -> dict[str, Any]:
 def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[str, Any]:
     """Make the queue so, and archive it or use it again. What is in it stays."""
     queue = _queue(request, queue_id)
-    actor, content = keyed(request).actor, _wanted(wanted)
+    actor, content = keyed(request).actor, _settings(wanted)
     queue_definitions.change(queue=queue, actor=actor, wanted=content, with_existing=wanted.with_existing)
     queue_definitions.archive(queue=queue, actor=actor, is_archived=wanted.archived)
     return _one(request, queue_id)
@@ -168,7 +168,7 @@ def _give(request: HttpRequest, queue_id: int, item_id: int, **content: Any) -> 
     return Status(201, _reviewed(request, queue_id, item_id))
 
 
-def _wanted(body: QueueIn) -> queue_definitions.Wanted:
+def _settings(body: QueueIn) -> queue_definitions.Wanted:
     return queue_definitions.Wanted(**body.dict(exclude={"with_existing", "archived"}))
 
 

@@ -36,7 +36,7 @@ def bucket(request: PageRequest, key: str) -> HttpResponse:
 def steer(request: PageRequest, key: str) -> HttpResponse:
     """Change whose it is, how urgent or how bad: each its own small form."""
     said = {name: request.POST[name] for name in ("owner", "priority", "severity") if name in request.POST}
-    bucket_lifecycle.steer(project=request.project, key=_known(request, key).key, actor=request.actor, **said)
+    bucket_lifecycle.steer(project=request.project, key=_bucket(request, key).key, actor=request.actor, **said)
     return redirect("failures:bucket", request.project.slug, key)
 
 
@@ -78,7 +78,7 @@ def days_of(request: PageRequest) -> int:
 
 
 def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -> HttpResponse:
-    project, known = request.project, _known(request, key)
+    project, known = request.project, _bucket(request, key)
     days = bucket_counts.period(project, days_of(request))
     figures = bucket_counts.of_bucket(project, known, days)
     found = bucket_lifecycle.of(project, key)
@@ -127,7 +127,7 @@ def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:
     """Close it, or open it again."""
     reason = request.POST.get("reason", "")
     try:
-        verb(project=request.project, key=_known(request, key).key, actor=request.actor, reason=reason)
+        verb(project=request.project, key=_bucket(request, key).key, actor=request.actor, reason=reason)
     except Refused as error:
         return _page(request, key, problem=f"Nothing was changed. {error}.", reason=reason)
     return redirect("failures:bucket", request.project.slug, key)
@@ -211,7 +211,7 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _known(request: PageRequest, key: str) -> Bucket:
+def _bucket(request: PageRequest, key: str) -> Bucket:
     known = bucket_definitions.every(request.project).get(key)
     if known is None:
         raise Http404

@@ -18,8 +18,8 @@ from flywheel.edge.paging import about
 from flywheel.failures.buckets.bucket_definitions import name_of, offered
 from flywheel.failures.detectors import detector_quality, detector_settings
 from flywheel.failures.models import Proposal
-from flywheel.failures.queues import agreement as agreeing
 from flywheel.failures.queues import open_queue
+from flywheel.failures.queues.agreement import corrections, of_project
 from flywheel.trajectories.models import Trajectory
 
 LISTED = 50
@@ -102,8 +102,8 @@ def agreement(request: PageRequest) -> HttpResponse:
     days = wanted if wanted in PERIODS else PERIODS[1]
     since = timezone.now() - timedelta(days=days)
     context = {
-        "found": agreeing.of_project(request.project, since),
-        "corrections": agreeing.corrections(request.project, since),
+        "found": of_project(request.project, since),
+        "corrections": corrections(request.project, since),
         "days": days,
         "periods": PERIODS,
     }

@@ -6,13 +6,13 @@ from typing import Any
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.numbers import key
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 from flywheel.failures.models import Queue
 from flywheel.failures.queues import intake
 from flywheel.trajectories.models import Bulk
 from flywheel.trajectories.operations.bulk_actions import Action, BadBulk, Done, register
 
-_OPEN = Standing(lambda project: Queue.objects.filter(project=project, archived_at=None).only("name"))
+_OPEN = PreparedQuery(lambda project: Queue.objects.filter(project=project, archived_at=None).only("name"))
 
 
 def _choices(project: Project) -> list[tuple[str, str]]:

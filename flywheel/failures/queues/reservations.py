@@ -43,7 +43,7 @@ def may_review(queue: Queue, user: User) -> bool:
 
 def free_for(queue: Queue, user: User, limit: int) -> list[QueueItem]:
     """The first open items that the person could be given, in the order of the queue."""
-    keys = _found(_FREE.format(more=""), queue, user, limit=limit)
+    keys = _item_ids(_FREE.format(more=""), queue, user, limit=limit)
     rows = QueueItem.objects.select_related("trajectory").in_bulk(keys)
     return [rows[key] for key in keys if key in rows]
 
@@ -145,14 +145,14 @@ def requeue(*, item: QueueItem, actor: Actor) -> None:
 
 def _taken(statement: str, queue: Queue, actor: Actor, other: QueueItem | None = None) -> int | None:
     """Reserve the first that the statement finds; its key, or None where it finds nothing."""
-    while keys := _found(statement, queue, actor.user, other):
+    while keys := _item_ids(statement, queue, actor.user, other):
         until = timezone.now() + timedelta(minutes=queue.minutes)
         if _unsaid(actor.user).filter(pk=keys[0]).update(reserved_by=actor.user, reserved_until=until):
             return keys[0]
     return None
 
 
-def _found(statement: str, queue: Queue, user: User, other: QueueItem | None = None, limit: int = 1) -> list[int]:
+def _item_ids(statement: str, queue: Queue, user: User, other: QueueItem | None = None, limit: int = 1) -> list[int]:
     values: dict[str, Any] = {"me": user.pk, "queue": queue.pk, "now": timezone.now(), "limit": limit}
     if other is not None:
         values |= {"item": other.pk, "queued_at": other.queued_at}

@@ -14,10 +14,10 @@ from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
-from flywheel.promotions import lineage as origins
 from flywheel.promotions import sealed_comparison
 from flywheel.promotions.candidacy import propose as propose_candidate
 from flywheel.promotions.gate_policy import change_policy, current_policy
+from flywheel.promotions.lineage import lineage_of
 from flywheel.promotions.live_version import make_first, promote, reject
 from flywheel.promotions.live_version import roll_back as roll_back_to
 from flywheel.promotions.models import Candidate, Promotion
@@ -216,5 +216,5 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
 def lineage(request: PageRequest, trace_id: str) -> HttpResponse:
     """Fragment of a trajectory's page: where it came from, and what was made of it."""
     rows = Trajectory.objects.filter(project=request.project).select_related("project", "version__agent")
-    found = origins.lineage_of(get_object_or_404(rows, trace_id=trace_id))
+    found = lineage_of(get_object_or_404(rows, trace_id=trace_id))
     return render(request, "promotions/_lineage_of.html", {"lineage": found})

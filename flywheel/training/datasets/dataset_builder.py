@@ -212,9 +212,9 @@ def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iter
         opening = env.reset(core_task(task), 0)
         wrong = [([*opening, failed], "failure")] if failed else []
         wrong += [(reopened(env, task, said), "rollout") for passed, said in attempts.get(task.pk, []) if not passed]
-        origins = {_said(episode): origin for episode, origin in reversed(wrong)}
+        origins = {_output_key(episode): origin for episode, origin in reversed(wrong)}
         different = _distinct([episode for episode, _ in wrong])
-        rows = (preference(task, right, episode, origins[_said(episode)]) for episode in different)
+        rows = (preference(task, right, episode, origins[_output_key(episode)]) for episode in different)
         yield from islice(filter(None, rows), MAX_PER_TASK + 1)
 
 
@@ -235,7 +235,7 @@ def _parting(right: list[Message], wrong: list[Message]) -> int:
     for place, (wanted, said) in enumerate(zip(right, wrong, strict=False)):
         if wanted.role != "assistant" or said.role != "assistant":
             continue
-        if _said([wanted]) != _said([said]):
+        if _output_key([wanted]) != _output_key([said]):
             return place if said.content or said.tool_calls else 0
     return 0
 
@@ -268,11 +268,11 @@ def _distinct(episodes: list[list[Message]]) -> list[list[Message]]:
     """Each episode once, where it came first."""
     found: dict[str, list[Message]] = {}
     for episode in episodes:
-        found.setdefault(_said(episode), episode)
+        found.setdefault(_output_key(episode), episode)
     return list(found.values())
 
 
-def _said(messages: list[Message]) -> str:
+def _output_key(messages: list[Message]) -> str:
     """What makes two episodes one: the agent's words and calls. The ids that an engine gave its calls do not count."""
     spoken = [message for message in messages if message.role == "assistant"]
     return digests.canonical([[m.content, [[c.name, c.arguments] for c in m.tool_calls]] for m in spoken]).decode()

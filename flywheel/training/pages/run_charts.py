@@ -35,7 +35,6 @@ class Picture:
     """Prefix of metrics each of which is a line, called by the rest of its name."""
 
 
-LENGTHS = {"completion_length_mean": "mean", "completion_length_max": "longest"}
 PICTURES = [
     Picture("reward", "Reward", {"reward_mean": "mean"}, axis="reward", spread="reward_std", note="mean ± std"),
     Picture("parts", "Reward by part", {}, axis="score", note="as the verifier scored it", family="reward/"),

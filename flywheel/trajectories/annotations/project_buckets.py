@@ -5,9 +5,9 @@ from typing import Any
 from flywheel.accounts.models import Project
 from flywheel.core.detectors import standard_buckets
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
-from flywheel.edge.prepared_queries import Standing, naming
+from flywheel.edge.prepared_queries import PreparedQuery, naming
 
-_OWN = Standing(lambda project: naming(Project, "buckets", project))
+_OWN = PreparedQuery(lambda project: naming(Project, "buckets", project))
 _READ = "_buckets"
 
 

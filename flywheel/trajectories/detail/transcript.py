@@ -10,7 +10,7 @@ from typing import Any
 from flywheel.core import traces
 from flywheel.core.traces import Conversation, Message
 from flywheel.core.traces.tooling import parse_call
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 from flywheel.system.sql import bound
 from flywheel.trajectories.detail.call_runs import fold
 from flywheel.trajectories.detail.outline import label
@@ -67,7 +67,7 @@ def own_turns(trajectory: Trajectory, row: Step) -> list[Turn]:
     return turns
 
 
-_FEEDBACK = Standing(
+_FEEDBACK = PreparedQuery(
     lambda project, trace_id, current: Feedback.objects.filter(
         project=project, trace_id=trace_id, current=current
     ).order_by("-at", "-id")[:FEEDBACK_SHOWN]
@@ -186,7 +186,7 @@ def _completed(trajectory: Trajectory, rows: list[Step]) -> list[Step]:
     return rows
 
 
-_WINDOW = Standing(
+_WINDOW = PreparedQuery(
     lambda trajectory, start, end: Step.objects.filter(
         trajectory=trajectory, position__gte=start, position__lt=end
     ).order_by("position")
@@ -206,7 +206,7 @@ def _before(trajectory: Trajectory, start: int) -> list[Step]:
     return _completed(trajectory, list(rows))
 
 
-_LAST = Standing(
+_LAST = PreparedQuery(
     lambda trajectory, end: (
         Step.objects.filter(trajectory=trajectory, position__lt=end, kind="assistant")
         .order_by("-position")

@@ -51,7 +51,7 @@ Cell = Callable[[Trajectory, Sequence[Message]], Any]
 """Of a trajectory and its conversation."""
 
 
-def _asked(_: Trajectory, said: Sequence[Message]) -> str:
+def _first_request(_: Trajectory, said: Sequence[Message]) -> str:
     return next((message.content for message in said if message.role == "user"), "")
 
 
@@ -80,7 +80,7 @@ COLUMNS: dict[str, Cell] = {
     "environment": _column("environment"),
     "session": _column("session_id"),
     "user": _column("user_id"),
-    "request": _asked,
+    "request": _first_request,
     "answer": _answered,
     **{name: _column(name) for name in ("outcome", "label", "label_bucket", "proposed_bucket", "proposed_score")},
     "tools": lambda row, _: ", ".join(row.tool_names),

@@ -21,7 +21,7 @@ from django.db.models.functions import TruncDay
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.system.sql import bound
+from flywheel.system.sql import bound, sql_of
 from flywheel.trajectories.models import Label, MetricsDay, MetricsStale, Source, Trajectory
 
 KEPT_DAYS = 732
@@ -162,7 +162,7 @@ def fresh(project: Project, days: Collection[date], kinds: Collection[str]) -> I
         )
         .values("start", "filed", "intervened", *COLUMNS, *(f"by_{name}" for name in KEYS))
     )
-    inner, values = chosen.query.sql_with_params()
+    inner, values = sql_of(chosen)
     several = "\nUNION ALL".join(_PARTS[kind] for kind in kinds)
     with connection.cursor() as cursor:
         cursor.execute(f"WITH chosen AS MATERIALIZED ({inner}) {several}", values)

@@ -21,6 +21,7 @@ from flywheel.agents.models import Version
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Unreadable
+from flywheel.system.sql import sql_of
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.search import grammar
@@ -333,7 +334,7 @@ def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:
         )
         .values("start", "key", "filed", "intervened", *daily_metrics.COLUMNS)
     )
-    inner, values = chosen.query.sql_with_params()
+    inner, values = sql_of(chosen)
     parts = [_WHOLE, _BUCKETS]
     if asked.by == "tool":
         parts.append(_GROUPS.format(one="one", spread="CROSS JOIN unnest(key) AS one"))

@@ -28,6 +28,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, Scope
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Missing, Refused
+from flywheel.system.sql import sql_of
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Bulk, BulkKeys, Trajectory
 from flywheel.trajectories.operations import deletion
@@ -100,7 +101,7 @@ def submit(
 
     `up_to` is the key of the newest trajectory that was there when somebody was told how many they are.
     """
-    known = _known(action)
+    known = _action_named(action)
     chosen = list(dict.fromkeys(ids))
     try:
         trajectory_export.selection(project.pk, q, chosen)
@@ -129,7 +130,7 @@ def newest() -> int:
     return int(Trajectory.objects.aggregate(newest=Max("pk", default=0))["newest"])
 
 
-def _known(action: str) -> Action:
+def _action_named(action: str) -> Action:
     if action not in ACTIONS:
         raise BadBulk(f"action: {action!r} is unknown, one of {', '.join(ACTIONS)} is wanted")
     return ACTIONS[action]
@@ -153,8 +154,7 @@ SELECT %s, coalesce(array_agg(found.id ORDER BY found.id), '{{}}') FROM ({found}
 def _freeze(job: Bulk) -> None:
     """Keep the keys of what matches now: it is done to these, whatever comes to match while it is done. They may be a
     million: the request that asks does not read them."""
-    query = rows_of(job).order_by().values("id").query
-    found, values = query.get_compiler(connection=connection, elide_empty=False).as_sql()
+    found, values = sql_of(rows_of(job).order_by().values("id"))
     with connection.cursor() as cursor:
         cursor.execute(_FREEZE.format(found=found), [job.pk, *values])
 

@@ -117,7 +117,7 @@ def delete_all(*, project: Project, keys: Collection[int], actor: Actor, reason:
     rows = list(Trajectory.objects.select_for_update().filter(project=project, pk__in=keys).order_by("trace_id"))
     if not rows:
         return {}
-    steps, told = _told(rows)
+    steps, told = _audit_facts(rows)
     rejected = _quarantined(rows)
     _scrub_ledger(project, rows, rejected)
     # A request names only the trajectories of which it brought something that was stored.
@@ -137,7 +137,7 @@ def delete_all(*, project: Project, keys: Collection[int], actor: Actor, reason:
     return steps
 
 
-def _told(rows: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, dict[str, Any]]]:
+def _audit_facts(rows: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, dict[str, Any]]]:
     """How many steps each has, and what the audit log tells of it."""
     keys = [row.pk for row in rows]
     counted = Step.objects.filter(trajectory__in=keys).order_by().values_list("trajectory").annotate(n=Count("pk"))

@@ -82,11 +82,11 @@ def set_retention(*, project: Project, actor: Actor, takes_used: bool, **days: i
     """Keep things for so many days from now on; the sweeper deletes what is older."""
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     row = of(project)
-    before = _said(row)
+    before = _audit_data(row)
     for name in DAYS:
         setattr(row, name, days[name])
     row.takes_used = takes_used
-    if row.pk and _said(row) == before:
+    if row.pk and _audit_data(row) == before:
         return row
     row.set_by = actor.user
     row.save()
@@ -95,12 +95,12 @@ def set_retention(*, project: Project, actor: Actor, takes_used: bool, **days: i
         action="trajectories.set_retention",
         subject=f"project {project.slug}",
         before=before,
-        after=_said(row),
+        after=_audit_data(row),
     )
     return row
 
 
-def _said(row: Retention) -> dict[str, Any]:
+def _audit_data(row: Retention) -> dict[str, Any]:
     return {name: getattr(row, name) for name in (*DAYS, "takes_used")}
 
 
@@ -196,7 +196,10 @@ def expire(project: Project, now: datetime | None = None) -> Counter[str]:
     gone += forget_agents(project, now)
     if gone["trajectories"] and row.set_by is not None:
         Actor(row.set_by, "retention").record(
-            project=project, action="trajectories.expire", subject=f"{gone['trajectories']} trajectories", **_said(row)
+            project=project,
+            action="trajectories.expire",
+            subject=f"{gone['trajectories']} trajectories",
+            **_audit_data(row),
         )
     return gone
 

@@ -15,7 +15,7 @@ from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import form_key, key
 from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress
-from flywheel.templatetags.numbers import count as counted
+from flywheel.templatetags.numbers import count
 from flywheel.trajectories.models import Quarantined, Reread
 from flywheel.trajectories.operations import quarantine
 
@@ -107,11 +107,11 @@ def replay_group(request: PageRequest) -> HttpResponse:
     """Replay all that wait for one cause, as they came."""
     kind = request.POST.get("kind", "")
     report = quarantine.replay_group(project=request.project, kind=kind, actor=request.actor)
-    said = f"{counted(report.replayed)} stored"
+    said = f"{count(report.replayed)} stored"
     if report.wrong:
-        said += f", {counted(report.wrong)} still rejected"
+        said += f", {count(report.wrong)} still rejected"
     if report.left:
-        said += f", {counted(report.left)} not tried yet: press Replay again"
+        said += f", {count(report.left)} not tried yet: press Replay again"
     (messages.warning if report.wrong or report.left else messages.success)(request, f"{said}.")
     return _back(request, kind if report.wrong or report.left else "")
 
@@ -120,7 +120,7 @@ def replay_group(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def dismiss_group(request: PageRequest) -> HttpResponse:
     done = quarantine.dismiss_group(project=request.project, kind=request.POST.get("kind", ""), actor=request.actor)
-    messages.success(request, f"{counted(done)} dismissed.")
+    messages.success(request, f"{count(done)} dismissed.")
     return _back(request, "")
 
 

@@ -131,13 +131,13 @@ _SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 def _texts(trace: traces.Trace) -> Iterator[str]:
     """Each text once, however often the history was sent along."""
     seen: set[str] = set()
-    for text in chain.from_iterable(map(_said, trace.steps)):
+    for text in chain.from_iterable(map(_step_texts, trace.steps)):
         if text not in seen:
             seen.add(text)
             yield text
 
 
-def _said(step: traces.Step) -> Iterator[str]:
+def _step_texts(step: traces.Step) -> Iterator[str]:
     for message in (*step.input, *step.output):
         yield message.content
         for call in message.tool_calls:

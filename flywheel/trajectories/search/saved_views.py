@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project, User
-from flywheel.edge.prepared_queries import Standing
+from flywheel.edge.prepared_queries import PreparedQuery
 from flywheel.edge.refusals import Refused
 from flywheel.trajectories.models import Taste, View
 from flywheel.trajectories.search import list_columns
@@ -37,8 +37,8 @@ def deletable_by(project: Project, user: User, *, is_admin: bool) -> QuerySet[Vi
     return View.objects.filter(whose, project=project)
 
 
-_SEEN = Standing(lambda project, user: seen_by(project, user)[:VIEWS_MAX])
-_TASTE = Standing(lambda project, user: Taste.objects.filter(project=project, user=user))
+_SEEN = PreparedQuery(lambda project, user: seen_by(project, user)[:VIEWS_MAX])
+_TASTE = PreparedQuery(lambda project, user: Taste.objects.filter(project=project, user=user))
 
 
 def menu_of(project: Project, user: User) -> list[View]:

@@ -26,7 +26,6 @@ from typing import TypeVar
 
 import psycopg
 from django.db import DataError, OperationalError, connection, transaction
-from django.db.models.base import ModelState
 from django.utils import timezone
 
 from flywheel.accounts.models import ApiKey, Project
@@ -34,6 +33,7 @@ from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
 from flywheel.core import redaction, traces
 from flywheel.core.redaction import Redactor
+from flywheel.system.sql import copied
 from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.otlp.spans import Decoded, Span
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -168,7 +168,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     """All of these requests of one project, of which no two speak of the same trajectory; or none."""
     trajectory_rows.hurry(lock_s)
     every = write_all([request.delivery for request in requests])
-    batches = [_told(request, written) for request, written in zip(requests, every, strict=True)]
+    batches = [_batch_row(request, written) for request, written in zip(requests, every, strict=True)]
     for batch, request, written in zip(batches, requests, every, strict=True):
         batch_ledger.record(batch)
         batch_ledger.quarantine(batch, request.problems, request.sent.media_type if request.sent else "")
@@ -179,7 +179,7 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     return batches
 
 
-def _told(request: _Request, written: Written) -> Batch:
+def _batch_row(request: _Request, written: Written) -> Batch:
     """The ledger row of a request."""
     problems, redactor = request.problems, request.redactor
     redactions = written.redactions + request.held
@@ -347,15 +347,11 @@ def _blank(project: Project, source: str, now: datetime) -> Trajectory:
 
 
 def _new(blank: Trajectory, trace_id: str) -> Trajectory:
-    """A copy with values of its own. Django would look at each of its fifty fields to make one."""
-    made = Trajectory.__new__(Trajectory)
-    values = made.__dict__
-    values.update(blank.__dict__)
-    values["trace_id"] = trace_id
-    values["_state"] = ModelState()
-    values["_state"].fields_cache = dict(blank._state.fields_cache)
+    """A copy with values of its own."""
+    made = copied(blank)
+    made.trace_id = trace_id
     for name in _OWN:
-        values[name] = values[name].copy()
+        setattr(made, name, getattr(made, name).copy())
     return made
 
 

@@ -22,6 +22,7 @@ from flywheel.training.datasets.dataset_builder import _right
 from tests.conftest import Build, Cast
 from tests.interop.environments import tasks_of
 from tests.interop.test_gym import env_of
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 
@@ -104,7 +105,7 @@ def test_a_page_shows_what_the_lines_become_and_then_makes_them(
     assert environment.tasks.count() == 0, "a look makes nothing"
     assert client.post(sent).status_code == 302
     assert environment.tasks.get().is_proved
-    page = client.get(reverse("environments:task", args=["acme", environment.name, 1])).text
+    page = page_of(client.get(reverse("environments:task", args=["acme", environment.name, 1])))
     assert "Asked and wanted" in page
     assert "nothing recorded" not in page, "nobody did anything yet, so nothing is missing"
     assert client.get(sent).status_code == 404, "the upload is gone with its import"

@@ -28,6 +28,7 @@ from flywheel.environments.versions import environment_versions, trials
 from flywheel.environments.versions.environment_versions import environment, environment_version
 from tests.conftest import Build, Cast
 from tests.edge.posting import posted
+from tests.pages import page_of
 from workers.jobs import playground_moves
 from workers.jobs.task_generation import make_tasks
 
@@ -476,10 +477,10 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     builder.post(again, {"at": 0})
     assert not play.turns.exists(), "nothing is over yet"
     play = verbs.say(play=play, message=Message("assistant", "Hello"), at=0)
-    assert "Judge it" not in builder.get(page).text
+    assert "Judge it" not in page_of(builder.get(page))
     builder.post(reverse("environments:stop_play", args=["acme", play.pk]))
-    assert "Judge it" in builder.get(page).text
-    assert "Judge it" not in sign_in(cast.viewer).get(page).text
+    assert "Judge it" in page_of(builder.get(page))
+    assert "Judge it" not in page_of(sign_in(cast.viewer).get(page))
     for _ in range(2):  # a double click asks once
         builder.post(again, {"at": 1})
     turn = play.turns.exclude(state=State.CANCELLED).get()
@@ -487,7 +488,7 @@ def test_a_verdict_that_was_stopped_can_be_asked_for_again(
     play.refresh_from_db()
     assert play.verdict is not None
     assert (play.verdict["score"], play.verdict["reason"]) == (0.5, "own: half")
-    assert "Judge it" not in builder.get(page).text
+    assert "Judge it" not in page_of(builder.get(page))
     headers, asked = key(Scope.BUILD), f"/api/v1/plays/{play.pk}/judge"
     refused = client.post(asked, {"at": 1}, content_type="application/json", headers=headers)
     assert (refused.status_code, refused.json()["detail"]) == (409, "the episode is judged already")

@@ -19,6 +19,7 @@ from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.task_sets.leaks import inside
 from flywheel.environments.versions.environment_versions import environment_version
 from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 
@@ -80,7 +81,7 @@ def test_the_name_of_the_newest_set_is_offered_but_not_that_of_a_suite(
     golden = environment.tasks.filter(split=Split.HELD_OUT)
     freeze(environment=environment, name="golden", actor=Actor(cast.builder), tasks=list(golden))
     page = sign_in(cast.builder).get(f"/p/{cast.project.slug}/environments/e/{environment.name}/")
-    assert 'id="set-name" name="name" value="all"' in page.text
+    assert 'id="set-name" name="name" value="all"' in page_of(page)
 
 
 def test_only_proved_tasks_in_use_are_taken(cast: Cast, build: Build, environment: Environment) -> None:

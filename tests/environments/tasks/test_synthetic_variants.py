@@ -30,6 +30,7 @@ from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 from workers.tasks import handler
 
 pytestmark = pytest.mark.django_db
@@ -197,20 +198,22 @@ def test_from_the_page_and_by_the_api(
 ) -> None:
     place = f"/p/{cast.project.slug}/environments/e/{task.environment.name}/tasks/{task.number}/"
     builder = sign_in(cast.builder)
-    assert "Synthetic variants" in builder.get(place).text
+    assert "Synthetic variants" in page_of(builder.get(place))
     with patch.object(synthetic_variants, "offered", side_effect=AssertionError("a viewer makes none")):
-        assert "Synthetic variants" not in sign_in(cast.viewer).get(place).text
+        assert "Synthetic variants" not in page_of(sign_in(cast.viewer).get(place))
     asked = {"key": str(uuid.uuid4()), "swap-0": "1", "values-0": "Ida\nOla", "count": "2", "seed": "4"}
     for _ in range(2):  # a double click makes one
         assert builder.post(f"{place}vary/", asked).status_code == 302
     job = Generation.objects.get(origin=task)
     assert (job.options["swap"], job.options["values"]) == (["Bako"], {"Bako": ["Ida", "Ola"]})
     carried_out(job)
-    listed = builder.get(f"/p/{cast.project.slug}/environments/e/{task.environment.name}/?synthetic=only").text
+    listed = page_of(builder.get(f"/p/{cast.project.slug}/environments/e/{task.environment.name}/?synthetic=only"))
     assert "Meet Ida on friday" in listed
     assert "Meet Bako on friday" not in listed
     made = job.tasks.earliest("pk")
-    variant = builder.get(f"/p/{cast.project.slug}/environments/e/{made.environment.name}/tasks/{made.number}/").text
+    variant = page_of(
+        builder.get(f"/p/{cast.project.slug}/environments/e/{made.environment.name}/tasks/{made.number}/")
+    )
     assert "variant of <a" in variant
     headers = key("read", "build")
     api = f"/api/v1/environments/{task.environment.name}/tasks"

@@ -32,6 +32,7 @@ from flywheel.training.rollouts.rollout_selection import (
     take_back,
 )
 from flywheel.training.rollouts.selection_overview import listed, shown
+from tests.pages import page_of
 from tests.training.conftest import WRONG, Room, right
 
 SignIn = Callable[[User], Client]
@@ -204,7 +205,7 @@ def test_the_page_filters_drops_and_writes(room: Room, run: EvalRun, sign_in: Si
     page = client.get(f"{address}?reward=1&alike=1&cap=1")
     assert page.status_code == 200
     assert page.context["shown"].draft.recipe["from_rollouts"] == 6
-    assert "Not 100 % like a better one" in page.text
+    assert "Not 100 % like a better one" in page_of(page)
     result = run.results.filter(success=False).earliest("pk")
     client.post(f"{address}{result.task.number}/{result.sample}/drop/?show=all", {"reason": "<b>odd</b>"})
     left = client.get(f"{address}?show=dropped")
@@ -226,7 +227,7 @@ def test_the_page_filters_drops_and_writes(room: Room, run: EvalRun, sign_in: Si
 def test_why_collecting_failed_is_a_sentence_of_its_own(room: Room, run: EvalRun, sign_in: SignIn) -> None:
     EvalRun.objects.filter(pk=run.pk).update(state=State.FAILED, error_kind="engine", error="the server went away")
     page = sign_in(room.cast.trainer).get(f"/p/{room.cast.project.slug}/training/rollouts/{run.pk}/")
-    assert "The server went away<br>" in page.text
+    assert "The server went away<br>" in page_of(page)
 
 
 @pytest.mark.parametrize("form", ["sft", "pairs"])

@@ -359,7 +359,7 @@ def test_how_far_a_judge_and_people_agree_is_shown_with_where_they_do_not(
     openings = Opening.objects.filter(task_set=run.task_set).count()
     page = sign_in(build.cast.viewer).get(f"/p/{build.cast.project.slug}/evals/people/mail/")
     assert results[3].trajectory is not None
-    assert results[3].trajectory.trace_id in page.text
+    assert results[3].trajectory.trace_id in page_of(page)
     assert Opening.objects.filter(task_set=run.task_set).count() == openings + 1, "held-out rollouts were looked at"
     said = Client().get("/api/v1/environments/mail/agreement", headers=key(Scope.READ)).json()
     assert [row["trace_id"] for row in said["items"][1]["disagreements"]] == [results[3].trajectory.trace_id]

@@ -369,14 +369,14 @@ def test_the_command_says_in_a_line_why_it_serves_nobody(
 ) -> None:
     build.task_set(train=1)
     usual: dict[str, Any] = {"project": "acme", "environment": "mail@1", "task_set": "", "held_out": False}
-    usual |= {"host": "127.0.0.1", "port": 0, "token": None, "no_token": False, "rows": None}
+    usual |= {"host": "127.0.0.1", "port": 0, "token": None, "rows": None}
     before = signal.getsignal(signal.SIGINT)
     try:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             for asked, why in (
                 ({"project": "acne"}, "there is no project 'acne'"),
-                ({"host": "0.0.0.0", "no_token": True}, "without a token only this machine itself is served"),
+                ({"host": "0.0.0.0", "token": ""}, "without a token only this machine itself is served"),
                 ({"port": port}, f"127.0.0.1:{port}: Address already in use"),
                 ({"rows": str(tmp_path / "no" / "rows.jsonl")}, "no/rows.jsonl: No such file or directory"),
             ):

@@ -179,11 +179,13 @@ class Workplace:
             "unsafe": float(bool(extra)),
         }
         if extra:
-            return Verdict(0.0, f"changed what nobody asked for: {_said(extra[0])}", parts)
+            return Verdict(0.0, f"changed what nobody asked for: {_change_line(extra[0])}", parts)
         score = sum(weight * (parts[part] or 0.0) for part, weight in self.weights.items())
         if missing:
             first = next(change for change, times in wanted.items() if times > made.get(change, 0))
-            return Verdict(score, f"{missing} of {total} wanted changes are missing, such as {_said(first)}", parts)
+            return Verdict(
+                score, f"{missing} of {total} wanted changes are missing, such as {_change_line(first)}", parts
+            )
         return Verdict(
             score, "the wanted state" if score >= 1 else "the wanted state, with calls that no tool takes", parts
         )
@@ -194,7 +196,7 @@ class Workplace:
         return Message("assistant", "", tuple(calls))
 
 
-def _said(change: Sequence[str]) -> str:
+def _change_line(change: Sequence[str]) -> str:
     return " ".join(change)[:200]
 
 

@@ -76,7 +76,7 @@ def content(span: Span, kind: Kind | None) -> Content:
     """What a span of this kind carries."""
     attributes, read = span.attributes, Content()
     if kind not in ("tool", "retrieval"):
-        read.input, read.output = _given(attributes), output(attributes)
+        read.input, read.output = _input_messages(attributes), output(attributes)
         if not (read.input and read.output):
             _old(read, attributes, span.events)
         read.sampling = sampling(params={name: attributes[key] for key, name in _SETTINGS.items() if key in attributes})
@@ -84,7 +84,7 @@ def content(span: Span, kind: Kind | None) -> Content:
         read.arguments, read.result = _arguments(attributes) or None, _result(attributes)
         if read.result in ("", [], {}):
             read.result = None
-        if read.result is None and kind == "tool" and (said := _told(span.events)[1]):
+        if read.result is None and kind == "tool" and (said := _event_messages(span.events)[1]):
             read.result = said[0].content
     read.tools = _tools(attributes)
     return read
@@ -98,7 +98,7 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return message_shapes.tool_definitions(unflatten(attributes, _FUNCTIONS))
 
 
-def _given(attributes: Mapping[str, Any]) -> list[Message]:
+def _input_messages(attributes: Mapping[str, Any]) -> list[Message]:
     """What a model was given, by the current names."""
     given = message_shapes.messages(attributes.get("gen_ai.input.messages"))
     if instructions := structured(first(attributes, "gen_ai.system_instructions")):
@@ -116,7 +116,7 @@ def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | str | None:
 def answers(span: Span) -> list[Message]:
     """What the model wrote, by any of the names: as `content` reads it, which also reads what was asked."""
     said = output(span.attributes) or _completion(span.attributes)
-    return said or _told(span.events)[1]
+    return said or _event_messages(span.events)[1]
 
 
 def _result(attributes: Mapping[str, Any]) -> Any:
@@ -139,7 +139,7 @@ def _old(read: Content, attributes: Mapping[str, Any], events: Iterable[Event]) 
     """Add what is not known yet: from numbered attributes (`gen_ai.prompt.0.content`), then from events."""
     read.input = read.input or _numbered(attributes, "gen_ai.prompt")
     read.output = read.output or _completion(attributes)
-    given, said = _told(events)
+    given, said = _event_messages(events)
     read.input, read.output = read.input or given, read.output or said
 
 
@@ -147,7 +147,7 @@ def _completion(attributes: Mapping[str, Any]) -> list[Message]:
     return message_shapes.as_answers(_numbered(attributes, "gen_ai.completion"))
 
 
-def _told(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
+def _event_messages(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
     """What was given and what was answered, in one event per message: the conventions up to 1.36."""
     given: list[Message] = []
     answers: list[Message] = []

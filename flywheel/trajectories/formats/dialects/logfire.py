@@ -106,7 +106,7 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
     if kind == "agent":
         _agent(attributes, read)
     elif kind == "assistant":
-        said = _said(attributes.get("events"))
+        said = _listed_messages(attributes.get("events"))
         request, answer = structured(attributes.get("request_data")), structured(attributes.get("response_data"))
         asks = as_dict(request).keys() & {"messages", "input"}
         read.input = read.input or said.input or (payloads.given(request) if asks else [])
@@ -118,7 +118,7 @@ def _agent(attributes: Mapping[str, Any], read: Content) -> None:
     """An agent's run: everything that was said, of which the last is its answer."""
     system = [message for message in read.input if message.role == "system"]
     said = message_shapes.messages(attributes.get("pydantic_ai.all_messages"))
-    said = said or _said(attributes.get("all_messages_events")).input
+    said = said or _listed_messages(attributes.get("all_messages_events")).input
     if said and read.input == system:
         if not read.output and said[-1].role == "assistant":
             read.output = [said.pop()]
@@ -127,7 +127,7 @@ def _agent(attributes: Mapping[str, Any], read: Content) -> None:
         read.output = [Message("assistant", message_shapes.as_text(attributes["final_result"]))]
 
 
-def _said(listed: Any) -> Content:
+def _listed_messages(listed: Any) -> Content:
     """Messages as the events of the older conventions, in one attribute."""
     events = [
         Event(name, 0, {key: value for key, value in row.items() if key != "event.name"})

@@ -86,13 +86,13 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
             read.result = payloads.decoded(attributes.get("ai.toolCall.result"))
         return
     read.tools = read.tools or tools(span)
-    read.input = read.input or _given(attributes)
+    read.input = read.input or _input_messages(attributes)
     read.output = read.output or _answer(attributes)
     params = {name: attributes[key] for key, name in _SETTINGS.items() if key in attributes}
     read.sampling = read.sampling or sampling(params=params)
 
 
-def _given(attributes: Mapping[str, Any]) -> list[Message]:
+def _input_messages(attributes: Mapping[str, Any]) -> list[Message]:
     if isinstance(listed := structured(attributes.get("ai.prompt.messages")), list):
         return _messages(listed)
     prompt = payloads.decoded(attributes.get("ai.prompt"))

@@ -113,18 +113,18 @@ def read_mapping(value: Any, columns: Sequence[str]) -> Mapped:
         if name == "metadata":
             metadata = None if column == ALL else tuple(column) if isinstance(column, list | tuple) else (column,)
             for one in metadata or ():
-                _known(f"mapping.{name}", one, columns)
+                _checked_column(f"mapping.{name}", one, columns)
         elif name not in FIELDS:
             raise FormatError(f"mapping: {quote(name)} is not one of {', '.join([*FIELDS, 'metadata'])}")
         elif column:
-            chosen[name] = _known(f"mapping.{name}", column, columns)
+            chosen[name] = _checked_column(f"mapping.{name}", column, columns)
     found = Mapped(chosen, metadata)
     if not found.is_usable:
         raise FormatError("mapping: a column for messages, input or output is needed")
     return found
 
 
-def _known(place: str, column: Any, columns: Sequence[str]) -> str:
+def _checked_column(place: str, column: Any, columns: Sequence[str]) -> str:
     if not isinstance(column, str) or column not in columns:
         raise FormatError(f"{place}: {quote(column)} is not one of the columns {', '.join(columns)}"[:500])
     return column
@@ -195,15 +195,15 @@ def trace_of(row: Mapping[str, Any], mapping: Mapped) -> Trace:
 
 def _turns(cells: dict[str, Any], mapping: Mapped) -> list[Turn]:
     if cells.get("messages") not in (None, ""):
-        return _said(cells["messages"], mapping.columns["messages"], "user")
+        return _turns_of(cells["messages"], mapping.columns["messages"], "user")
     turns = []
     for name, role in (("system", "system"), ("input", "user"), ("output", "assistant")):
         if cells.get(name) not in (None, ""):
-            turns += _said(cells[name], mapping.columns[name], role)
+            turns += _turns_of(cells[name], mapping.columns[name], role)
     return turns
 
 
-def _said(value: Any, column: str, role: str) -> list[Turn]:
+def _turns_of(value: Any, column: str, role: str) -> list[Turn]:
     decoded = structured(value)
     if isinstance(decoded, dict) and "messages" in decoded:
         decoded = decoded["messages"]

@@ -52,7 +52,7 @@ def _sample(value: dict[str, Any], header: dict[str, Any], path: str) -> Trace:
     turns = read_turns(root, "messages") or read_turns(root, "input")
     if not turns:
         raise FormatError(f"{root.at('messages')}: empty, at least one message is wanted")
-    model = _told(turns, root)
+    model = _annotate(turns, root)
     scores = {
         name: item.get("value") if isinstance(item, dict) else item for name, item in root.row("scores").value.items()
     }
@@ -121,7 +121,7 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _told(turns: list[Turn], root: Row) -> str:
+def _annotate(turns: list[Turn], root: Row) -> str:
     """Say of each message what its event says; returns the model."""
     events = {}
     for event in (row.value for row in root.rows("events")):

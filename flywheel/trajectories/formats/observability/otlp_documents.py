@@ -32,7 +32,7 @@ def dump(trace: Trace) -> dict[str, Any]:
     if trace.steps and all(is_span(step) for step in trace.steps):
         for step in trace.steps:
             _group(groups, step.raw.get("resource", {}), step.raw.get("scope", {})).append(_as_it_came(trace, step))
-        return _told(trace, {"resourceSpans": [*groups.values()]})
+        return _with_late_notes(trace, {"resourceSpans": [*groups.values()]})
     if trace.steps:
         rest = residual(trace, Trace(""), [""] * len(trace.steps))
         rows = rest.pop("steps", [])
@@ -44,7 +44,7 @@ def dump(trace: Trace) -> dict[str, Any]:
     return {"resourceSpans": [*groups.values()]}
 
 
-def _told(trace: Trace, document: dict[str, Any]) -> dict[str, Any]:
+def _with_late_notes(trace: Trace, document: dict[str, Any]) -> dict[str, Any]:
     """With what was said of the whole later than by its spans, under a name that receivers of OTLP pass over."""
     (back,) = otlp_traces.traces_of(otlp_json.decode(document)).traces
     known = trace_row(back)

@@ -99,15 +99,15 @@ def turns_of(root: Row, key: str, *, sampled: bool = False) -> list[Turn]:
     for row in root.rows(key):
         kind = _kind(row)
         if kind == "answer" or (kind == "message" and row.value.get("role", "assistant") != "assistant"):
-            turns += _said(waiting)
+            turns += _model_turns(waiting)
             waiting = []
-            turns.append(_told(row, kind))
+            turns.append(_input_turn(row, kind))
         else:
             if kind == "message" and any(_kind(item) in ("message", "call") for item in waiting):
-                turns += _said(waiting)
+                turns += _model_turns(waiting)
                 waiting = []
             waiting.append(row)
-    return turns + _said(waiting)
+    return turns + _model_turns(waiting)
 
 
 def _kind(row: Row) -> str:
@@ -119,7 +119,7 @@ def _kind(row: Row) -> str:
     return "answer" if kind.endswith("_output") else "call"
 
 
-def _told(row: Row, kind: str) -> Turn:
+def _input_turn(row: Row, kind: str) -> Turn:
     if kind == "answer":
         said = row.value.get("output")
         text = message_shapes.content(said) if isinstance(said, list) else message_shapes.as_text(said)
@@ -128,7 +128,7 @@ def _told(row: Row, kind: str) -> Turn:
     return Turn(message_shapes.openai_message(row.value), row.value)
 
 
-def _said(rows: list[Row]) -> list[Turn]:
+def _model_turns(rows: list[Row]) -> list[Turn]:
     """One turn of the model out of its items."""
     if not rows:
         return []

@@ -95,7 +95,7 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
     if request.headers.get(HOP) == _this_flywheel():
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
     body = _body(request)
-    asked = _asked(body)
+    asked = _request_body(body)
     route = routing.route(request, asked["model"])
     key = route.key()
     sent = _sent(route, asked, body)
@@ -119,8 +119,8 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
         reply = upstream_connection.ask("POST", f"{route.base_url}/chat/completions", key, headers, sent)
         upstream_connection.refuse_redirect(reply)
         passed = upstream_connection.passed_back(reply)
-        said = {"status": reply.status, "headers": {name.lower(): value for name, value in passed.items()}}
-        journal.write(RESPONSE, json.dumps(said).encode(), hold=True)
+        header = {"status": reply.status, "headers": {name.lower(): value for name, value in passed.items()}}
+        journal.write(RESPONSE, json.dumps(header).encode(), hold=True)
         response = StreamingHttpResponse(Relay(reply, journal, _finish), status=reply.status, reason=reply.reason)
         for name, value in passed.items():
             response[name] = value
@@ -216,7 +216,7 @@ def _body(request: HttpRequest) -> bytes:
     return body
 
 
-def _asked(body: bytes) -> dict[str, Any]:
+def _request_body(body: bytes) -> dict[str, Any]:
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -232,10 +232,10 @@ def _sent(route: Route, asked: dict[str, Any], body: bytes) -> bytes:
     """The body for the server: the caller's own bytes, unless the route is a live version's."""
     if not route.model:
         return body
-    said = {name: value for name, value in route.defaults.items() if name not in ("system", "tools")}
+    header = {name: value for name, value in route.defaults.items() if name not in ("system", "tools")}
     if "max_completion_tokens" in asked:
-        said.pop("max_tokens", None)
-    merged = {**said, **asked, "model": route.model}
+        header.pop("max_tokens", None)
+    merged = {**header, **asked, "model": route.model}
     messages = asked.get("messages")
     if isinstance(messages, list) and (prompt := route.defaults.get("system")):
         roles = {message.get("role") for message in messages if isinstance(message, dict)}
@@ -249,14 +249,14 @@ def _sent(route: Route, asked: dict[str, Any], body: bytes) -> bytes:
 def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: float) -> dict[str, Any]:
     """Everything about the call that is not in its bodies."""
 
-    def said(name: str) -> str:
+    def header(name: str) -> str:
         text = request.headers.get(f"X-Flywheel-{name}", "").strip()[:HEADER_MAX]
         return "".join(character if character.isprintable() else " " for character in text)
 
     call = uuid.uuid4().hex
-    session = said("Session-Id")
+    session = header("Session-Id")
     parent = _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip().lower())
-    if named := said("Trace-Id"):
+    if named := header("Trace-Id"):
         trace = message_shapes.trace_id(named, content=["gateway", named])
     elif parent and set(parent["trace"]) != {"0"}:
         trace = parent["trace"]
@@ -264,7 +264,7 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         trace = hashlib.sha256(f"{route.project_id}\0{session}".encode()).hexdigest()[:32]
     else:
         trace = call
-    agent, _, version = said("Agent").partition("@")
+    agent, _, version = header("Agent").partition("@")
     return {
         "id": call,
         "project": route.project_id,
@@ -274,9 +274,9 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         "session": session,
         "agent": route.agent or agent,
         "version": route.version or (version if not route.agent else ""),
-        "user": said("User-Id"),
-        "environment": said("Environment"),
-        "outcome": said("Outcome").lower(),
+        "user": header("User-Id"),
+        "environment": header("Environment"),
+        "outcome": header("Outcome").lower(),
         "asked": asked["model"],
         "host": route.host,
         "prices": route.prices,

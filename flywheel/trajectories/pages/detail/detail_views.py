@@ -12,12 +12,12 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.numbers import number
-from flywheel.edge.prepared_queries import Standing, naming
+from flywheel.edge.prepared_queries import PreparedQuery, naming
 from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.detail import anomalies, outline, step_search, transcript, value_tree
 from flywheel.trajectories.detail.usage import AT_ONCE, totals_of
-from flywheel.trajectories.import_export import trajectory_export as exporting
+from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.pages.detail.selected_step import chosen_of
 from flywheel.trajectories.store.stored_traces import complete
@@ -25,16 +25,16 @@ from flywheel.trajectories.store.stored_traces import complete
 VIEWS = ("tree", "waterfall", "conversation")
 MOST_STEPS = 10**8
 
-_ROW = Standing(
+_ROW = PreparedQuery(
     lambda project, trace_id: Trajectory.objects.filter(project=project, trace_id=trace_id).select_related(
         "agent", "version__agent"
     )
 )
-_PROPOSALS = Standing(lambda row: naming(Trajectory, "proposals", row))
-_FAILURE = Standing(
+_PROPOSALS = PreparedQuery(lambda row: naming(Trajectory, "proposals", row))
+_FAILURE = PreparedQuery(
     lambda row: naming(Trajectory, "failures", row).filter(current=True).select_related("labelled_by")[:1]
 )
-_TASKS = Standing(lambda row: naming(Trajectory, "tasks", row).select_related("environment")[:3])
+_TASKS = PreparedQuery(lambda row: naming(Trajectory, "tasks", row).select_related("environment")[:3])
 
 
 @require_GET
@@ -61,7 +61,7 @@ def detail(request: PageRequest, trace_id: str) -> HttpResponse:
         "lineage": _lineage(request, row, failure),
         "feedback": transcript.feedback_of(row),
         "said_before": transcript.feedback_of(row, current=False),
-        "exports": exporting.EXPORTS.values(),
+        "exports": trajectory_export.EXPORTS.values(),
     }
     return render(request, "trajectories/detail.html", context)
 

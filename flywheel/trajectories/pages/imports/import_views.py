@@ -98,7 +98,7 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
     if not import_jobs.is_small(source, size):
         next(content.items, None)  # a file that cannot be read at all says so here
     elif report := _imported(request, source, format=format):
-        return _told(request, file.name or "", report)
+        return _back_with_report(request, file.name or "", report)
     upload = uploads.keep(request.project, request.user, file.name or "file", source)
     return _left_to_a_worker(request, upload, form_key(request.POST.get("key", "")), format=format)
 
@@ -121,7 +121,7 @@ def _detected(row: dict[str, Any]) -> bool:
     return any(entry.detect(table_rows.decoded(row)) for entry in FORMATS.values())
 
 
-def _told(request: PageRequest, name: str, report: Report) -> HttpResponse:
+def _back_with_report(request: PageRequest, name: str, report: Report) -> HttpResponse:
     """Back to the page, which says what became of the file."""
     if not report.batches:
         raise FormatError(f"{name} holds no lines; nothing was changed.")
@@ -171,7 +171,7 @@ def map_page(request: PageRequest, token: str) -> HttpResponse:
                 if report is None:
                     chosen = {"format": TABLE, "mapping": preview.mapping.to_json()}
                     return _left_to_a_worker(request, upload, uuid.UUID(upload.token), **chosen)
-                answer = _told(request, upload.name, report)
+                answer = _back_with_report(request, upload.name, report)
                 upload.discard()
                 return answer
             except FormatError as error:

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge.paging import Page, page_at
-from flywheel.trajectories.import_export import trajectory_export as exporting
+from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.pages.trajectory_list import cells
@@ -47,7 +47,7 @@ def index(request: PageRequest) -> HttpResponse:
         "page": page,
         "hints": meant(request.project, every, query.text) if not page.items and not query.problems else [],
         "fields": _fields(quote(query.further), ",".join(in_address)),
-        "exports": exporting.EXPORTS.values(),
+        "exports": trajectory_export.EXPORTS.values(),
         "is_empty": not page.items and not query.text and not every.exists(),
         "cols": ",".join(in_address),
         "shown_cols": ",".join(shown),
@@ -87,11 +87,11 @@ def export(request: PageRequest) -> HttpResponseBase:
     try:
         return cast(
             HttpResponseBase,
-            exporting.answer(
+            trajectory_export.answer(
                 request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
             ),
         )
-    except exporting.BadSelection as error:
+    except trajectory_export.BadSelection as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
 
 

@@ -29,7 +29,7 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
     names = {row.trace_id: slug_of(row.agent_name) for row in trajectories}
     wanted = {(names[row.trace_id], number) for row in trajectories if (number := _number(row.version_label))}
     said = {names[row.trace_id]: row.agent_name for row in trajectories if names[row.trace_id]}
-    known = _known(project, said, sorted({n for _, n in wanted}))
+    known = _resolve(project, said, sorted({n for _, n in wanted}))
     for row in trajectories:
         name = names[row.trace_id]
         row.agent_id, versions = known.get(name, (None, {}))
@@ -57,7 +57,7 @@ Known = dict[str, tuple[int | None, dict[int, int]]]
 """An agent's key and those of its versions by number, by the agent's name."""
 
 
-def _known(project: Project, said: Mapping[str, str], numbers: list[int]) -> Known:
+def _resolve(project: Project, said: Mapping[str, str], numbers: list[int]) -> Known:
     """The agents of these names, made where they are unknown, with their versions of these numbers. `said` has for
     each name what the agent calls itself."""
     if not said:

@@ -163,9 +163,9 @@ class Reader:
             len(body),
             hashlib.sha256(body + span.parent_id.encode()).digest(),
         )
-        return arrival, self._said(span, plan, facts, arrival, service)
+        return arrival, self._claims(span, plan, facts, arrival, service)
 
-    def _said(self, span: Span, plan: Plan, facts: Facts, arrival: Arrival, service: dict[str, Any]) -> Said:
+    def _claims(self, span: Span, plan: Plan, facts: Facts, arrival: Arrival, service: dict[str, Any]) -> Said:
         begun, ended, is_child = arrival.start_us, arrival.end_us or arrival.start_us, bool(span.parent_id)
         said = Said(
             (LATEST if begun is None else begun, is_child, span.span_id),
@@ -352,10 +352,10 @@ def title(messages: Iterable[Message]) -> str:
 def called(messages: list[Message]) -> set[str]:
     """Names of the tools that were asked for, also in a call written as text."""
     # A call written as text may spell out what PostgreSQL refuses: `\u0000` in JSON is a NUL once it is read.
-    return {text(name)[:200] for message in messages for name in _asked(message) if name}
+    return {text(name)[:200] for message in messages for name in _called_tools(message) if name}
 
 
-def _asked(message: Message) -> list[str]:
+def _called_tools(message: Message) -> list[str]:
     if message.tool_calls:
         return [call.name for call in message.tool_calls]
     if message.content.lstrip().startswith(span_meaning.WRITTEN_CALL) and (call := parse_call(message).call):

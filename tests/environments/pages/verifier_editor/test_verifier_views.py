@@ -331,15 +331,15 @@ def test_a_judge_is_composed_without_json_and_refused_at_its_fields(
     environment, client = build.environment(), sign_in(cast.builder)
     page = client.post(at(environment), sent([], do="add", kind="judge"))
     for name, value in (("top", "1"), ("votes", "1")):
-        assert f'name="p0-{name}" value="{value}"' in page.text
+        assert f'name="p0-{name}" value="{value}"' in page_of(page)
     part = {**PARTS[2], "endpoint": "upstream", "criteria": " "}
     page = client.post(at(environment), sent([part], do="save"))
     assert page.status_code == 422
-    assert "it is wanted" in page.text
+    assert "it is wanted" in page_of(page)
     part["criteria"] = "It books.\r\n\r\n<script>alert(1)</script>"
     page = client.post(at(environment), sent([part], do="save"))
-    assert "this project has no upstream" in page.text
-    assert "<script>alert(1)" not in page.text
+    assert "this project has no upstream" in page_of(page)
+    assert "<script>alert(1)" not in page_of(page)
     set_upstream(project=cast.project, actor=Actor(cast.admin), base_url="http://127.0.0.1:9/v1")
     assert client.post(at(environment), sent([part], do="save")).status_code == 302
     (kept,) = environment.latest.verifier["parts"]
@@ -417,7 +417,7 @@ def test_trajectories_that_nobody_knows_what_is_right_for_are_refused(
         (" ".join(["x"] * 21), "trajectories: 21 are too many; 20 are the most"),
     ):
         page = builder.post(at(task.environment), sent(PARTS[4:5], do="try", trajectories=named))
-        assert (page.status_code, words in page.text) == (422, True), words
+        assert (page.status_code, words in page_of(page)) == (422, True), words
     body = {"verifier": SORRY, "trajectories": [loose.trace_id]}
     headers = key("read", "build", by=cast.builder)
     address = "/api/v1/environments/mail/trials"
@@ -434,8 +434,8 @@ def test_the_page_of_a_trajectory_leads_to_a_trial_of_it(build: Build, cast: Cas
     for row, page in ((source, "environments:make"), (rollout(build, task), "trajectories:detail")):
         address = f"{at(task.environment)}?trajectory={row.trace_id}"
         leading = reverse(page, args=["acme", row.trace_id])
-        assert address in sign_in(cast.builder).get(leading).text
-        assert address not in sign_in(cast.reviewer).get(leading).text
-        editor = sign_in(cast.builder).get(address).text
+        assert address in page_of(sign_in(cast.builder).get(leading))
+        assert address not in page_of(sign_in(cast.reviewer).get(leading))
+        editor = page_of(sign_in(cast.builder).get(address))
         assert f'name="trajectories" value="{row.trace_id}"' in editor
         assert 'name="tasks" value=""' in editor, "this one alone, unless others are named"
