@@ -71,11 +71,8 @@ def field_of(name: str, schema: Any, *, is_required: bool = False, value: Any = 
     """The field of one property. One whose value is of another type than its schema says is written as JSON."""
     said = schema if isinstance(schema, Mapping) else {}
     words, choices, kind = said.get("description"), said.get("enum"), said.get("type")
-    common: dict[str, Any] = {
-        "label": name,
-        "required": is_required,
-        "help_text": words if isinstance(words, str) else "",
-    }
+    help_text = words if isinstance(words, str) else ""
+    common: dict[str, Any] = {"label": name, "required": is_required, "help_text": help_text}
     if isinstance(choices, list) and choices and all(isinstance(each, str) for each in choices):
         there = [value] if isinstance(value, str) and value not in choices else []
         empty = [] if is_required else [("", "–")]
@@ -130,6 +127,7 @@ class ObjectForm(forms.Form):
             return self.unread(text)
 
     def unread(self, text: str) -> Any:
+        """What stands for a text that its field cannot read."""
         return json_or_text(text)
 
     def refuse(self, name: str, problem: str) -> None:
