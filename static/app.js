@@ -231,7 +231,8 @@ window.Flywheel = (() => {
     const chosen = ticks.filter((tick) => tick.checked).length;
     if (bulk) {
       bulk.hidden = chosen === 0;
-      for (const place of all("[data-selected-count]", bulk)) place.textContent = String(chosen);
+      const isAll = find("[data-all-matching]:checked") && chosen === ticks.length;
+      for (const place of all("[data-selected-count]", bulk)) place.textContent = isAll ? "all" : String(chosen);
     }
     for (const box of all("[data-select-all]")) {
       const own = ticksOf(box.closest("table"));

@@ -4,9 +4,7 @@
   "use strict";
 
   const panel = document.getElementById("preview");
-  const known = new Map();
   const DELAY_MS = 350;
-  const KEPT = 100;
   let waiting = 0;
   let shownFor = null;
 
@@ -22,22 +20,17 @@
     if (!panel || row === shownFor || matchMedia("(hover: none)").matches) return;
     hide();
     shownFor = row;
-    waiting = setTimeout(() => show(row), DELAY_MS);
+    waiting = setTimeout(() => htmx.ajax("GET", row.dataset.preview, { source: panel, target: panel }), DELAY_MS);
   }
 
-  async function show(row) {
-    const address = row.dataset.preview;
-    if (!known.has(address)) {
-      const answer = await fetch(address, { headers: { "HX-Request": "true" } }).catch(() => null);
-      if (!answer?.ok) return;
-      if (known.size >= KEPT) known.delete(known.keys().next().value);
-      known.set(address, await answer.text());
-    }
-    if (row !== shownFor || !row.isConnected) return;
-    panel.innerHTML = known.get(address);
+  // What arrives for a row that has been left meanwhile is not shown.
+  panel?.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    detail.shouldSwap &&= detail.pathInfo.requestPath === shownFor?.dataset.preview && shownFor.isConnected;
+  });
+  panel?.addEventListener("htmx:afterSwap", () => {
     panel.hidden = false;
-    place(row);
-  }
+    place(shownFor);
+  });
 
   /** Below the row or above it, whichever has the room; never over it. */
   function place(row) {
@@ -80,6 +73,5 @@
     } else if (target.matches(".tick input") && !takesAll) {
       all.checked = false;
     }
-    if (all.checked) document.querySelector("[data-selected-count]").textContent = "all";
   });
 })();

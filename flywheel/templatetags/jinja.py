@@ -6,7 +6,6 @@ filter: nobody can forget it. `|e` escapes without making visible, where a scrip
 
 from typing import Any
 
-from django.urls import reverse
 from jinja2 import Environment, StrictUndefined
 
 from flywheel.templatetags.flywheel import mark_outcome, register
@@ -18,13 +17,9 @@ def environment(**options: Any) -> Environment:
     own = {"autoescape": True, "undefined": StrictUndefined, "finalize": _shown}
     made = Environment(**options | own, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 it is on
     made.filters |= register.filters
-    made.globals |= {"mark_outcome": mark_outcome, "url": _url}
+    made.globals["mark_outcome"] = mark_outcome
     return made
 
 
 def _shown(value: Any) -> Any:
     return value if hasattr(value, "__html__") else safe_text(value)
-
-
-def _url(name: str, *args: object) -> str:
-    return reverse(name, args=args)
