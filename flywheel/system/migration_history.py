@@ -32,8 +32,9 @@ def adopt() -> bool:
     Nothing happens in a new database, or in one that has the squashed ones. Raises UnfinishedHistory.
     """
     recorder = MigrationRecorder(connection)
-    squashed = {key for key in MigrationLoader(connection).disk_migrations if key[0] in LAST}
-    former = {key for key in recorder.applied_migrations() if key[0] in LAST} - squashed
+    present = {key for key in MigrationLoader(connection).disk_migrations if key[0] in LAST}
+    squashed = {key for key in present if key[1] < "0003"}  # what came since is still to be done
+    former = {key for key in recorder.applied_migrations() if key[0] in LAST} - present
     if not former:
         return False
     if missing := sorted(f"{app}.{name}" for app, name in LAST.items() if (app, name) not in former):

@@ -221,11 +221,20 @@ BANNED = re.compile(r"^_?(said|told|asked|found|known|given|wanted)$")
 """They say that something is there, and not what it is."""
 
 
-PARTICIPLES = 87
-"""To be named for what they are yet; the number only falls."""
+KEPT_NAMES = {
+    "flywheel.core.evidence.contamination.Finding.asked",
+    "flywheel.core.evidence.contamination.Pair.asked",
+    "flywheel.environments.api.sandbox.LayerOut.found",
+    "flywheel.environments.api.verifiers.TrialRow.wanted",
+    "flywheel.failures.models.clusters.Sketch.asked",
+    "flywheel.training.api.contamination.FindingOut.asked",
+    "workers.engines.isolation.Difference.asked",
+    "workers.sandbox.report.Layer.found",
+}
+"""Fields of the API, and of documents and parts that are stored under their names."""
 
 
-def test_nothing_more_is_named_by_a_bare_participle() -> None:
+def test_nothing_is_named_by_a_bare_participle() -> None:
     bad = []
     for name, path in files().items():
         if BANNED.match(name.rpartition(".")[2]):
@@ -242,4 +251,4 @@ def test_nothing_more_is_named_by_a_bare_participle() -> None:
                         for target in targets
                         if isinstance(target, ast.Name) and BANNED.match(target.id)
                     ]
-    assert len(bad) == PARTICIPLES, bad
+    assert set(bad) == KEPT_NAMES

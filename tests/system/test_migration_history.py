@@ -22,16 +22,19 @@ def record_instead(*migrations: tuple[str, str]) -> None:
 
 
 def test_a_database_at_the_end_of_the_former_migrations_has_the_squashed_ones() -> None:
-    before = recorded()
+    squashed = {key for key in recorded() if key[1] < "0003"}
     record_instead(*[(app, "0001_initial") for app in LAST], *LAST.items())
     assert adopt()
-    assert recorded() == before
+    assert recorded() == squashed, "what came since is still to be done"
     assert not adopt(), "once is enough"
 
 
-def test_nothing_is_made_anew_in_a_database_that_is_taken_over() -> None:
+def test_a_database_that_is_taken_over_goes_on_from_there() -> None:
+    now = recorded()
+    call_command("migrate", "trajectories", "0002", verbosity=0)
     record_instead(*LAST.items())
     call_command("prepare")
+    assert recorded() == now
     assert not adopt()
 
 

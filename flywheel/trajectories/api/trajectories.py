@@ -181,7 +181,7 @@ def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[s
         raise Unreadable(" ".join(wanted.problems))
     project = keyed(request).project
     every = Trajectory.objects.filter(project=project)
-    rows = every.select_related("agent", "version").defer("said", "metadata", "tools", "interventions")
+    rows = every.select_related("agent", "version").defer("claims", "metadata", "tools", "interventions")
     return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
 
 

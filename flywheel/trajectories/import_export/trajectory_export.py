@@ -145,7 +145,7 @@ def _batches(rows: QuerySet[Trajectory]) -> Iterator[list[Trajectory]]:
         yield waiting
 
 
-_WIDE = ("said", "version__endpoint", "version__system_prompt", "version__tools", "version__sampling")
+_WIDE = ("claims", "version__endpoint", "version__system_prompt", "version__tools", "version__sampling")
 
 
 def _walk(rows: QuerySet[Trajectory]) -> Iterator[Trajectory]:

@@ -83,7 +83,7 @@ class Trajectory(models.Model):
     """Tool definitions that the agent had."""
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
-    said = models.JSONField(default=dict, blank=True)
+    claims = models.JSONField(default=dict, blank=True)
     """Which step said what about the whole, and when: `claims.py` merges late parts with it, in any order."""
     event_count = models.PositiveIntegerField(default=0)
     """Rows of `Event` about it."""

@@ -200,13 +200,13 @@ def do(job: Bulk, keys: list[int]) -> dict[str, Any]:
 _TAG = """
 UPDATE trajectories_trajectory SET
     tags = ARRAY(SELECT DISTINCT tag FROM unnest(tags || %(tags)s::varchar[]) AS tag ORDER BY tag),
-    said = jsonb_set(said, '{by_hand}', coalesce(said->'by_hand', '{}') || %(said)s)
+    claims = jsonb_set(claims, '{by_hand}', coalesce(claims->'by_hand', '{}') || %(claims)s)
 WHERE id = ANY(%(keys)s) AND NOT tags @> %(tags)s::varchar[]
 """
 _UNTAG = """
 UPDATE trajectories_trajectory SET
     tags = ARRAY(SELECT tag FROM unnest(tags) AS tag WHERE tag <> ALL(%(tags)s) ORDER BY tag),
-    said = jsonb_set(said, '{by_hand}', coalesce(said->'by_hand', '{}') || %(said)s)
+    claims = jsonb_set(claims, '{by_hand}', coalesce(claims->'by_hand', '{}') || %(claims)s)
 WHERE id = ANY(%(keys)s) AND tags && %(tags)s::varchar[]
 """
 
@@ -219,10 +219,10 @@ def _tagging(statement: str, holds: bool, otherwise: str) -> Callable[[Bulk, lis
         # In the order in which ingest locks, so that neither waits for the other for ever.
         locked = Trajectory.objects.select_for_update(no_key=True).filter(pk__in=keys).order_by("trace_id")
         there = list(locked.values_list("pk", flat=True))
-        said = dict.fromkeys(tags, holds)
+        claims = dict.fromkeys(tags, holds)
         with connection.cursor() as cursor:
             cursor.execute(
-                statement, {"tags": tags, "keys": there, "said": connection.ops.adapt_json_value(said, None)}
+                statement, {"tags": tags, "keys": there, "claims": connection.ops.adapt_json_value(claims, None)}
             )
             changed = cursor.rowcount
         skipped = Counter({otherwise: len(there) - changed, _GONE: len(keys) - len(there)})

@@ -33,7 +33,7 @@ AT_ONCE = 100
 _STEP = ("name", "error", "model", "tool_name", "tool_call_id", "finish_reason")
 _TRAJECTORY = (
     "title", "agent_name", "version_label", "environment", "user_id", "session_id", "metadata", "tools", "tool_names",
-    "tags", "interventions", "said",
+    "tags", "interventions", "claims",
 )  # fmt: skip
 MOST_PLACES = 200
 LARGEST_REQUEST = 2**30
@@ -166,11 +166,11 @@ def _steps(row: Trajectory) -> Iterator[Step]:
 
 
 def _own(row: Trajectory) -> dict[str, Any]:
-    return {**{name: getattr(row, name) for name in _TRAJECTORY}, "said": _words(row.said)}
+    return {**{name: getattr(row, name) for name in _TRAJECTORY}, "claims": _words(row.claims)}
 
 
 def _words(said: Any) -> Any:
-    """`Trajectory.said` with nothing in it but words: when something was said, and by which span, is no secret, also
+    """`Trajectory.claims` with nothing in it but words: when something was said, and by which span, is no secret, also
     where it stands under a telling name. A name each, since two may become one."""
     if isinstance(said, dict):
         return [{name: _words(value)} for name, value in said.items()]
@@ -196,7 +196,7 @@ def _columns(step: Step) -> dict[str, Any]:
 def _rewrite(row: Trajectory, redactor: Redactor, report: Report) -> Counter[str]:
     own, counts = redactor.value(_own(row))
     if counts:
-        own["said"] = claims.cut(_with_keys(own["said"], row.said))
+        own["claims"] = claims.cut(_with_keys(own["claims"], row.claims))
         Trajectory.objects.filter(pk=row.pk).update(**_cut(Trajectory, own))
     gone: set[str] = set()
     for step in _steps(row):

@@ -124,7 +124,7 @@ def _take_back(row: Trajectory, names: set[str]) -> None:
     def is_theirs(key: Any) -> bool:
         return isinstance(key, list) and len(key) == 3 and key[2] in names
 
-    said = dict(row.said)
+    said = dict(row.claims)
     for name in (*claims.FIRST, "title", "outcome", claims.JUDGED):
         if name in said and is_theirs(said[name][0]):
             del said[name]
@@ -135,6 +135,6 @@ def _take_back(row: Trajectory, names: set[str]) -> None:
     if keys:
         said["metadata"] = {name: key for name, key in keys.items() if name not in theirs}
     row.metadata = {name: value for name, value in row.metadata.items() if name not in theirs}
-    row.said = said
+    row.claims = said
     if row.source == Source.PRODUCTION and not row.steps.filter(is_span=False).exists():
         row.tags, row.tool_names, row.tools, row.interventions = [], [], [], []

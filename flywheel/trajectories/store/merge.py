@@ -403,9 +403,9 @@ def _place(
     earliest: dict[int, int] = {}
     for trace_id, row in stored.items():
         if fresh[trace_id]:
-            known_untimed = step_order.UNTIMED in row.said
+            known_untimed = step_order.UNTIMED in row.claims
             running_totals.mark_untimed(row, fresh[trace_id])
-            whole = known_untimed or step_order.UNTIMED in row.said or replaced[trace_id]
+            whole = known_untimed or step_order.UNTIMED in row.claims or replaced[trace_id]
             earliest[row.pk] = -1 if whole else min(step.start_us or 0 for step in fresh[trace_id])
     tails = step_order.tails(earliest)
     moved: list[tuple[int, int]] = []

@@ -292,7 +292,7 @@ def test_what_a_person_said_of_a_tag_holds_when_spans_are_read_again(cast: Cast,
     bulk_actions.do(job, keys)
     bulk_actions.do(Bulk(project=cast.project, action="untag", options={"tags": ["sent"]}), keys)
     row.refresh_from_db()
-    assert (row.tags, row.said["by_hand"]) == (["both", "vip"], {"vip": True, "sent": False})
+    assert (row.tags, row.claims["by_hand"]) == (["both", "vip"], {"vip": True, "sent": False})
     rereads.read_again(cast.project, row.pk)
     row.refresh_from_db()
     assert row.tags == ["vip"]

@@ -1,7 +1,7 @@
 """What the parts of a trajectory say about the whole: its agent, session, outcome, tools, tags.
 
 Parts arrive in any order, split in any way, and twice. Each statement is kept with its key (when it was said, by which
-span) in `Trajectory.said`, and merging takes the least or the greatest key, so the result depends only on the set of
+span) in `Trajectory.claims`, and merging takes the least or the greatest key, so the result depends only on the set of
 parts that arrived:
 
 - agent, session, user, environment, title: said first holds; a root span comes before a child that started with it.
@@ -21,12 +21,12 @@ from flywheel.trajectories.store.arrivals.incoming_steps import Said
 
 FIRST = ("agent", "session_id", "user_id", "environment")
 JUDGED = "judged"
-"""In `Trajectory.said`: the outcome by a person's word."""
+"""In `Trajectory.claims`: the outcome by a person's word."""
 COLUMNS = {"agent": "agent_name"}
 WIDTHS = {"agent": 200, "session_id": 200, "user_id": 200, "environment": 100, "title": 300}
 COMPARED = (
-    "said", "agent_name", "version_label", "session_id", "user_id", "environment", "title", "outcome", "interventions",
-    "tools", "tool_names", "tags", "metadata",
+    "claims", "agent_name", "version_label", "session_id", "user_id", "environment", "title", "outcome",
+    "interventions", "tools", "tool_names", "tags", "metadata",
 )  # fmt: skip
 """Columns that this module writes."""
 _FIRST = attrgetter("first")
@@ -38,14 +38,14 @@ def merge(row: Trajectory, parts: Sequence[Said], *, later_holds: bool = False) 
     With `later_holds`, another outcome of the same step holds because it came later: a person has corrected a file.
     """
     before = [getattr(row, name) for name in COMPARED]
-    row.said = {name: dict(value) if isinstance(value, dict) else value for name, value in row.said.items()}
+    row.claims = {name: dict(value) if isinstance(value, dict) else value for name, value in row.claims.items()}
     forward = sorted(parts, key=_FIRST)
     _merge_first(row, forward)
     _merge_title(row, forward)
     _merge_last(row, forward)
     _merge_outcome(row, parts, later_holds)
     _merge_unions(row, parts)
-    said = row.said
+    said = row.claims
     for name in FIRST:
         setattr(row, COLUMNS.get(name, name), said[name][1] if name in said else "")
     row.agent_name = row.agent_name or _service(row)
@@ -56,7 +56,7 @@ def merge(row: Trajectory, parts: Sequence[Said], *, later_holds: bool = False) 
 
 
 def cut(said: dict[str, Any]) -> dict[str, Any]:
-    """`Trajectory.said` that was rewritten, its statements no longer than `merge` makes them: they become columns."""
+    """`Trajectory.claims` that was rewritten, its statements no longer than `merge` makes them: they become columns."""
     shorter: dict[str, Any] = {
         name: [said[name][0], said[name][1][:width]] for name, width in WIDTHS.items() if name in said
     }
@@ -73,27 +73,27 @@ def _merge_first(row: Trajectory, forward: Sequence[Said]) -> None:
                 break
             if value := getattr(part, name):
                 first = part.first
-                _keep_first(row.said, name, part, value[: WIDTHS[name]])
+                _keep_first(row.claims, name, part, value[: WIDTHS[name]])
     for part in forward:
         if part.version:
-            versions = row.said.setdefault("versions", {})
+            versions = row.claims.setdefault("versions", {})
             _keep_first(versions, part.agent[:200], part, part.version[:100])
 
 
 def _merge_title(row: Trajectory, forward: Sequence[Said]) -> None:
-    known = row.said.get("title")
+    known = row.claims.get("title")
     for part in forward:
         if known is not None and list(part.first) > known[0]:
             break
         found = part.title() if callable(part.title) else part.title
         if found:
-            _keep_first(row.said, "title", part, text(found)[: WIDTHS["title"]])
-            known = row.said["title"]
-    row.title = row.said["title"][1] if "title" in row.said else ""
+            _keep_first(row.claims, "title", part, text(found)[: WIDTHS["title"]])
+            known = row.claims["title"]
+    row.title = row.claims["title"][1] if "title" in row.claims else ""
 
 
 def _merge_last(row: Trajectory, forward: Sequence[Said]) -> None:
-    keys: dict[str, list[Any]] = row.said.get("metadata", {})
+    keys: dict[str, list[Any]] = row.claims.get("metadata", {})
     metadata = dict(row.metadata)
     merged = None
     for part in reversed(forward):
@@ -109,17 +109,17 @@ def _merge_last(row: Trajectory, forward: Sequence[Said]) -> None:
             ):
                 keys[name], metadata[name] = first, value
     if keys:
-        row.said["metadata"], row.metadata = keys, metadata
+        row.claims["metadata"], row.metadata = keys, metadata
 
 
 def _merge_outcome(row: Trajectory, parts: Iterable[Said], later_holds: bool) -> None:
     for part in parts:
         if part.outcome:
             name = JUDGED if part.is_person else "outcome"
-            known = row.said.get(name)
+            known = row.claims.get(name)
             statement = [list(part.last), part.outcome]
             if known is None or statement > known or (later_holds and statement[0] == known[0]):
-                row.said[name] = statement
+                row.claims[name] = statement
 
 
 def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
@@ -137,7 +137,7 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
             tools = part.tools
             row.tools = _union([*row.tools, *tools], lambda tool: str(tool.get("name", "")))
     # What a person said of a tag (`bulk_actions.py`) holds over what parts say.
-    for tag, holds in row.said.get("by_hand", {}).items():
+    for tag, holds in row.claims.get("by_hand", {}).items():
         tags = tags | {tag} if holds else tags - {tag}
     row.tags, row.tool_names = sorted(tags), sorted(tool_names)
     if interventions:
@@ -169,7 +169,7 @@ def _service(row: Trajectory) -> str:
 
 
 def _version(row: Trajectory) -> str:
-    versions = row.said.get("versions", {})
+    versions = row.claims.get("versions", {})
     release = row.metadata.get("service.version")
     known = versions.get(row.agent_name) or versions.get("")
     return known[1] if known else release[:100] if isinstance(release, str) else ""

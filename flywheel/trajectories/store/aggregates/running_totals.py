@@ -19,7 +19,7 @@ from flywheel.trajectories.store.aggregates.step_order import UNTIMED
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 
 COST = "cost"
-"""In `Trajectory.said`: the cost of all steps, in nanodollars."""
+"""In `Trajectory.claims`: the cost of all steps, in nanodollars."""
 _NANO = 10**9
 
 
@@ -35,8 +35,8 @@ class Figures:
 
 def mark_untimed(row: Trajectory, fresh: Iterable[Arrival]) -> None:
     """Remember for ordering that a step came without a clock."""
-    if UNTIMED not in row.said and any(step.start_us is None for step in fresh):
-        row.said = {**row.said, UNTIMED: True}
+    if UNTIMED not in row.claims and any(step.start_us is None for step in fresh):
+        row.claims = {**row.claims, UNTIMED: True}
 
 
 def add(row: Trajectory, fresh: Sequence[Arrival | Figures]) -> None:
@@ -45,12 +45,12 @@ def add(row: Trajectory, fresh: Sequence[Arrival | Figures]) -> None:
     ends = [step.end_us for step in fresh if step.end_us is not None]
     if starts:
         first = EPOCH + timedelta(microseconds=min(starts))
-        row.started_at = min(row.started_at, first) if STARTED in row.said else first
-        row.said[STARTED] = True
+        row.started_at = min(row.started_at, first) if STARTED in row.claims else first
+        row.claims[STARTED] = True
     if ends:
         last = EPOCH + timedelta(microseconds=max(ends))
         row.ended_at = max(row.ended_at, last) if row.ended_at else last
-    if STARTED in row.said and row.ended_at:
+    if STARTED in row.claims and row.ended_at:
         row.latency_ms = (row.ended_at - row.started_at) / timedelta(milliseconds=1)
     row.step_count += len(fresh)
     row.error_count += sum(step.status == "error" for step in fresh)
@@ -58,23 +58,23 @@ def add(row: Trajectory, fresh: Sequence[Arrival | Figures]) -> None:
     row.tokens_out = _more(row.tokens_out, (step.tokens_out for step in fresh))
     costs = [round(step.cost_usd * _NANO) for step in fresh if step.cost_usd is not None]
     if costs:
-        row.said[COST] = row.said.get(COST, 0) + sum(costs)
-        row.cost_usd = row.said[COST] / _NANO
+        row.claims[COST] = row.claims.get(COST, 0) + sum(costs)
+        row.cost_usd = row.claims[COST] / _NANO
 
 
 STARTED = "started"
-"""In `Trajectory.said` once a step with a clock has come; until then `started_at` is the time of arrival."""
+"""In `Trajectory.claims` once a step with a clock has come; until then `started_at` is the time of arrival."""
 
 
 def add_again(row: Trajectory, fresh: Sequence[Arrival], replaced: Collection[int]) -> None:
     """Compute the figures anew, since some of the new steps replace stored ones (by key)."""
     found = Step.objects.filter(trajectory=row).exclude(pk__in=replaced).order_by()
     kept = [Figures(*values) for values in found.values_list(*_COLUMNS)]
-    if STARTED in row.said:
-        row.said.pop(STARTED)
+    if STARTED in row.claims:
+        row.claims.pop(STARTED)
         row.started_at = row.received_at
     row.ended_at = row.latency_ms = row.tokens_in = row.tokens_out = row.cost_usd = None
-    row.said.pop(COST, None)
+    row.claims.pop(COST, None)
     row.step_count = row.error_count = 0
     add(row, [*kept, *fresh])
 
@@ -85,17 +85,17 @@ def settle(twice: Mapping[int, traces.Trace]) -> None:
     Which calls those are shows only once all of them are there, so this is for whoever reads whole trajectories. The
     caller holds their locks.
     """
-    found = Trajectory.objects.filter(pk__in=twice).only("tokens_in", "tokens_out", "cost_usd", "said")
+    found = Trajectory.objects.filter(pk__in=twice).only("tokens_in", "tokens_out", "cost_usd", "claims")
     changed = [row for row in found if _settle(row, twice[row.pk])] if twice else []
     if changed:
-        rows = [(row.pk, row.tokens_in, row.tokens_out, row.cost_usd, row.said[COST]) for row in changed]
+        rows = [(row.pk, row.tokens_in, row.tokens_out, row.cost_usd, row.claims[COST]) for row in changed]
         bound(_SETTLE, [list(column) for column in zip(*rows, strict=True)])
 
 
 _SETTLE = """
 UPDATE trajectories_trajectory AS kept
 SET tokens_in = new.tokens_in, tokens_out = new.tokens_out, cost_usd = new.cost_usd,
-    said = jsonb_set(said, '{cost}', to_jsonb(new.nano))
+    claims = jsonb_set(claims, '{cost}', to_jsonb(new.nano))
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::float8[], %s::numeric[])
     AS new (id, tokens_in, tokens_out, cost_usd, nano)
 WHERE kept.id = new.id
@@ -109,7 +109,7 @@ def _settle(row: Trajectory, trace: traces.Trace) -> bool:
     row.tokens_out = _more(None, (step.tokens_out for step in _telling(trace, "tokens_out")))
     costs = [round((step.cost_usd or 0) * _NANO) for step in _telling(trace, "cost_usd")]
     row.cost_usd = sum(costs) / _NANO if costs else None
-    row.said[COST] = sum(costs)
+    row.claims[COST] = sum(costs)
     return before != (row.tokens_in, row.tokens_out, row.cost_usd)
 
 

@@ -15,7 +15,7 @@ from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 
 UNTIMED = "untimed"
-"""In `Trajectory.said` once a step without a clock has come."""
+"""In `Trajectory.claims` once a step without a clock has come."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def number(
     Returns (primary key, position) of the stored steps that move.
     """
     every: list[Placed] = [*known, *fresh]
-    is_timed = UNTIMED not in trajectory.said
+    is_timed = UNTIMED not in trajectory.claims
     if len(every) > 1:
         depths = _depths(every, is_timed)
 

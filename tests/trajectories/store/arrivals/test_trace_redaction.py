@@ -373,7 +373,7 @@ def test_placeholders_that_are_longer_than_their_column_are_cut(cast: Cast, post
     row = Trajectory.objects.get()
     assert row.session_id.startswith("[redacted:email:")
     assert row.agent_name.startswith("[redacted:email:")
-    assert "@" not in json.dumps([row.tags, row.title, row.said, row.version_label, row.metadata])
+    assert "@" not in json.dumps([row.tags, row.title, row.claims, row.version_label, row.metadata])
     assert post(body_of([span(2, flywheel__meta__password="other")])).status_code == 200, (
         "what was said can be merged with still"
     )
@@ -387,7 +387,7 @@ def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: 
         sent = span(number, at_ms=number * 1000)
         sent.attributes.add(key=f"flywheel.meta.{name}", value=AnyValue(string_value="gold"))
         assert post(body_of([sent])).status_code == 200
-    before = Trajectory.objects.get().said["metadata"]
+    before = Trajectory.objects.get().claims["metadata"]
     assert set(before) > set(names)
     redaction_policy.set_policy(
         project=cast.project,
@@ -397,9 +397,9 @@ def test_when_something_was_said_stays_with_it_where_two_names_become_one(cast: 
     )
     call_command("redact", "--project", "acme", "--apply", "--user", cast.admin.username, stdout=StringIO())
     row = Trajectory.objects.get()
-    assert row.said["metadata"].pop(names[2]) == before[names[2]]
-    row.said["metadata"].pop("service.name")
-    assert list(row.said["metadata"].values()) == [before[names[1]]]
+    assert row.claims["metadata"].pop(names[2]) == before[names[2]]
+    row.claims["metadata"].pop("service.name")
+    assert list(row.claims["metadata"].values()) == [before[names[1]]]
 
 
 def test_one_that_is_deleted_meanwhile_is_passed_over(cast: Cast, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
