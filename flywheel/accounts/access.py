@@ -54,9 +54,7 @@ class Forbidden(PermissionDenied):
         super().__init__(f"You may not {Permission(permission).label} here. These roles may: {', '.join(roles)}.")
 
 
-def requires(
-    permission: Permission,
-) -> Callable[[Callable[Concatenate[PageRequest, P], HttpResponseBase]], Declared]:
+def requires(permission: Permission) -> Callable[[Callable[Concatenate[PageRequest, P], HttpResponseBase]], Declared]:
     """Declare what a project page needs. The URL carries the project's slug as `project`; the view does not get it."""
 
     def decorate(view: Callable[..., HttpResponseBase]) -> Declared:
@@ -219,10 +217,4 @@ SCOPE_NEEDS: dict[Scope, Permission] = {
 
 def audit(request: PageRequest | KeyRequest, action: str, subject: object, reason: str = "", **data: Any) -> None:
     """One audit entry for what this request changed; call it in the transaction of the change."""
-    request.actor.record(
-        project=request.project,
-        action=action,
-        subject=subject,
-        reason=reason,
-        **data,
-    )
+    request.actor.record(project=request.project, action=action, subject=subject, reason=reason, **data)

@@ -9,13 +9,7 @@ from django.db.models import Max, Q, QuerySet
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Artifact, Version
-from flywheel.agents.version_content import (
-    OPENAI,
-    TRANSFORMERS,
-    check_endpoint,
-    check_sampling,
-    check_tools,
-)
+from flywheel.agents.version_content import OPENAI, TRANSFORMERS, check_endpoint, check_sampling, check_tools
 from flywheel.edge.refusals import Refused
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")

@@ -182,8 +182,6 @@ def sealed_openings(task_set: TaskSet) -> list[Opening]:
 def opened_clusters(environment: Environment) -> set[str]:
     """The sources of its sealed tasks that a final comparison has asked: these can surprise nobody any more."""
     rows = TaskSetMember.objects.filter(
-        split=Split.SEALED,
-        task__environment=environment,
-        task_set__openings__kind=Opening.Kind.SEALED,
+        split=Split.SEALED, task__environment=environment, task_set__openings__kind=Opening.Kind.SEALED
     )
     return set(rows.order_by().values_list("task__cluster", flat=True).distinct())

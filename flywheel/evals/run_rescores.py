@@ -138,10 +138,7 @@ def changes(job: Rescore) -> Changes:
     )
     told = sum(count for name, count in counted.items() if name != "n")
     return Changes(
-        **counted,
-        same=counted["n"] - told,
-        before=_rate(rows, "result__success"),
-        after=_rate(rows, "success"),
+        **counted, same=counted["n"] - told, before=_rate(rows, "result__success"), after=_rate(rows, "success")
     )
 
 

@@ -55,10 +55,7 @@ def tokens(value: Any) -> str:
         return NOTHING
     if abs(number) < 999.5:
         return f"{number:.0f}".replace("-", MINUS)
-    scale, unit = next(
-        (step for step in ((1e3, "k"), (1e6, "M")) if abs(number) < step[0] * 999.95),
-        (1e9, "G"),
-    )
+    scale, unit = next((step for step in ((1e3, "k"), (1e6, "M")) if abs(number) < step[0] * 999.95), (1e9, "G"))
     return f"{number / scale:.1f}{GAP}{unit}".replace("-", MINUS)
 
 

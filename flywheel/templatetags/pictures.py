@@ -38,9 +38,7 @@ def sparkline(values: Sequence[float | None], label: str = "", tone: str = "") -
         y = height / 2 if high == low else height - 3 - (value - low) / spread * (height - 6)
         runs[-1].append(f"{2 + index * step:.1f},{y:.1f}")
     lines = format_html_join(
-        "",
-        '<polyline points="{}" />',
-        ((" ".join(run if len(run) > 1 else run * 2),) for run in runs if run),
+        "", '<polyline points="{}" />', ((" ".join(run if len(run) > 1 else run * 2),) for run in runs if run)
     )
     return format_html(
         '<svg class="spark {}" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>',

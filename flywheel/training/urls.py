@@ -18,9 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("rollouts/<int:run>/write/", rollouts.write_dataset, name="write_dataset"),
     path("rollouts/<int:run>/<int:number>/<int:sample>/drop/", rollouts.drop_rollout, name="drop_rollout"),
     path(
-        "rollouts/<int:run>/<int:number>/<int:sample>/take-back/",
-        rollouts.take_rollout_back,
-        name="take_rollout_back",
+        "rollouts/<int:run>/<int:number>/<int:sample>/take-back/", rollouts.take_rollout_back, name="take_rollout_back"
     ),
     # /runs/<pk>/
     path("runs/<int:pk>/", runs.run, name="run"),

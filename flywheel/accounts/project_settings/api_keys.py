@@ -64,13 +64,7 @@ def make(
     if days is not None:
         key.expires_at = timezone.now() + timedelta(days=days)
         key.save(update_fields=["expires_at"])
-    actor.record(
-        project=project,
-        action="accounts.make_key",
-        subject=key,
-        scopes=key.scopes,
-        days=days,
-    )
+    actor.record(project=project, action="accounts.make_key", subject=key, scopes=key.scopes, days=days)
     return Made(key, text)
 
 

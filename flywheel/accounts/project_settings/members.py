@@ -46,13 +46,7 @@ def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]
         raise Stale(f"{user} is a member already; change the roles in the list")
     for role in roles:
         Membership.objects.create(user=user, project=project, role=role)
-    actor.record(
-        project=project,
-        action="accounts.add_member",
-        subject=user,
-        roles=roles,
-        new_account=bool(password),
-    )
+    actor.record(project=project, action="accounts.add_member", subject=user, roles=roles, new_account=bool(password))
     return Added(user, password)
 
 

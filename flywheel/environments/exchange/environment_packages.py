@@ -126,13 +126,7 @@ def left(task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: Actor
     command it is whoever froze the set."""
     if Split.HELD_OUT in splits:
         ledger.opened(task_set=task_set, kind=Opening.Kind.EXPORT, subject=subject, actor=actor)
-    actor.record(
-        project=task_set.project,
-        action="environments.export",
-        subject=task_set,
-        splits=list(splits),
-        **about,
-    )
+    actor.record(project=task_set.project, action="environments.export", subject=task_set, splits=list(splits), **about)
 
 
 @transaction.atomic

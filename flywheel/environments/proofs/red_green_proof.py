@@ -209,10 +209,7 @@ def _wrong_rollouts(environment: Environment, version: EnvironmentVersion) -> It
     )
     runs = sets.order_by("-eval_runs__pk").values_list("eval_runs__pk", flat=True)[:RUNS]
     rows = environment.tasks.filter(
-        split=Split.TRAIN,
-        results__run__in=list(runs),
-        results__success=False,
-        results__trajectory__isnull=False,
+        split=Split.TRAIN, results__run__in=list(runs), results__success=False, results__trajectory__isnull=False
     )
     tasks = dict(rows.order_by("-results__pk").values_list("results__trajectory", "pk")[:LOOKED_AT])
     steps = Step.objects.filter(trajectory__in=tasks, kind="assistant").order_by("trajectory", "position")

@@ -113,10 +113,7 @@ def retire(*, suite: Suite, actor: Actor, reason: str) -> None:
     _check_seen(row.name, row.version, row.agent.suites.filter(name=row.name, retired_at=None).first())
     _retire(row, actor, reason)
     actor.record(
-        project=row.agent.project,
-        action="environments.retire_suite",
-        subject=f"{row.agent} {row}",
-        reason=reason,
+        project=row.agent.project, action="environments.retire_suite", subject=f"{row.agent} {row}", reason=reason
     )
 
 

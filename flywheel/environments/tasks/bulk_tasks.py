@@ -155,12 +155,7 @@ def _make(job: Bulk, keys: list[int]) -> Done:
             try:
                 with transaction.atomic():
                     actor = Actor(job.created_by, job.through or f"bulk action {job.pk}")
-                    task, is_new = task_from(
-                        failure=failure,
-                        environment=environment,
-                        actor=actor,
-                        proves=False,
-                    )
+                    task, is_new = task_from(failure=failure, environment=environment, actor=actor, proves=False)
             except Refused as error:
                 done.failed.append((failure.trajectory.trace_id, str(error)))
                 continue

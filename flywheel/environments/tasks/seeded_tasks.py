@@ -69,12 +69,7 @@ def submit(
     )
     if is_new:
         about: dict[str, Any] = {"count": count, "seed": seed, "options": chosen, "job": job.pk}
-        actor.record(
-            project=environment.project,
-            action="environments.generate",
-            subject=environment,
-            **about,
-        )
+        actor.record(project=environment.project, action="environments.generate", subject=environment, **about)
     return job
 
 

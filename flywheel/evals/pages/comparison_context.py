@@ -31,11 +31,7 @@ RATIOS = {
 
 
 def comparison_context(
-    candidate: EvalRun,
-    baseline: EvalRun,
-    comparison: Mapping[str, Any],
-    *,
-    margins: Mapping[str, float] | None = None,
+    candidate: EvalRun, baseline: EvalRun, comparison: Mapping[str, Any], *, margins: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Everything that the two fragments show, from `asdict(core.evidence.statistics.arm_comparison.Comparison)`.
 

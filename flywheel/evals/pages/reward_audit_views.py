@@ -110,10 +110,7 @@ def judge(request: PageRequest, audit: int, place: int) -> HttpResponse:
     notice = ""
     try:
         if not audit_lifecycle.judge(
-            item=item,
-            actor=request.actor,
-            answer=request.POST.get("answer", ""),
-            note=request.POST.get("note", ""),
+            item=item, actor=request.actor, answer=request.POST.get("answer", ""), note=request.POST.get("note", "")
         ):
             notice = f"Output {place} was judged by somebody else meanwhile; nothing was changed."
     except Refused as error:

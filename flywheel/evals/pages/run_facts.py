@@ -50,11 +50,7 @@ def _of_k(run: EvalRun) -> list[dict[str, Any]]:
     if run.samples < 2 or not estimates:
         return []
     told = {
-        "any": (
-            f"pass@{run.samples}",
-            f"at least one of {run.samples} attempts",
-            "What the version can do",
-        ),
+        "any": (f"pass@{run.samples}", f"at least one of {run.samples} attempts", "What the version can do"),
         "all": (f"pass^{run.samples}", f"every one of {run.samples} attempts", "How far one can rely on it"),
     }
     return [

@@ -93,13 +93,7 @@ def begin(*, run: EvalRun, actor: Actor, size: int = SIZE, seed: int = 1) -> tup
         RewardAuditItem.objects.bulk_create(
             RewardAuditItem(audit=audit, place=place, result_id=result) for place, result in enumerate(chosen, 1)
         )
-        actor.record(
-            project=run.project,
-            action="evals.reward_audit",
-            subject=audit,
-            eval=run.pk,
-            outputs=len(chosen),
-        )
+        actor.record(project=run.project, action="evals.reward_audit", subject=audit, eval=run.pk, outputs=len(chosen))
     return audit, True
 
 

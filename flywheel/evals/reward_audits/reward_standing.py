@@ -83,9 +83,7 @@ def audits_of(judged: Judged) -> QuerySet[RewardAudit]:
 
 def overrides_of(judged: Judged) -> QuerySet[AuditOverride]:
     return AuditOverride.objects.filter(
-        version=judged.version,
-        environment_version=judged.environment_version,
-        verifier_digest=judged.verifier_digest,
+        version=judged.version, environment_version=judged.environment_version, verifier_digest=judged.verifier_digest
     )
 
 

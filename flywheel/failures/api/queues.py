@@ -43,10 +43,7 @@ def make_queue(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
     """Make a queue."""
     key = keyed(request)
     queue = queue_definitions.make(
-        project=key.project,
-        actor=key.actor,
-        wanted=_settings(wanted),
-        with_existing=wanted.with_existing,
+        project=key.project, actor=key.actor, wanted=_settings(wanted), with_existing=wanted.with_existing
     )
     return Status(201, _one(request, queue.pk))
 

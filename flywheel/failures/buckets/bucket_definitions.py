@@ -143,9 +143,4 @@ def _is_used(project: Project, key: str) -> bool:
 
 
 def _record(bucket: ProjectBucket, actor: Actor, action: str, **data: Any) -> None:
-    actor.record(
-        project=bucket.project,
-        action=f"failures.{action}",
-        subject=f"bucket {bucket.key}",
-        **data,
-    )
+    actor.record(project=bucket.project, action=f"failures.{action}", subject=f"bucket {bucket.key}", **data)

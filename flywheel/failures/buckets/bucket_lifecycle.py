@@ -245,9 +245,5 @@ def _checked(reason: str) -> str:
 
 def _record(row: BucketLife, actor: Actor, action: str, reason: str = "", **data: Any) -> None:
     actor.record(
-        project=row.project,
-        action=f"failures.{action}",
-        subject=f"bucket {row.bucket}",
-        reason=reason,
-        **data,
+        project=row.project, action=f"failures.{action}", subject=f"bucket {row.bucket}", reason=reason, **data
     )

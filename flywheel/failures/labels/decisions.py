@@ -138,10 +138,7 @@ def undo(*, trajectory: Trajectory, actor: Actor, seen: int = LATEST) -> Failure
     _mark(row, before)
     queue_outcomes.undone(current, before)
     actor.record(
-        project=row.project,
-        action="failures.undo",
-        subject=f"trajectory {row.trace_id}",
-        taken_back=current.pk,
+        project=row.project, action="failures.undo", subject=f"trajectory {row.trace_id}", taken_back=current.pk
     )
     return before
 

@@ -24,9 +24,7 @@ class Sketch(models.Model):
     calls = models.BinaryField()
 
     class Meta:
-        indexes = [
-            models.Index(fields=["project", "-trajectory"], name="sketch_newest"),
-        ]
+        indexes = [models.Index(fields=["project", "-trajectory"], name="sketch_newest")]
 
     def __str__(self) -> str:
         return f"sketch of {self.trajectory_id}"
@@ -116,7 +114,7 @@ class Cluster(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["clustering"], condition=models.Q(is_rest=True), name="cluster_one_rest"),
+            models.UniqueConstraint(fields=["clustering"], condition=models.Q(is_rest=True), name="cluster_one_rest")
         ]
         indexes = [
             models.Index(fields=["clustering", "-size", "-id"], name="cluster_largest"),
@@ -139,12 +137,8 @@ class Member(models.Model):
     """To the other members, on average; 0 for those that are like no other."""
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["clustering", "trajectory"], name="member_once"),
-        ]
-        indexes = [
-            models.Index(fields=["cluster", "-likeness", "-id"], name="member_nearest"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["clustering", "trajectory"], name="member_once")]
+        indexes = [models.Index(fields=["cluster", "-likeness", "-id"], name="member_nearest")]
 
     def __str__(self) -> str:
         return f"member {self.pk} of cluster {self.cluster_id}"

@@ -95,9 +95,7 @@ class QueueItem(models.Model):
     closed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["queue", "trajectory"], name="queue_item_once"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["queue", "trajectory"], name="queue_item_once")]
         indexes = [
             models.Index(
                 fields=["queue", "said_by", "queued_at", "id"],

@@ -6,13 +6,7 @@ from django import forms
 
 from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS
-from flywheel.failures.buckets.bucket_definitions import (
-    DESCRIPTION_LIMIT,
-    EDITABLE,
-    SHORTCUTS,
-    Wanted,
-    of_project,
-)
+from flywheel.failures.buckets.bucket_definitions import DESCRIPTION_LIMIT, EDITABLE, SHORTCUTS, Wanted, of_project
 from flywheel.failures.models import ProjectBucket
 
 

@@ -36,10 +36,7 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
             count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk})
         if count:
             actor.record(
-                project=queue.project,
-                action="failures.add_to_queue",
-                subject=f"queue {queue}",
-                trajectories=count,
+                project=queue.project, action="failures.add_to_queue", subject=f"queue {queue}", trajectories=count
             )
     return count
 

@@ -39,13 +39,7 @@ def decided(cluster: Cluster) -> QuerySet[Member]:
 
 
 def label(
-    *,
-    cluster: Cluster,
-    trace_ids: Sequence[str],
-    bucket: str,
-    actor: Actor,
-    key: uuid.UUID,
-    note: str = "",
+    *, cluster: Cluster, trace_ids: Sequence[str], bucket: str, actor: Actor, key: uuid.UUID, note: str = ""
 ) -> Bulk:
     """Let a worker file these members under the bucket. The same key again is the same. Raises Refused."""
     wanted = set(trace_ids)
@@ -60,12 +54,7 @@ def label(
     check(first.trajectory, Decision.ADDED, bucket, "", None, note.strip())
     options = {"cluster": cluster.pk, "name": str(cluster)[:200], "bucket": bucket, "note": note}
     return bulk_actions.submit(
-        project=first.trajectory.project,
-        actor=actor,
-        action=NAME,
-        options=options,
-        ids=sorted(wanted),
-        key=key,
+        project=first.trajectory.project, actor=actor, action=NAME, options=options, ids=sorted(wanted), key=key
     )
 
 
@@ -89,14 +78,7 @@ def _label(job: Bulk, keys: list[int]) -> Done:
             done.skipped["decided by a person already"] += 1
             continue
         try:
-            decide(
-                trajectory=row,
-                actor=actor,
-                bucket=bucket,
-                step=steps.get(row.pk, ""),
-                note=note,
-                seen=0,
-            )
+            decide(trajectory=row, actor=actor, bucket=bucket, step=steps.get(row.pk, ""), note=note, seen=0)
             done.changed += 1
         except Refused as error:
             done.failed.append((row.trace_id, str(error)))
@@ -104,15 +86,4 @@ def _label(job: Bulk, keys: list[int]) -> Done:
     return done
 
 
-register(
-    Action(
-        NAME,
-        "Label cluster",
-        "labelled",
-        Permission.REVIEW,
-        Scope.REVIEW,
-        _label,
-        _check,
-        at_once=50,
-    )
-)
+register(Action(NAME, "Label cluster", "labelled", Permission.REVIEW, Scope.REVIEW, _label, _check, at_once=50))

@@ -125,10 +125,7 @@ def _write(keys: Sequence[int]) -> int:
             for pk, project in hold(packed).items()
         ]
         Sketch.objects.bulk_create(
-            rows,
-            update_conflicts=True,
-            unique_fields=["trajectory"],
-            update_fields=["read_at", "method", *PARTS],
+            rows, update_conflicts=True, unique_fields=["trajectory"], update_fields=["read_at", "method", *PARTS]
         )
     return len(rows)
 

@@ -161,11 +161,7 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
     return live_version.promote(
-        candidate=row,
-        actor=asked.actor,
-        reason=body.reason,
-        generation=body.generation,
-        override=body.override,
+        candidate=row, actor=asked.actor, reason=body.reason, generation=body.generation, override=body.override
     )
 
 
@@ -192,13 +188,7 @@ def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> Any:
     asked = keyed(request)
     agent = get_object_or_404(Agent, project=asked.project, name=name)
     to = get_object_or_404(Version.objects.select_related("agent"), agent=agent, number=body.version)
-    return live_version.roll_back(
-        agent=agent,
-        to=to,
-        actor=asked.actor,
-        reason=body.reason,
-        generation=body.generation,
-    )
+    return live_version.roll_back(agent=agent, to=to, actor=asked.actor, reason=body.reason, generation=body.generation)
 
 
 def _with_report(request: KeyRequest, pk: int) -> Candidate:

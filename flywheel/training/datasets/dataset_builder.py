@@ -311,13 +311,7 @@ def keep(name: str, made: Draft, actor: Actor) -> Dataset:
         file=file,
         created_by=actor.user,
     )
-    actor.record(
-        project=project,
-        action="training.dataset",
-        subject=dataset,
-        rows=len(made.rows),
-        kind=made.kind,
-    )
+    actor.record(project=project, action="training.dataset", subject=dataset, rows=len(made.rows), kind=made.kind)
     return dataset
 
 

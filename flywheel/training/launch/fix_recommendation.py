@@ -40,12 +40,7 @@ def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
     if newest is not None and (newest.evidence, newest.ladder, newest.eval_run) == (kept, ladder, baseline):
         return newest
     return Recommendation.objects.create(
-        project=task_set.project,
-        version=version,
-        task_set=task_set,
-        eval_run=baseline,
-        evidence=kept,
-        ladder=ladder,
+        project=task_set.project, version=version, task_set=task_set, eval_run=baseline, evidence=kept, ladder=ladder
     )
 
 

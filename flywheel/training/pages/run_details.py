@@ -143,9 +143,7 @@ def lineage(run: TrainingRun) -> list[dict[str, Any]]:
         {"label": f"run {run}", "url": "", "current": True},
     ]
     if run.produced:
-        chain.append(
-            _link(str(run.produced), "agents:version", slug, run.produced.agent.name, run.produced.number),
-        )
+        chain.append(_link(str(run.produced), "agents:version", slug, run.produced.agent.name, run.produced.number))
     if run.evaluation:
         chain.append(_link(str(run.evaluation), "evals:run", slug, run.evaluation.pk))
     for candidate in run.candidates.all()[:1]:

@@ -15,13 +15,7 @@ from flywheel.training.rollouts.rollout_datasets import choose, draft, too_long
 from flywheel.training.rollouts.rollout_selection import DROPPED, LOOKED_AT, UNSCORED, Rollout, Selection, rollouts_of
 
 LISTED: Final = 50
-SHOW: Final = {
-    "kept": "kept",
-    "left": "left out",
-    "unscored": "unscored",
-    "dropped": "dropped by hand",
-    "all": "all",
-}
+SHOW: Final = {"kept": "kept", "left": "left out", "unscored": "unscored", "dropped": "dropped by hand", "all": "all"}
 
 
 @dataclass(slots=True)
@@ -54,12 +48,7 @@ class Shown:
         """A rollout as a list shows it."""
         like = self.selection.alike.get(rollout.pk)
         twin = next((each for each in self.rollouts if like and each.pk == like[0]), None)
-        return {
-            "rollout": rollout,
-            "why": self.why(rollout),
-            "twin": twin,
-            "likeness": like[1] if like else None,
-        }
+        return {"rollout": rollout, "why": self.why(rollout), "twin": twin, "likeness": like[1] if like else None}
 
 
 def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:

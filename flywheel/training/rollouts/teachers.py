@@ -26,10 +26,6 @@ def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_ke
     if api_key_env:
         endpoint["api_key_env"] = api_key_env
     version, _ = make_version(
-        agent=agent,
-        actor=actor,
-        base_model=model.strip(),
-        endpoint=endpoint,
-        note="asked as a teacher",
+        agent=agent, actor=actor, base_model=model.strip(), endpoint=endpoint, note="asked as a teacher"
     )
     return version

@@ -221,12 +221,7 @@ def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str
     try:
         with kept_aside(request) as file, trajectory_import.door.admit():
             report = import_file(
-                asked.project,
-                file,
-                format=format,
-                mapping=mapping or None,
-                key=asked.key,
-                bounds=bounds_of_waiting(),
+                asked.project, file, format=format, mapping=mapping or None, key=asked.key, bounds=bounds_of_waiting()
             )
     except TooMuch as error:
         raise HttpError(413, f"{error}. {_ELSEWHERE}") from None

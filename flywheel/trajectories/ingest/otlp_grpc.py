@@ -34,11 +34,7 @@ only when a thread takes its call, so that those which wait cost little. gRPC's 
 with RESOURCE_EXHAUSTED, upon which clients drop what they have."""
 STREAMS = 32
 """Calls of one connection at a time; a client keeps the others back."""
-CODES = {
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
+CODES = {401: grpc.StatusCode.UNAUTHENTICATED, 403: grpc.StatusCode.PERMISSION_DENIED, 503: grpc.StatusCode.UNAVAILABLE}
 """Every other refusal is of what was sent."""
 COLLECTOR = "opentelemetry.proto.collector"
 

@@ -102,11 +102,7 @@ class Trajectory(models.Model):
         indexes = [
             # What lists filter by lies in the index of their order: a filter that few rows pass walks it, never the
             # rows, which are twenty times as wide. The words in it are bounded so that it holds them in any script.
-            models.Index(
-                fields=["project", "-started_at", "-id"],
-                name="trajectory_listed",
-                include=_LISTED,
-            ),
+            models.Index(fields=["project", "-started_at", "-id"], name="trajectory_listed", include=_LISTED),
             # What next to nothing passes is found by an index of its own, else that whole index would be walked for it.
             # None of them serves who knows the project alone: while there are few rows, ingest's look-up by trace id
             # would be planned through the smallest that does.

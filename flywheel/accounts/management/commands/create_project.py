@@ -33,9 +33,7 @@ class Command(BaseCommand):
         admin, password = _account(options["admin"])
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
         Actor(admin, "manage.py create_project").record(
-            project=project,
-            action="accounts.create_project",
-            subject=project,
+            project=project, action="accounts.create_project", subject=project
         )
         self.stdout.write(f"project {slug}, admin {admin}" + (f", password {password}" if password else ""))
 

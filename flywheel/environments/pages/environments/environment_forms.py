@@ -39,11 +39,7 @@ class WeightsMixin(forms.Form):
     """One number for each part of the kind's own verifier; none where a rubric judges, which has an editor."""
 
     def __init__(
-        self,
-        *args: Any,
-        weights: dict[str, float] | None = None,
-        rubric: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, *args: Any, weights: dict[str, float] | None = None, rubric: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.rubric = rubric

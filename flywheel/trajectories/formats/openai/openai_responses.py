@@ -82,10 +82,7 @@ def _finish(response: Row, last: Turn) -> str:
 
 def _metadata(request: Row, response: Row) -> dict[str, Any]:
     own = as_dict(response.value.get("metadata") or request.value.get("metadata"))
-    ids = {
-        "response_id": response.value.get("id"),
-        "previous_response_id": request.value.get("previous_response_id"),
-    }
+    ids = {"response_id": response.value.get("id"), "previous_response_id": request.value.get("previous_response_id")}
     return {**own, **{key: value for key, value in ids.items() if value}}
 
 

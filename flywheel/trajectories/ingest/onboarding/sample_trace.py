@@ -32,12 +32,7 @@ CALL = {"type": "tool_call", "id": "call_1", "name": "orders.find", "arguments":
 ASKED = {"role": "assistant", "parts": [CALL], "finish_reason": "tool_calls"}
 TOLD = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": FOUND}]}
 ANSWER = {**_message("assistant", "Yes. It was shipped and arrives on Friday."), "finish_reason": "stop"}
-TOOL = {
-    "type": "function",
-    "name": "orders.find",
-    "description": "Find an order.",
-    "parameters": {"type": "object"},
-}
+TOOL = {"type": "function", "name": "orders.find", "description": "Find an order.", "parameters": {"type": "object"}}
 MODEL = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "test", "gen_ai.request.model": "test-model"}
 AGENT = {
     "gen_ai.operation.name": "invoke_agent",
