@@ -63,7 +63,12 @@ def test_the_launch_page_says_what_blocks_and_does_not_launch(
     assert "Cannot be launched" in text
     assert "1 of 8 held-out tasks" in text
     page = client.get(address, {"algorithm": "sft"})
-    sent = {"key": page.context["form"].key, "base": str(room.base), "task_set": str(room.task_set), "algorithm": "sft"}
+    sent = {
+        "key": page.context["form"].cleaned_data["key"],
+        "base": str(room.base),
+        "task_set": str(room.task_set),
+        "algorithm": "sft",
+    }
     answer = client.post(address, {**sent, "reason": "I know better", "seed": "1", "mode": "full"})
     assert answer.status_code == 422
     assert not TrainingRun.objects.exists()

@@ -234,7 +234,7 @@ def test_a_verifier_that_can_be_gamed_is_not_proved(build: Build, source: str, r
 
 def test_where_a_layer_is_missing_everything_says_which(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Scored(Status.REFUSED, None, "a layer is missing: landlock: no such syscall. It needs Linux 5.13.")
-    monkeypatch.setattr("workers.sandbox.verdict.score", lambda *_: refused)
+    monkeypatch.setattr("workers.judging.attempt_verdicts.score", lambda *_: refused)
     task = recorded(build.task())
     version_of(task.environment, build, rubric())
     run = finished(build, monkeypatch, task_set=build.task_set(held_out=2))

@@ -28,6 +28,7 @@ from flywheel.trajectories.pages import redaction_views
 from flywheel.trajectories.search.full_text import says
 from tests.conftest import Cast
 from tests.core.redaction.test_redaction import KINDS, POSITIONS, made
+from tests.pages import page_of
 from tests.trajectories.formats.sending import as_json
 from tests.trajectories.talking import body_of, request_of, span, text
 from workers.jobs.detection import detect_waiting
@@ -328,7 +329,7 @@ def test_what_is_stored_is_looked_through_and_rewritten(cast: Cast, post: Post, 
     kept = dump()
     assert "hunter2!" in kept
     redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="secrets", rules=[])
-    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    page = page_of(sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/"))
     assert "× password" in page
     assert "attributes.db.password" in page
     assert "hunter2" not in page
@@ -425,7 +426,7 @@ def test_what_lies_beside_trajectories_is_found_and_rewritten(
     Batch.objects.update(warnings=["ana@example.com is odd"], problems=[{"at": "span 0", "reason": "ana@example.com"}])
     Event.objects.create(project=cast.project, trace_id="aa", name="e", body={"to": "ana@example.com"}, digest=b"1")
     redaction_policy.set_policy(project=cast.project, actor=Actor(cast.admin), mode="strict", rules=[])
-    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    page = page_of(sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/"))
     for place in ("log event", "rejected", "ledger"):
         assert f"<td>{place}</td>" in page
     assert "--apply" in page
@@ -438,12 +439,12 @@ def test_a_dry_run_on_a_page_is_bounded_and_names_the_command_in_any_case(
     cast: Cast, post: Post, sign_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post(body_of([span(1), span(2)]))
-    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    page = page_of(sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/"))
     assert "Nothing is found." in page
     assert "the newest 1 trajectory (2 steps)" in page
     assert "--apply" in page
     monkeypatch.setattr(redaction_views, "WITHIN_S", -1.0)
-    page = sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/").content.decode()
+    page = page_of(sign_in(cast.admin).get("/p/acme/trajectories/redaction/dry-run/"))
     assert "The time for a page was over" in page
 
 
