@@ -8,14 +8,14 @@ what was there before, in the background.
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.failures.models import Queue, Rule
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Trajectory
 
 AT_ONCE = 5_000
@@ -33,7 +33,7 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
     count, waiting = 0, iter(keys)
     with transaction.atomic():
         while some := list(islice(waiting, AT_ONCE)):
-            count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk})
+            count += bound(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk}).rowcount
         if count:
             actor.record(
                 project=queue.project, action="failures.add_to_queue", subject=f"queue {queue}", trajectories=count
@@ -43,12 +43,13 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
 
 def after_detection(keys: Sequence[int]) -> int:
     """Detectors have read these trajectories: put those into the queues that a rule wants there."""
-    return _run(_RULES.format(scope="row.id = ANY(%(keys)s)", since="queue.created_at"), {"keys": list(keys)})
+    statement = _RULES.format(scope="row.id = ANY(%(keys)s)", since="queue.created_at")
+    return bound(statement, {"keys": list(keys)}).rowcount
 
 
 def disagreed(trajectory: Trajectory) -> int:
     """Reviewers disagree on it."""
-    return _run(_DISAGREED.format(scope="row.id = %(key)s"), {"key": trajectory.pk})
+    return bound(_DISAGREED.format(scope="row.id = %(key)s"), {"key": trajectory.pk}).rowcount
 
 
 def catch_up() -> int:
@@ -56,17 +57,11 @@ def catch_up() -> int:
     count = 0
     for queue in Queue.objects.filter(caught_up_at=None, archived_at=None):
         with transaction.atomic():
-            scope = "queue.id = %(queue)s"
-            statement = _DISAGREED if queue.rule == Rule.DISAGREED else _RULES
-            count += _run(statement.format(scope=scope, since="'-infinity'"), {"queue": queue.pk})
+            rule = _DISAGREED if queue.rule == Rule.DISAGREED else _RULES
+            statement = rule.format(scope="queue.id = %(queue)s", since="'-infinity'")
+            count += bound(statement, {"queue": queue.pk}).rowcount
             Queue.objects.filter(pk=queue.pk).update(caught_up_at=timezone.now())
     return count
-
-
-def _run(statement: str, values: dict[str, Any]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return int(cursor.rowcount)
 
 
 _ADD = """

@@ -1,6 +1,5 @@
 """Making, changing and archiving a queue."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -93,9 +92,7 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     buckets = [bucket.key for bucket in offered(queue.project, queue.bucket)]
     check_choice(wanted.bucket, ["", *buckets], field="bucket")
     check_choice(wanted.detector, ["", *DETECTORS], field="detector")
-    if wanted.rule == Rule.SAMPLE and not (
-        wanted.percent and math.isfinite(wanted.percent) and 0 < wanted.percent <= 100
-    ):
+    if wanted.rule == Rule.SAMPLE and not 0 < (wanted.percent or 0) <= 100:
         raise Refused("more than 0 and at most 100 is wanted", field="percent")
     becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
     if becomes_sample and queue.items.filter(added_by=None).exists():
