@@ -1,6 +1,5 @@
 """Making, changing and archiving a queue."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from django.db import transaction
@@ -12,7 +11,7 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
-from flywheel.failures.project_reviewers import reviewers
+from flywheel.failures.project_reviewers import named
 
 AT_MOST = 9
 """Reviewers an item; more agree no better and cost a day."""
@@ -101,16 +100,9 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
         )
     if not 1 <= wanted.minutes <= LONGEST:
         raise Refused(f"between 1 and {LONGEST} are wanted", field="minutes")
-    people = _people(queue.project, wanted.assignees)
+    people = named(queue.project, wanted.assignees, field="assignees")
     if not 1 <= wanted.needed <= AT_MOST:
         raise Refused(f"between 1 and {AT_MOST} reviewers are wanted", field="needed")
     if people and wanted.needed > len(people):
         raise Refused(f"{wanted.needed} reviewers are wanted and {len(people)} named", field="needed")
     return people
-
-
-def _people(project: Project, names: Iterable[str]) -> list[User]:
-    known = {user.username: user for user in reviewers(project)}
-    if unknown := sorted(set(names) - set(known)):
-        raise Refused(f"{unknown[0]!r} may not label here; one of {', '.join(known)} is wanted", field="assignees")
-    return [known[name] for name in dict.fromkeys(names)]

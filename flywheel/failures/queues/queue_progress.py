@@ -70,8 +70,8 @@ GROUP BY queue_id, state HAVING sum(n) <> 0
 """What is left of a queue that is gone is not written again."""
 
 
-def people(queue: Queue) -> list[dict[str, Any]]:
-    """Who said something of its items, the most first."""
+def people(queue: Queue) -> list[Any]:
+    """Who said something of its items, the most first: `{"name", "decided", "refused", "hour", "last"}` of each."""
     rows = Review.objects.filter(item__queue=queue, current=True).order_by().values(name=F("reviewer__username"))
     counted = rows.annotate(
         decided=Count("pk", filter=Q(declined=False)),
