@@ -116,9 +116,7 @@ def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
     """One detector: by week, and where it and people disagree."""
     project = keyed(request).project
     check_choice(name, DETECTORS, field="detector", error=Missing)
-    found = detector_quality.of_detector(
-        detector_quality.judged(project), DETECTORS[name], detector_quality.settings(project).get(name)
-    )
+    found = detector_quality.measure_one(project, name)
     return {
         **_detector(found, detector_quality.undecided(project)),
         "filed": found.filed,
