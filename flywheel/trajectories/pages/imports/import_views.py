@@ -207,22 +207,13 @@ class Preview:
     columns: tuple[str, ...] = ()
     kind: str = ""
     rows: list[dict[str, str]] = field(default_factory=list)
-    traces: list["Previewed"] = field(default_factory=list)
+    traces: list[dict[str, Any]] = field(default_factory=list)
     tried: int = 0
     readable: int = 0
     problems: list[dict[str, str]] = field(default_factory=list)
     problem: str = ""
     """Why the mapping itself cannot be."""
     is_guess: bool = False
-
-
-@dataclass(slots=True)
-class Previewed:
-    at: str
-    trace: Trace
-    turns: list[Turn]
-    more: int
-    """Turns that are not shown."""
 
 
 def _preview(upload: Upload, given: QueryDict) -> Preview:
@@ -255,7 +246,8 @@ def _preview(upload: Upload, given: QueryDict) -> Preview:
             preview.readable += 1
             if len(preview.traces) < PREVIEWED:
                 turns = list(_turns(trace))
-                preview.traces.append(Previewed(item.at, trace, turns[:TURNS_SHOWN], max(0, len(turns) - TURNS_SHOWN)))
+                shown = {"turns": turns[:TURNS_SHOWN], "more": max(0, len(turns) - TURNS_SHOWN)}
+                preview.traces.append({"at": item.at, "trace": trace, **shown})
     return preview
 
 
