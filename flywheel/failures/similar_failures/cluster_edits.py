@@ -78,7 +78,7 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
         if count == cluster.members.count() and not cluster.is_rest:
             raise Refused("all of its members would be the same cluster again", field="trace_ids")
         return Cluster.objects.create(clustering=whole)
-    target = rest_of(whole) if to == REST else whole.clusters.filter(pk=key(to)).first()
+    target = rest_of(whole) if to == REST else whole.clusters.filter(pk=key(to) or 0).first()
     if target is None:
         raise Refused(f"{NEW}, {REST} or a cluster of this clustering is wanted", field="to")
     if target.pk == cluster.pk:
