@@ -95,13 +95,16 @@ def define_bucket(request: HttpRequest, wanted: NewBucketIn) -> Status[dict[str,
         wanted=bucket_definitions.Wanted(**wanted.model_dump(exclude={"key"})),
         key=wanted.key,
     )
-    return Status(201, _one(request, row.key))
+    return Status(201, get_bucket(request, row.key))
 
 
 @router.get("/buckets/{key}", response=BucketOut, auth=Key(Scope.READ))
 def get_bucket(request: HttpRequest, key: str) -> dict[str, Any]:
     """One bucket."""
-    return _one(request, key)
+    row = next((row for row in list_buckets(request) if row["key"] == key), None)
+    if row is None:
+        raise Missing(f"there is no bucket {key[:64]!r}")
+    return row
 
 
 @router.put("/buckets/{key}", response=BucketOut, auth=Key(Scope.BUILD))
@@ -114,7 +117,7 @@ def change_bucket(request: HttpRequest, key: str, wanted: ChangeIn) -> dict[str,
     actor, content = keyed(request).actor, wanted.model_dump(exclude={"archived"})
     bucket_definitions.change(bucket=row, wanted=bucket_definitions.Wanted(**content), actor=actor)
     bucket_definitions.archive(bucket=row, is_archived=wanted.archived, actor=actor)
-    return _one(request, key)
+    return get_bucket(request, key)
 
 
 @router.post("/buckets/{key}/steer", response=BucketOut, auth=Key(Scope.REVIEW))
@@ -137,14 +140,7 @@ def reopen_bucket(request: HttpRequest, key: str, wanted: ReasonIn) -> dict[str,
 
 def _lived(request: HttpRequest, key: str, verb: Any, **content: Any) -> dict[str, Any]:
     verb(project=keyed(request).project, key=key, actor=keyed(request).actor, **content)
-    return _one(request, key)
-
-
-def _one(request: HttpRequest, key: str) -> dict[str, Any]:
-    row = next((row for row in list_buckets(request) if row["key"] == key), None)
-    if row is None:
-        raise Missing(f"there is no bucket {key[:64]!r}")
-    return row
+    return get_bucket(request, key)
 
 
 def _shown(bucket: Bucket, life: bucket_lifecycle.Life, count: bucket_counts.BucketCount | None) -> dict[str, Any]:

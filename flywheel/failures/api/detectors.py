@@ -116,18 +116,13 @@ def get_detector(request: HttpRequest, name: str) -> dict[str, Any]:
     """One detector: by week, and where it and people disagree."""
     project = keyed(request).project
     check_choice(name, DETECTORS, field="detector", error=Missing)
-    found = detector_quality.of_detector(
-        detector_quality.judged(project), DETECTORS[name], detector_quality.settings(project).get(name)
-    )
-    listed = [*found.wrong[:LISTED], *found.missed[:LISTED]]
-    keys = Trajectory.objects.filter(pk__in=[each.trajectory for each in listed]).values_list("pk", "trace_id")
-    trace_ids = dict(keys)
+    found = detector_quality.measure_one(project, name)
     return {
         **_detector(found, detector_quality.undecided(project)),
         "filed": found.filed,
         "weeks": [{"week": week, **asdict(rates)} for week, rates in found.weeks.items()],
-        "wrong": [_disagreed(each, trace_ids) for each in found.wrong[:LISTED] if each.trajectory in trace_ids],
-        "missed": [_disagreed(each, trace_ids) for each in found.missed[:LISTED] if each.trajectory in trace_ids],
+        "wrong": _listed(found.wrong),
+        "missed": _listed(found.missed),
     }
 
 
@@ -176,5 +171,10 @@ def _detector(found: detector_quality.Measured, undecided: int) -> dict[str, Any
     }
 
 
-def _disagreed(each: detector_quality.Judged, trace_ids: dict[int, str]) -> dict[str, Any]:
-    return {"trace_id": trace_ids[each.trajectory], "bucket": each.bucket, "decided_at": each.decided_at}
+def _listed(judged: list[detector_quality.Judged]) -> list[dict[str, Any]]:
+    rows = Trajectory.objects.only("trace_id").in_bulk([each.trajectory for each in judged[:LISTED]])
+    return [
+        {"trace_id": rows[each.trajectory].trace_id, "bucket": each.bucket, "decided_at": each.decided_at}
+        for each in judged[:LISTED]
+        if each.trajectory in rows
+    ]

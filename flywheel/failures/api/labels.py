@@ -89,10 +89,7 @@ def list_failures(request: HttpRequest, query: Query[FailureQuery]) -> dict[str,
 def get_labels(request: HttpRequest, trace_id: str) -> dict[str, Any]:
     """What is proposed for a trajectory and what was decided."""
     row = _trajectory(request, trace_id)
-    return {
-        "proposals": list(row.proposals.all()),
-        "decisions": list(row.failures.select_related("trajectory", "labelled_by")),
-    }
+    return {"proposals": row.proposals.all(), "decisions": row.failures.select_related("trajectory", "labelled_by")}
 
 
 @router.post("/trajectories/{trace_id}/failures", response={201: FailureOut}, auth=Key(Scope.REVIEW))
@@ -101,10 +98,7 @@ def label_trajectory(request: HttpRequest, trace_id: str, wanted: LabelIn) -> St
     failure = decide(
         trajectory=_trajectory(request, trace_id),
         actor=keyed(request).actor,
-        bucket=wanted.bucket,
-        step=wanted.step,
-        corrected=wanted.corrected,
-        note=wanted.note,
+        **wanted.dict(exclude={"seen"}),
         seen=LATEST if wanted.seen is None else wanted.seen,
     )
     return Status(201, failure)

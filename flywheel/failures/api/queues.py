@@ -45,13 +45,13 @@ def make_queue(request: HttpRequest, wanted: QueueIn) -> Status[dict[str, Any]]:
     queue = queue_definitions.make(
         project=key.project, actor=key.actor, wanted=_settings(wanted), with_existing=wanted.with_existing
     )
-    return Status(201, _one(request, queue.pk))
+    return Status(201, get_queue(request, queue.pk))
 
 
 @router.get("/queues/{int:queue_id}", response=QueueOut, auth=Key(Scope.READ))
 def get_queue(request: HttpRequest, queue_id: int) -> dict[str, Any]:
     """One queue with its progress."""
-    return _one(request, queue_id)
+    return _shown(Queue.objects.filter(pk=_queue(request, queue_id).pk))[0]
 
 
 @router.put("/queues/{int:queue_id}", response=QueueOut, auth=Key(Scope.BUILD))
@@ -61,7 +61,7 @@ def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[s
     actor, content = keyed(request).actor, _settings(wanted)
     queue_definitions.change(queue=queue, actor=actor, wanted=content, with_existing=wanted.with_existing)
     queue_definitions.archive(queue=queue, actor=actor, is_archived=wanted.archived)
-    return _one(request, queue_id)
+    return get_queue(request, queue_id)
 
 
 @router.get("/queues/{int:queue_id}/items", response=page_of(ItemOut), auth=Key(Scope.READ))
@@ -87,7 +87,12 @@ def add_to_queue(request: HttpRequest, queue_id: int, wanted: AddIn) -> dict[str
 @router.get("/queues/{int:queue_id}/items/{int:item_id}", response=ReviewedOut, auth=Key(Scope.READ))
 def get_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """One item, with what its reviewers said as far as you may see it."""
-    return _reviewed(request, queue_id, item_id)
+    row = _item(request, queue_id, item_id)
+    reviews = row.reviews.select_related("reviewer").order_by("pk")
+    if row.queue.is_blind and row.is_open:
+        reviews = reviews.filter(reviewer=keyed(request).actor.user)
+    row.visible = reviews  # type: ignore[attr-defined]
+    return row
 
 
 @router.post("/queues/{int:queue_id}/take", response={200: ReviewedOut, 204: None}, auth=Key(Scope.REVIEW))
@@ -96,14 +101,14 @@ def take_queue_item(request: HttpRequest, queue_id: int, wanted: TakeIn) -> Stat
     queue = _queue(request, queue_id)
     after = _item(request, queue_id, wanted.after) if wanted.after is not None else None
     item = taking.take(queue=queue, actor=keyed(request).actor, after=after)
-    return Status(200, _reviewed(request, queue_id, item.pk)) if item else Status(204, None)
+    return Status(200, get_queue_item(request, queue_id, item.pk)) if item else Status(204, None)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/hold", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def hold_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """Reserve this item, or for longer: a sign of life. 409 when somebody else has it."""
     taking.hold(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
-    return _reviewed(request, queue_id, item_id)
+    return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/release", response=ReviewedOut, auth=Key(Scope.REVIEW))
@@ -111,7 +116,7 @@ def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the
     """Let go of the item; with `at_the_end` it also goes to the end of the queue."""
     item, actor = _item(request, queue_id, item_id), keyed(request).actor
     (taking.requeue if at_the_end else taking.release)(item=item, actor=actor)
-    return _reviewed(request, queue_id, item_id)
+    return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/review", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
@@ -131,14 +136,14 @@ def decline_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted
 def undo_queue_review(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """Take back what you said; what you said before counts again, or nothing."""
     reviews.take_back(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
-    return _reviewed(request, queue_id, item_id)
+    return get_queue_item(request, queue_id, item_id)
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/reopen", response=ReviewedOut, auth=Key(Scope.REVIEW))
 def reopen_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
     """Ask for another reviewer of a closed item. What was decided stands until they have spoken."""
     reviews.reopen(item=_item(request, queue_id, item_id), actor=keyed(request).actor)
-    return _reviewed(request, queue_id, item_id)
+    return get_queue_item(request, queue_id, item_id)
 
 
 @router.get("/queues/{int:queue_id}/agreement", response=AgreementOut, auth=Key(Scope.READ))
@@ -162,7 +167,7 @@ def agreed(found: agreement.Agreement) -> dict[str, Any]:
 
 def _give(request: HttpRequest, queue_id: int, item_id: int, **content: Any) -> Status[QueueItem]:
     reviews.give(item=_item(request, queue_id, item_id), actor=keyed(request).actor, **content)
-    return Status(201, _reviewed(request, queue_id, item_id))
+    return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 def _settings(body: QueueIn) -> queue_definitions.Wanted:
@@ -179,20 +184,6 @@ def _shown(rows: QuerySet[Queue]) -> list[dict[str, Any]]:
         }
         for each in queue_progress.of(rows.select_related("created_by").prefetch_related("assignees"))
     ]
-
-
-def _one(request: HttpRequest, pk: int) -> dict[str, Any]:
-    return _shown(Queue.objects.filter(pk=_queue(request, pk).pk))[0]
-
-
-def _reviewed(request: HttpRequest, queue_id: int, item_id: int) -> QueueItem:
-    """The item with those reviews that the caller may see."""
-    row = _item(request, queue_id, item_id)
-    reviews = row.reviews.select_related("reviewer").order_by("pk")
-    if row.queue.is_blind and row.is_open:
-        reviews = reviews.filter(reviewer=keyed(request).actor.user)
-    row.visible = reviews  # type: ignore[attr-defined]
-    return row
 
 
 def _queue(request: HttpRequest, pk: int) -> Queue:

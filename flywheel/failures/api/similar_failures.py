@@ -41,46 +41,45 @@ def list_clusterings(request: HttpRequest, query: Query[PageQuery]) -> dict[str,
 def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clustering]:
     """Put failures that are alike into clusters, in the background."""
     content = wanted.dict() | {"key": wanted.key or uuid.uuid4()}
-    job = clusterings.submit(project=keyed(request).project, actor=keyed(request).actor, **content)
-    return Status(202, job)
+    return Status(202, clusterings.submit(project=keyed(request).project, actor=keyed(request).actor, **content))
 
 
 @router.get("/clusterings/{pk}", response=ClusteringOut, auth=Key(Scope.READ))
 def get_clustering(request: HttpRequest, pk: int) -> Clustering:
     """How far it is, and what it was about."""
-    return _clustering(request, pk)
+    return one(Clustering.objects.select_related("project").filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/clusterings/{pk}/cancel", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def cancel_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Ask for an end."""
-    return _clustering(request, pk).cancel(keyed(request).actor)
+    return get_clustering(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/clusterings/{pk}/resume", response=ClusteringOut, auth=Key(Scope.REVIEW))
 def resume_clustering(request: HttpRequest, pk: int) -> Clustering:
     """Do a failed or cancelled one after all."""
-    return _clustering(request, pk).resume(keyed(request).actor)
+    return get_clustering(request, pk).resume(keyed(request).actor)
 
 
 @router.delete("/clusterings/{pk}", response={204: None}, auth=Key(Scope.REVIEW))
 def delete_clustering(request: HttpRequest, pk: int) -> Status[None]:
     """Delete the clustering; failures and decisions stay."""
-    cluster_edits.forget(clustering=_clustering(request, pk), actor=keyed(request).actor)
+    cluster_edits.forget(clustering=get_clustering(request, pk), actor=keyed(request).actor)
     return Status(204, None)
 
 
 @router.get("/clusterings/{pk}/clusters", response=page_of(ClusterOut), auth=Key(Scope.READ))
 def list_clusters(request: HttpRequest, pk: int, query: Query[PageQuery]) -> dict[str, Any]:
     """Its clusters, the largest first, and those that are like no other."""
-    return paginate(_clustering(request, pk).clusters.select_related("medoid"), query, keys=("size", "id"))
+    return paginate(get_clustering(request, pk).clusters.select_related("medoid"), query, keys=("size", "id"))
 
 
 @router.post("/clusterings/{pk}/merge", response=ClusterOut, auth=Key(Scope.REVIEW))
 def merge_clusters(request: HttpRequest, pk: int, wanted: MergeIn) -> Cluster:
     """Make one cluster of two or more."""
     merged = cluster_edits.merge(
-        clustering=_clustering(request, pk), clusters=wanted.clusters, actor=keyed(request).actor
+        clustering=get_clustering(request, pk), clusters=wanted.clusters, actor=keyed(request).actor
     )
     return get_cluster(request, merged.pk)
 
@@ -118,22 +117,14 @@ def move_cluster_members(request: HttpRequest, pk: int, wanted: MoveIn) -> Clust
 def take_cluster_apart(request: HttpRequest, pk: int, wanted: ApartIn) -> Status[Clustering]:
     """Cluster its members anew, more finely, in the background. Its largest part stays; the others become clusters."""
     cluster, key = get_cluster(request, pk), wanted.key or uuid.uuid4()
-    job = clusterings.take_apart(cluster=cluster, actor=keyed(request).actor, key=key)
-    return Status(202, job)
+    return Status(202, clusterings.take_apart(cluster=cluster, actor=keyed(request).actor, key=key))
 
 
 @router.post("/clusters/{pk}/label", response={202: BulkOut}, auth=Key(Scope.REVIEW))
 def label_cluster(request: HttpRequest, pk: int, wanted: LabelClusterIn) -> Status[Bulk]:
     """File the named members under a bucket, in the background. `GET /bulk/{id}` says what became of it."""
-    job = cluster_labels.label(
-        cluster=get_cluster(request, pk),
-        trace_ids=wanted.trace_ids,
-        bucket=wanted.bucket,
-        note=wanted.note,
-        actor=keyed(request).actor,
-        key=wanted.key or uuid.uuid4(),
-    )
-    return Status(202, job)
+    content = wanted.dict() | {"key": wanted.key or uuid.uuid4()}
+    return Status(202, cluster_labels.label(cluster=get_cluster(request, pk), actor=keyed(request).actor, **content))
 
 
 @router.get("/trajectories/{trace_id}/similar", response=NeighboursOut, auth=Key(Scope.READ))
@@ -155,7 +146,3 @@ def find_similar(request: HttpRequest, trace_id: str, limit: int = 20) -> dict[s
         for other, found in near.rows
     ]
     return {"items": items, "among": near.among, "is_cut": near.is_cut}
-
-
-def _clustering(request: HttpRequest, pk: int) -> Clustering:
-    return one(Clustering.objects.select_related("project").filter(project=keyed(request).project), pk=pk)

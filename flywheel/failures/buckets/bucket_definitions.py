@@ -126,7 +126,8 @@ def _check(bucket: ProjectBucket, wanted: Wanted) -> None:
 
     if bucket.pk is None and not _KEY.fullmatch(bucket.key):
         raise Refused("lower-case letters, digits and underscores are wanted, a letter first, at most 64", field="key")
-    if bucket.pk is None and (bucket.key in (*BUCKETS, *RESERVED) or _is_used(bucket.project, bucket.key)):
+    is_taken = bucket.key in (*BUCKETS, *RESERVED) or bucket.project.buckets.filter(key=bucket.key).exists()
+    if bucket.pk is None and is_taken:
         raise Refused(
             f"{bucket.key!r} is taken; keys stay with their labels, also when a bucket is archived", field="key"
         )
@@ -136,10 +137,6 @@ def _key_of(project: Project, label: str) -> str:
     """The label as a key; where it has no letters that a key may have, a number."""
     written = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")[:64]
     return written if _KEY.fullmatch(written) else f"bucket_{project.buckets.count() + 1}"
-
-
-def _is_used(project: Project, key: str) -> bool:
-    return project.buckets.filter(key=key).exists()
 
 
 def _record(bucket: ProjectBucket, actor: Actor, action: str, **data: Any) -> None:

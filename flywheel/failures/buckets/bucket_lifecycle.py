@@ -21,7 +21,7 @@ from flywheel.agents.models import Version
 from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import BucketLife, Failure, Priority, Severity
-from flywheel.failures.project_reviewers import reviewers
+from flywheel.failures.project_reviewers import named
 from flywheel.trajectories.models import Source, Trajectory
 
 REASON_LIMIT = 2_000
@@ -164,10 +164,8 @@ def steer(
     row = _locked(project, key)
     changed: dict[str, str] = {}
     if owner is not None and owner != (row.owner.username if row.owner else ""):
-        people = {user.username: user for user in reviewers(project)}
-        if owner and owner not in people:
-            raise Refused(f"{owner!r} may not label here; one of {', '.join(people)} is wanted", field="owner")
-        row.owner, changed["owner"] = people.get(owner), owner
+        row.owner = named(project, [owner], field="owner")[0] if owner else None
+        changed["owner"] = owner
     if priority is not None and priority != row.priority:
         check_choice(priority, Priority.values, field="priority")
         row.priority = changed["priority"] = priority

@@ -220,6 +220,11 @@ def measure(project: Project) -> tuple[list[Measured], list[BucketMeasured]]:
     return detectors, [bucket for bucket in buckets if bucket.all.recall.n or bucket.all.precision.n]
 
 
+def measure_one(project: Project, name: str) -> Measured:
+    """Everything about the detector of this name."""
+    return of_detector(judged(project), DETECTORS[name], settings(project).get(name))
+
+
 def settings(project: Project) -> dict[str, DetectorSetting]:
     return detector_settings.settings([project.pk]).get(project.pk, {})
 

@@ -5,7 +5,7 @@ still being committed while detectors read has a later `changed_at`, so that wha
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -22,12 +22,9 @@ from flywheel.system.sql import bound
 from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.aggregates.running_totals import settle
-from flywheel.trajectories.store.stored_traces import Outline, glance, read_json
+from flywheel.trajectories.store.stored_traces import Outline, chunks, glance, read_json
 
 log = logging.getLogger(__name__)
-
-STEPS_AT_ONCE = 5_000
-"""Steps held in memory together; one trajectory with more is read alone."""
 
 
 def unread(
@@ -64,30 +61,17 @@ def _definitions(tools: str) -> list[dict[str, Any]]:
 
 def detect(rows: Sequence[Outline]) -> int:
     """Run every detector over the trajectories and store what they propose; returns the number of proposals."""
-    return sum(_detect(chunk) for chunk in _chunks(rows))
+    return sum(_detect(chunk) for chunk in chunks(rows))
 
 
 def make_searchable(rollouts: Sequence[Outline]) -> None:
     """Let these be found by their words, without proposing anything."""
-    for chunk in _chunks(rollouts):
+    for chunk in chunks(rollouts):
         words = {row.pk: full_text.vectors(trace) for row, trace in glance(chunk)}
         with transaction.atomic():
             alive = {pk for (pk,) in bound(_LOCK, [list(words)])}
             _mark([row for row in chunk if row.pk in alive], {})
             full_text.write({pk: words[pk] for pk in alive})
-
-
-def _chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
-    chunk: list[Outline] = []
-    steps = 0
-    for row in rows:
-        if chunk and steps + row.step_count > STEPS_AT_ONCE:
-            yield chunk
-            chunk, steps = [], 0
-        chunk.append(row)
-        steps += row.step_count
-    if chunk:
-        yield chunk
 
 
 def _detect(rows: list[Outline]) -> int:
@@ -144,10 +128,7 @@ def _replace(found: list[tuple[Outline, Proposal]], alive: Collection[int]) -> i
             [
                 [row.project_id for row, _ in found],
                 [row.pk for row, _ in found],
-                [proposal.detector for _, proposal in found],
-                [proposal.bucket for _, proposal in found],
-                [proposal.step for _, proposal in found],
-                [proposal.score for _, proposal in found],
+                *([getattr(each, name) for _, each in found] for name in ("detector", "bucket", "step", "score")),
                 [text(proposal.evidence) for _, proposal in found],
             ],
         )

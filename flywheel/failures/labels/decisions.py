@@ -193,11 +193,8 @@ def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[Fie
     if not isinstance(corrected, dict):
         return [_NO_ACTION]
     if set(corrected) == {"text"} and isinstance(corrected["text"], str):
-        return (
-            []
-            if corrected["text"].strip()
-            else [FieldError("write the answer that would have been right", field="text")]
-        )
+        problem = FieldError("write the answer that would have been right", field="text")
+        return [] if corrected["text"].strip() else [problem]
     if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
         return [_NO_ACTION]
     if not isinstance(corrected["arguments"], dict):

@@ -48,8 +48,7 @@ def conclude(item: QueueItem, current: Failure | None) -> None:
 
 def made_it(review: Review, failure: Failure) -> bool:
     """The failure came of the review alone."""
-    is_one = not review.declined and review.reviewer_id == failure.labelled_by_id
-    return is_one and says(review, failure)
+    return not review.declined and review.reviewer_id == failure.labelled_by_id and says(review, failure)
 
 
 def take_back(review: Review) -> None:

@@ -1,12 +1,12 @@
 """The form of a bucket that a project defines."""
 
-from typing import Any
-
 from django import forms
+from django.forms import model_to_dict
+from django.http import QueryDict
 
 from flywheel.accounts.models import Project
 from flywheel.core.detectors.standard_buckets import BUCKETS
-from flywheel.failures.buckets.bucket_definitions import DESCRIPTION_LIMIT, EDITABLE, SHORTCUTS, Wanted, of_project
+from flywheel.failures.buckets.bucket_definitions import DESCRIPTION_LIMIT, SHORTCUTS, Wanted, of_project
 from flywheel.failures.models import ProjectBucket
 
 
@@ -26,8 +26,9 @@ class BucketForm(forms.Form):
     )
     shortcut = forms.ChoiceField(label="Key", required=False, help_text="Chooses it while labelling.")
 
-    def __init__(self, project: Project, bucket: ProjectBucket | None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, project: Project, bucket: ProjectBucket | None, sent: QueryDict | None) -> None:
+        """The form as the bucket is, or empty."""
+        super().__init__(sent, initial=model_to_dict(bucket) if bucket else {})
         own = bucket.shortcut if bucket else ""
         taken = {other.shortcut for other in of_project(project).values()} - {own}
         field = self.fields["shortcut"]
@@ -37,8 +38,3 @@ class BucketForm(forms.Form):
     @property
     def definition(self) -> Wanted:
         return Wanted(**self.cleaned_data)
-
-
-def as_written(bucket: ProjectBucket) -> dict[str, Any]:
-    """The form as the bucket is."""
-    return {name: getattr(bucket, name) for name in EDITABLE}

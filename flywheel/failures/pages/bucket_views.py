@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission, Project
+from flywheel.accounts.project_settings import audit_log
 from flywheel.core.detectors.standard_buckets import BUCKETS, Bucket
 from flywheel.core.evidence.statistics.estimates import proportion
 from flywheel.edge.numbers import number
@@ -61,13 +62,13 @@ def define(request: PageRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def edit(request: PageRequest, key: str) -> HttpResponse:
-    return _edit(request, _own(request, key))
+    return _edit(request, get_object_or_404(request.project.buckets, key=key))
 
 
 @require_POST
 @requires(Permission.BUILD)
 def archive(request: PageRequest, key: str) -> HttpResponse:
-    row = _own(request, key)
+    row = get_object_or_404(request.project.buckets, key=key)
     bucket_definitions.archive(bucket=row, actor=request.actor, is_archived=request.POST.get("archived") != "0")
     return redirect("failures:bucket", request.project.slug, key)
 
@@ -85,6 +86,7 @@ def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -
     labelled = Failure.objects.filter(project=project, current=True, bucket=key).exclude(decision=Decision.REJECTED)
     waiting = open_queue.waiting(project, open_queue.Filters(bucket=key, order="newest"))
     tasks = project.tasks.filter(bucket=key)
+    history = audit_log.entries(project).filter(subject=f"bucket {key}")
     candidates, confirmed_count = _candidates(project, key), labelled.count()
     return render(
         request,
@@ -117,7 +119,7 @@ def _page(request: PageRequest, key: str, problem: str = "", reason: str = "") -
             "task_count": tasks.filter(retired_at=None).count(),
             "runs": _runs(project, key),
             "candidates": candidates,
-            "history": [(entry, _words(entry)) for entry in _history(project, key)],
+            "history": [(entry, _words(entry)) for entry in history.order_by("-id")[:HISTORY]],
         },
         status=422 if problem else 200,
     )
@@ -134,8 +136,7 @@ def _turn(request: PageRequest, key: str, verb: Any) -> HttpResponse:
 
 
 def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
-    initial = bucket_forms.as_written(row) if row else {}
-    form = bucket_forms.BucketForm(request.project, row, request.POST or None, initial=initial)
+    form = bucket_forms.BucketForm(request.project, row, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
             if row is None:
@@ -156,14 +157,13 @@ def _chain(
     slug = request.project.slug
     page = reverse("failures:bucket", args=[slug, key])
     chain = [{"label": _counted(labels, "label"), "url": f"{page}#confirmed" if labels else ""}]
-    if found.tasks:
-        chain.append({"label": _counted(found.tasks, "task"), "url": f"{page}#tasks"})
-    if found.runs:
-        chain.append({"label": _counted(found.runs, "run"), "url": f"{page}#runs"})
+    for count, word in ((found.tasks, "task"), (found.runs, "run")):
+        if count:
+            chain.append({"label": _counted(count, word), "url": f"{page}#{word}s"})
     if candidates:
         url = reverse("promotions:candidate", args=[slug, candidates[0].pk])
         chain.append({"label": f"candidate {candidates[0].pk}", "url": url})
-    for fix in [each for each in found.fixes if each.stands][:1]:
+    if fix := next((each for each in found.fixes if each.stands), None):
         url = reverse("agents:version", args=[slug, fix.version.agent.name, fix.version.number])
         chain.append({"label": f"{fix.version} live", "url": url})
     return chain
@@ -186,25 +186,17 @@ def _candidates(project: Project, key: str) -> list[Any]:
     return found
 
 
-def _history(project: Project, key: str) -> list[AuditEntry]:
-    rows = AuditEntry.objects.filter(project=project, subject=f"bucket {key}")
-    return list(rows.select_related("actor").order_by("-id")[:HISTORY])
-
-
 def _words(entry: AuditEntry) -> str:
     """What was done, in words: `closed it`, `set priority to high`."""
-    match entry.action.removeprefix("failures."):
-        case "define_bucket":
-            return "defined it"
-        case "archive_bucket":
-            return "archived it"
-        case "unarchive_bucket":
-            return "offers it again"
-        case "close_bucket":
-            return "closed it"
-        case "reopen_bucket":
-            return "confirmed a failure that reopened it" if "failure" in entry.data else "reopened it"
-    return "; ".join(f"set {name} to {value or 'nothing'}" for name, value in entry.data.items()) or entry.action
+    plain = {
+        "failures.define_bucket": "defined it",
+        "failures.archive_bucket": "archived it",
+        "failures.unarchive_bucket": "offers it again",
+        "failures.close_bucket": "closed it",
+        "failures.reopen_bucket": "confirmed a failure that reopened it" if "failure" in entry.data else "reopened it",
+    }
+    changed = "; ".join(f"set {name} to {value or 'nothing'}" for name, value in entry.data.items())
+    return plain.get(entry.action) or changed or entry.action
 
 
 def _counted(count: int, word: str) -> str:
@@ -216,7 +208,3 @@ def _bucket(request: PageRequest, key: str) -> Bucket:
     if known is None:
         raise Http404
     return known
-
-
-def _own(request: PageRequest, key: str) -> ProjectBucket:
-    return get_object_or_404(request.project.buckets, key=key)

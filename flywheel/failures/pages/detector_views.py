@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import AuditEntry, Permission
+from flywheel.accounts.project_settings import audit_log
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.edge.numbers import number
@@ -48,12 +49,9 @@ def index(request: PageRequest) -> HttpResponse:
 def detector(request: PageRequest, detector: str) -> HttpResponse:
     if detector not in DETECTORS:
         raise Http404
-    found = detector_quality.of_detector(
-        detector_quality.judged(request.project),
-        DETECTORS[detector],
-        detector_quality.settings(request.project).get(detector),
-    )
+    found = detector_quality.measure_one(request.project, detector)
     waiting, is_guess = about(open_queue.waiting(request.project, open_queue.Filters(detector=detector)))
+    history = audit_log.entries(request.project).filter(subject=f"detector {detector}")
     filed = [(key, n) for key, n in found.filed.most_common() if key]
     context = {
         "found": found,
@@ -65,7 +63,7 @@ def detector(request: PageRequest, detector: str) -> HttpResponse:
         "decided": found.filed.total(),
         "chart": _chart(found),
         "buckets": offered(request.project, found.bucket),
-        "history": [(entry, _words(request, entry)) for entry in _history(request, detector)],
+        "history": [(entry, _words(request, entry)) for entry in history.order_by("-id")[:HISTORY]],
         "wrong": _listed(found.wrong, detector),
         "missed": _listed(found.missed, detector),
     }
@@ -108,11 +106,6 @@ def agreement(request: PageRequest) -> HttpResponse:
         "periods": PERIODS,
     }
     return render(request, "failures/agreement.html", context)
-
-
-def _history(request: PageRequest, name: str) -> list[AuditEntry]:
-    rows = AuditEntry.objects.filter(project=request.project, subject=f"detector {name}")
-    return list(rows.select_related("actor").order_by("-id")[:HISTORY])
 
 
 def _words(request: PageRequest, entry: AuditEntry) -> str:

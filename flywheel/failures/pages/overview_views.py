@@ -1,7 +1,5 @@
 """The failures room's first page: what goes wrong and how often."""
 
-from typing import Any
-
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -11,7 +9,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.failures.buckets import bucket_counts, bucket_lifecycle
 from flywheel.failures.labels.decisions import describe
-from flywheel.failures.models import Decision, Failure, Priority
+from flywheel.failures.models import Decision, Priority
 from flywheel.failures.pages.bucket_views import days_of
 
 PRIORITIES = list(Priority.values)
@@ -29,6 +27,7 @@ def index(request: PageRequest) -> HttpResponse:
         ((count, lives[count.bucket.key]) for count in found), key=lambda row: PRIORITIES.index(row[1].row.priority)
     )
     urls = {count.bucket.key: reverse("failures:bucket", args=[project.slug, count.bucket.key]) for count in found}
+    filed = project.failures.filter(current=True).exclude(decision=Decision.REJECTED)
     recent = project.failures.select_related("trajectory", "labelled_by")[:12]
     return render(
         request,
@@ -41,13 +40,9 @@ def index(request: PageRequest) -> HttpResponse:
             "days": len(days),
             "periods": bucket_counts.PERIODS,
             "waiting": sum(count.waiting for count in found),
-            "uncorrected": _failures(request).filter(corrected=None).count(),
+            "uncorrected": filed.filter(corrected=None).count(),
             "chart": bucket_counts.trend_chart(found, days, urls) if found else None,
             "recent": [(failure, describe(project, failure)) for failure in recent],
             "has_traffic": bucket_counts.traffic(project).exists(),
         },
     )
-
-
-def _failures(request: PageRequest) -> Any:
-    return Failure.objects.filter(project=request.project, current=True).exclude(decision=Decision.REJECTED)

@@ -47,7 +47,7 @@ def queues(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def queue_detail(request: PageRequest, pk: int) -> HttpResponse:
-    queue = _queue(request, pk)
+    queue = get_object_or_404(request.project.queues, pk=pk)
     rows = queue.items.select_related("trajectory", "reserved_by", "outcome", "added_by")
     state = request.GET.get("state", "")
     if state in STATES:
@@ -78,7 +78,7 @@ def queue_detail(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.VIEW)
 def queue_agreement(request: PageRequest, pk: int) -> HttpResponse:
     """A fragment of its own: the page does not wait for it."""
-    queue = _queue(request, pk)
+    queue = get_object_or_404(request.project.queues, pk=pk)
     return render(request, "failures/_agreement.html", {"queue": queue, "found": agreement.of_queue(queue)})
 
 
@@ -91,13 +91,13 @@ def new_queue(request: PageRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def edit_queue(request: PageRequest, pk: int) -> HttpResponse:
-    return _edit(request, _queue(request, pk))
+    return _edit(request, get_object_or_404(request.project.queues, pk=pk))
 
 
 @require_POST
 @requires(Permission.BUILD)
 def archive_queue(request: PageRequest, pk: int) -> HttpResponse:
-    queue = _queue(request, pk)
+    queue = get_object_or_404(request.project.queues, pk=pk)
     queue_definitions.archive(queue=queue, actor=request.actor, is_archived=request.POST.get("archived") != "0")
     return redirect("failures:queue_detail", request.project.slug, pk)
 
@@ -106,7 +106,7 @@ def archive_queue(request: PageRequest, pk: int) -> HttpResponse:
 @requires(Permission.REVIEW)
 def add_to_queue(request: PageRequest) -> HttpResponse:
     """Add trajectories by their trace ids."""
-    queue = _queue(request, key(request.POST.get("queue", "")) or 0)
+    queue = get_object_or_404(request.project.queues, pk=key(request.POST.get("queue", "")))
     keys, unknown = intake.keys_of(request.project, request.POST.get("trace_ids", ""))
     if queue.archived_at is not None:
         messages.error(request, f"Nothing was added: the queue {queue} is archived.")
@@ -165,7 +165,3 @@ def _saved(
         )
         messages.success(request, "Made. What you chose is put into it in the background.")
     return made
-
-
-def _queue(request: PageRequest, pk: int) -> Queue:
-    return get_object_or_404(Queue.objects.filter(project=request.project), pk=pk)

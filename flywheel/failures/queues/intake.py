@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.failures.models import Queue, Rule
+from flywheel.system.sql import bound
 from flywheel.trajectories.models import Trajectory
 
 AT_ONCE = 5_000
@@ -33,7 +34,7 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
     count, waiting = 0, iter(keys)
     with transaction.atomic():
         while some := list(islice(waiting, AT_ONCE)):
-            count += _run(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk})
+            count += bound(_ADD, {"queue": queue.pk, "keys": some, "actor": actor.user.pk}).rowcount
         if count:
             actor.record(
                 project=queue.project, action="failures.add_to_queue", subject=f"queue {queue}", trajectories=count
@@ -43,12 +44,12 @@ def add(*, queue: Queue, keys: Iterable[int], actor: Actor) -> int:
 
 def after_detection(keys: Sequence[int]) -> int:
     """Detectors have read these trajectories: put those into the queues that a rule wants there."""
-    return _run(_RULES.format(scope="row.id = ANY(%(keys)s)", since="queue.created_at"), {"keys": list(keys)})
+    return _insert(_RULES.format(since="queue.created_at"), "row.id = ANY(%(keys)s)", keys=list(keys))
 
 
 def disagreed(trajectory: Trajectory) -> int:
     """Reviewers disagree on it."""
-    return _run(_DISAGREED.format(scope="row.id = %(key)s"), {"key": trajectory.pk})
+    return _insert(_DISAGREED, "row.id = %(key)s", key=trajectory.pk)
 
 
 def catch_up() -> int:
@@ -56,17 +57,14 @@ def catch_up() -> int:
     count = 0
     for queue in Queue.objects.filter(caught_up_at=None, archived_at=None):
         with transaction.atomic():
-            scope = "queue.id = %(queue)s"
-            statement = _DISAGREED if queue.rule == Rule.DISAGREED else _RULES
-            count += _run(statement.format(scope=scope, since="'-infinity'"), {"queue": queue.pk})
+            rule = _DISAGREED if queue.rule == Rule.DISAGREED else _RULES.format(since="'-infinity'")
+            count += _insert(rule, "queue.id = %(queue)s", queue=queue.pk)
             Queue.objects.filter(pk=queue.pk).update(caught_up_at=timezone.now())
     return count
 
 
-def _run(statement: str, values: dict[str, Any]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return int(cursor.rowcount)
+def _insert(rule: str, scope: str, **values: Any) -> int:
+    return bound(_INSERT.format(rule=rule, scope=scope), values).rowcount
 
 
 _ADD = """
@@ -79,11 +77,16 @@ ORDER BY wanted.place
 ON CONFLICT (queue_id, trajectory_id) DO NOTHING
 """
 
-_RULES = """
+_INSERT = """
 INSERT INTO failures_queueitem (queue_id, trajectory_id, state, queued_at, added_at)
 SELECT queue.id, row.id, 'to_review', now(), now()
 FROM failures_queue AS queue JOIN trajectories_trajectory AS row ON row.project_id = queue.project_id
-WHERE queue.archived_at IS NULL AND {scope} AND row.source <> 'rollout' AND (
+WHERE queue.archived_at IS NULL AND {scope} AND {rule}
+ORDER BY row.id
+ON CONFLICT (queue_id, trajectory_id) DO NOTHING
+"""
+
+_RULES = """row.source <> 'rollout' AND (
     queue.rule = 'detected' AND row.label = '' AND row.proposed_bucket <> '' AND EXISTS (
         SELECT FROM failures_proposal AS proposal
         WHERE proposal.trajectory_id = row.id AND queue.bucket IN ('', proposal.bucket)
@@ -91,17 +94,10 @@ WHERE queue.archived_at IS NULL AND {scope} AND row.source <> 'rollout' AND (
     )
     OR queue.rule = 'sample' AND row.received_at >= {since}
         AND ('x' || substr(md5(queue.id || ' ' || row.trace_id), 1, 8))::bit(32)::bigint < queue.percent / 100 * 2 ^ 32
-)
-ORDER BY row.id
-ON CONFLICT (queue_id, trajectory_id) DO NOTHING
-"""
+)"""
 """Whether a trajectory is in a sample depends on its id and the queue alone: it stays in or out however it grows."""
 
-_DISAGREED = """
-INSERT INTO failures_queueitem (queue_id, trajectory_id, state, queued_at, added_at)
-SELECT queue.id, row.id, 'to_review', now(), now()
-FROM failures_queue AS queue JOIN trajectories_trajectory AS row ON row.project_id = queue.project_id
-WHERE queue.archived_at IS NULL AND queue.rule = 'disagreed' AND {scope} AND row.id IN (
+_DISAGREED = """queue.rule = 'disagreed' AND row.id IN (
     SELECT item.trajectory_id
     FROM failures_queueitem AS item
     JOIN failures_queue AS other ON other.id = item.queue_id
@@ -109,7 +105,4 @@ WHERE queue.archived_at IS NULL AND queue.rule = 'disagreed' AND {scope} AND row
     WHERE item.queue_id <> queue.id AND other.project_id = queue.project_id AND item.state = 'needs_another'
     GROUP BY item.id, item.trajectory_id, other.needed
     HAVING count(*) >= other.needed AND count(DISTINCT said.bucket) > 1
-)
-ORDER BY row.id
-ON CONFLICT (queue_id, trajectory_id) DO NOTHING
-"""
+)"""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
@@ -23,6 +23,7 @@ from flywheel.failures.models import Failure, Proposal, Review
 from flywheel.trajectories.models import Source, Trajectory
 
 ORDERS = {"score": "most certain first", "newest": "newest first", "oldest": "oldest first"}
+_ORDERED = {"score": ("-proposed_score", "-pk"), "newest": ("-started_at", "-pk"), "oldest": ("started_at", "pk")}
 BEFORE, AFTER = 8, 40
 """Items that the list shows around the one in hand."""
 RECENT = timedelta(hours=12)
@@ -80,36 +81,23 @@ def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
     if filters.version:
         agent, _, version = filters.version.partition("@")
         rows = rows.filter(agent__name=agent, version__number=number(version) or 0)
-    match filters.order:
-        case "newest":
-            return rows.order_by("-started_at", "-pk")
-        case "oldest":
-            return rows.order_by("started_at", "pk")
-        case _:
-            return rows.order_by(F("proposed_score").desc(), "-pk")
+    return rows.order_by(*_ORDERED[filters.order])
 
 
 def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
     """Of the rows, those that come after the item; the item itself need not be among them any more."""
-    match filters.order:
-        case "newest":
-            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
-        case "oldest":
-            return rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
-        case _:
-            return rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "lt"))
+    return rows.filter(_beyond(item, filters, "gt" if filters.order == "oldest" else "lt"))
 
 
 def before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
     """Of the rows, those that come before the item, the nearest first."""
-    match filters.order:
-        case "newest":
-            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "gt"))
-        case "oldest":
-            near = rows.filter(beyond(("started_at", "pk"), [item.started_at, item.pk], "lt"))
-        case _:
-            near = rows.filter(beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], "gt"))
-    return near.reverse()
+    return rows.filter(_beyond(item, filters, "lt" if filters.order == "oldest" else "gt")).reverse()
+
+
+def _beyond(item: Trajectory, filters: Filters, side: str) -> Q:
+    if filters.order == "score":
+        return beyond(("proposed_score", "pk"), [item.proposed_score or 0.0, item.pk], side)
+    return beyond(("started_at", "pk"), [item.started_at, item.pk], side)
 
 
 def next_after(project: Project, filters: Filters, item: Trajectory) -> Trajectory | None:
@@ -153,10 +141,10 @@ def own_decisions(project: Project, user: User) -> QuerySet[Failure]:
 def pace(project: Project, user: User) -> dict[str, int]:
     """How many trajectories the person decided today and within the last hour."""
     now = timezone.now()
-    mine = Failure.objects.filter(project=project, labelled_by=user, taken_back_at=None)
+    mine = Failure.objects.filter(project=project, labelled_by=user, taken_back_at=None).values("trajectory").distinct()
     return {
-        "today": mine.filter(labelled_at__gte=now - timedelta(days=1)).values("trajectory").distinct().count(),
-        "hour": mine.filter(labelled_at__gte=now - timedelta(hours=1)).values("trajectory").distinct().count(),
+        "today": mine.filter(labelled_at__gte=now - timedelta(days=1)).count(),
+        "hour": mine.filter(labelled_at__gte=now - timedelta(hours=1)).count(),
     }
 
 

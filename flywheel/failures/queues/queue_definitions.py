@@ -1,7 +1,5 @@
 """Making, changing and archiving a queue."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from django.db import transaction
@@ -13,7 +11,7 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.models import Queue, Rule
-from flywheel.failures.project_reviewers import reviewers
+from flywheel.failures.project_reviewers import named
 
 AT_MOST = 9
 """Reviewers an item; more agree no better and cost a day."""
@@ -93,9 +91,7 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
     buckets = [bucket.key for bucket in offered(queue.project, queue.bucket)]
     check_choice(wanted.bucket, ["", *buckets], field="bucket")
     check_choice(wanted.detector, ["", *DETECTORS], field="detector")
-    if wanted.rule == Rule.SAMPLE and not (
-        wanted.percent and math.isfinite(wanted.percent) and 0 < wanted.percent <= 100
-    ):
+    if wanted.rule == Rule.SAMPLE and not 0 < (wanted.percent or 0) <= 100:
         raise Refused("more than 0 and at most 100 is wanted", field="percent")
     becomes_sample = wanted.rule == Rule.SAMPLE and queue.pk is not None and queue.rule != Rule.SAMPLE
     if becomes_sample and queue.items.filter(added_by=None).exists():
@@ -104,16 +100,9 @@ def _check(queue: Queue, wanted: Wanted) -> list[User]:
         )
     if not 1 <= wanted.minutes <= LONGEST:
         raise Refused(f"between 1 and {LONGEST} are wanted", field="minutes")
-    people = _people(queue.project, wanted.assignees)
+    people = named(queue.project, wanted.assignees, field="assignees")
     if not 1 <= wanted.needed <= AT_MOST:
         raise Refused(f"between 1 and {AT_MOST} reviewers are wanted", field="needed")
     if people and wanted.needed > len(people):
         raise Refused(f"{wanted.needed} reviewers are wanted and {len(people)} named", field="needed")
     return people
-
-
-def _people(project: Project, names: Iterable[str]) -> list[User]:
-    known = {user.username: user for user in reviewers(project)}
-    if unknown := sorted(set(names) - set(known)):
-        raise Refused(f"{unknown[0]!r} may not label here; one of {', '.join(known)} is wanted", field="assignees")
-    return [known[name] for name in dict.fromkeys(names)]

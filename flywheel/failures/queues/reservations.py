@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
@@ -66,8 +66,8 @@ def take(*, queue: Queue, actor: Actor, after: QueueItem | None = None) -> Queue
         raise NotYours(queue)
     if after is None:
         held = in_hand(queue, actor.user)
-        pk = _extended(held, actor) if held else None
-        pk = pk or _taken(_FREE.format(more=""), queue, actor)
+        is_extended = held is not None and _reserve(queue, held.pk, actor)
+        pk = held.pk if held and is_extended else _taken(_FREE.format(more=""), queue, actor)
     else:
         release(item=after, actor=actor)
         pk = _taken(_FREE.format(more=_AFTER), queue, actor, after) or _taken(
@@ -113,7 +113,7 @@ def hold(*, item: QueueItem, actor: Actor) -> None:
     """
     if not may_review(item.queue, actor.user):
         raise NotYours(item.queue)
-    if _extended(item, actor) is None:
+    if item.queue.archived_at is not None or not _reserve(item.queue, item.pk, actor):
         found = QueueItem.objects.select_related("reserved_by").get(pk=item.pk)
         if found.is_reserved and found.reserved_by_id != actor.user.pk:
             raise Held(found)
@@ -146,8 +146,7 @@ def requeue(*, item: QueueItem, actor: Actor) -> None:
 def _taken(statement: str, queue: Queue, actor: Actor, other: QueueItem | None = None) -> int | None:
     """Reserve the first that the statement finds; its key, or None where it finds nothing."""
     while keys := _item_ids(statement, queue, actor.user, other):
-        until = timezone.now() + timedelta(minutes=queue.minutes)
-        if _unsaid(actor.user).filter(pk=keys[0]).update(reserved_by=actor.user, reserved_until=until):
+        if _reserve(queue, keys[0], actor):
             return keys[0]
     return None
 
@@ -161,22 +160,13 @@ def _item_ids(statement: str, queue: Queue, user: User, other: QueueItem | None 
         return [key for (key,) in cursor.fetchall()]
 
 
-def _unsaid(user: User) -> QuerySet[QueueItem]:
-    """Open items that the person may have now and has said nothing of; by their own columns alone."""
-    return QueueItem.objects.filter(_free(user), state__in=OPEN).exclude(said_by__contains=[user.pk])
-
-
-def _free(user: User) -> Q:
-    return Q(reserved_until=None) | Q(reserved_until__lte=timezone.now()) | Q(reserved_by=user)
-
-
-def _extended(item: QueueItem, actor: Actor) -> int | None:
-    """Reserve the item unless somebody else has it; its key, or None.
+def _reserve(queue: Queue, pk: int, actor: Actor) -> bool:
+    """Reserve an open item that nobody else has and that the person has said nothing of; False where it is none.
 
     The conditions are on the row's own columns: of two who ask at once, the second then sees what the first has done.
     """
-    if item.queue.archived_at is not None:
-        return None
-    until = timezone.now() + timedelta(minutes=item.queue.minutes)
-    rows = _unsaid(actor.user).filter(pk=item.pk)
-    return item.pk if rows.update(reserved_by=actor.user, reserved_until=until) else None
+    now = timezone.now()
+    is_free = Q(reserved_until=None) | Q(reserved_until__lte=now) | Q(reserved_by=actor.user)
+    rows = QueueItem.objects.filter(is_free, pk=pk, state__in=OPEN).exclude(said_by__contains=[actor.user.pk])
+    until = now + timedelta(minutes=queue.minutes)
+    return bool(rows.update(reserved_by=actor.user, reserved_until=until))

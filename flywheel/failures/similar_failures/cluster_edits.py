@@ -66,8 +66,7 @@ def move(*, cluster: Cluster, trace_ids: Sequence[str], to: str, actor: Actor) -
         raise Refused("members of this cluster are wanted; some may have been moved meanwhile", field="trace_ids")
     _check_at_rest([cluster])
     target = _target(cluster, to, count)
-    Member.objects.filter(pk__in=list(members.values_list("pk", flat=True))).update(cluster=target, likeness=0)
-    measure(target)
+    _put(cluster, target, list(members.values_list("trajectory", flat=True)))
     measure(cluster)
     _record(target, actor, "failures.move_members", trajectories=count, source=cluster.pk, to=to)
     return target
@@ -79,8 +78,7 @@ def _target(cluster: Cluster, to: str, count: int) -> Cluster:
         if count == cluster.members.count() and not cluster.is_rest:
             raise Refused("all of its members would be the same cluster again", field="trace_ids")
         return Cluster.objects.create(clustering=whole)
-    known = whole.clusters.filter(pk=key(to) or 0).first()
-    target = rest_of(whole) if to == REST else known
+    target = rest_of(whole) if to == REST else whole.clusters.filter(pk=key(to) or 0).first()
     if target is None:
         raise Refused(f"{NEW}, {REST} or a cluster of this clustering is wanted", field="to")
     if target.pk == cluster.pk:
@@ -119,18 +117,15 @@ def put_apart(job: Clustering, found: Sequence[Sequence[int]], alone: Sequence[i
     assert cluster is not None
     _lock(cluster.clustering)
     for part in found[1:]:
-        target = Cluster.objects.create(clustering=cluster.clustering)
-        _put(cluster, target, part)
-        measure(target)
+        _put(cluster, Cluster.objects.create(clustering=cluster.clustering), part)
     if alone and found:
-        target = rest_of(cluster.clustering)
-        _put(cluster, target, alone)
-        measure(target)
+        _put(cluster, rest_of(cluster.clustering), alone)
     measure(cluster)
 
 
 def _put(source: Cluster, target: Cluster, keys: Sequence[int]) -> None:
     Member.objects.filter(cluster=source, trajectory__in=keys).update(cluster=target, likeness=0)
+    measure(target)
 
 
 def rest_of(clustering: Clustering) -> Cluster:

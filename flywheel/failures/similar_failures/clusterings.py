@@ -30,7 +30,6 @@ AT_MOST = 20_000
 READ_AT_ONCE = 200
 NAMED_BY = 12
 """Members, the most typical, whose words a cluster is told by."""
-LONGEST_CALL = 400
 SEED = 0
 APART: Final[dict[str, float]] = {Fineness.COARSE: 0.65, Fineness.MEDIUM: 0.5, Fineness.FINE: 0.35}
 """Mean distance of two clusters from which on they stay two."""
@@ -175,7 +174,7 @@ def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Descr
     shared = failure_similarity.telling(found.weights, space, names)
     columns = {
         "words": [text(word)[:120] for word in shared.words],
-        "calls": [text(call)[:LONGEST_CALL] for call in shared.calls],
+        "calls": [text(call)[:400] for call in shared.calls],
         "cohesion": found.cohesion,
         "size": len(places),
         "medoid_id": keys[places[found.medoid]],

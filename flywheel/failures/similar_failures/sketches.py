@@ -20,13 +20,12 @@ from flywheel.core.traces import Trace
 from flywheel.failures.models import Cluster, Failure, Proposal, Sketch
 from flywheel.system.sql import bound
 from flywheel.trajectories.models import Label, Source, Step, Trajectory
-from flywheel.trajectories.store.stored_traces import Outline, complete, glance, step_of
+from flywheel.trajectories.store.stored_traces import Outline, chunks, complete, glance, step_of
 
 log = logging.getLogger(__name__)
 
 AMONG = 3_000
 """Failures that one is compared with, the newest."""
-STEPS_AT_ONCE = 5_000
 LONG = 1_000
 """Of a trajectory with more steps, its beginning, its end and what is around the failing step is read."""
 HEAD, TAIL, AROUND = 500, 100, 20
@@ -76,19 +75,13 @@ def _where(keys: Sequence[int]) -> dict[int, tuple[str, str]]:
 
 def _traces(keys: Sequence[int], where: dict[int, tuple[str, str]]) -> Iterator[tuple[int, Trace]]:
     columns = ("pk", "project_id", "trace_id", "changed_at", "step_count", "event_count")
-    chunk: list[Outline] = []
-    steps = 0
-    for values in Trajectory.objects.filter(pk__in=keys).order_by("pk").values(*columns):
-        row = Outline(**values, outcome=None, interventions=[], tools=[], metadata={})
+    found = Trajectory.objects.filter(pk__in=keys).order_by("pk").values(*columns)
+    rows = [Outline(**values, outcome=None, interventions=[], tools=[], metadata={}) for values in found]
+    for row in rows:
         if row.step_count > LONG:
             yield row.pk, _excerpt(row, where.get(row.pk, ("", ""))[0])
-            continue
-        if chunk and steps + row.step_count > STEPS_AT_ONCE:
-            yield from ((outline.pk, trace) for outline, trace in glance(chunk))
-            chunk, steps = [], 0
-        chunk.append(row)
-        steps += row.step_count
-    yield from ((outline.pk, trace) for outline, trace in glance(chunk))
+    for chunk in chunks([row for row in rows if row.step_count <= LONG]):
+        yield from ((row.pk, trace) for row, trace in glance(chunk))
 
 
 def _excerpt(row: Outline, failing_step: str) -> Trace:

@@ -68,14 +68,8 @@ def give_feedback(request: HttpRequest) -> dict[str, Any]:
     problems = [{"loc": _place(item, sent), "msg": item.reason} for item in report.problems]
     if problems and len(problems) == report.received:
         raise ValidationError([{"loc": ["body", *problem["loc"]], "msg": problem["msg"]} for problem in problems])
-    return {
-        "received": report.received,
-        "stored": report.stored,
-        "duplicate": report.duplicate,
-        "rejected": len(problems),
-        "waiting": report.waiting,
-        "problems": problems,
-    }
+    counts = {name: getattr(report, name) for name in ("received", "stored", "duplicate", "waiting")}
+    return {**counts, "rejected": len(problems), "problems": problems}
 
 
 @router.get("/trajectories/{trace_id}/feedback", response=page_of(FeedbackOut), auth=Key(Scope.READ))

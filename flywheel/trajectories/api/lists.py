@@ -163,11 +163,8 @@ def save_view(request: HttpRequest, wanted: ViewIn) -> View:
     return saved_views.save(
         project=asked.project,
         actor=asked.actor,
-        name=wanted.name,
-        q=wanted.q,
         wanted=wanted.columns,
-        is_shared=wanted.is_shared,
-        is_first=wanted.is_first,
+        **wanted.dict(exclude={"columns"}),
     )
 
 
@@ -226,13 +223,13 @@ def list_bulk_actions(request: HttpRequest, query: Query[ListQuery]) -> dict[str
 @router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ))
 def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
     """How far it is, and what became of it."""
-    return _find(request, pk)
+    return one(Bulk.objects.filter(project=keyed(request).project), pk=pk)
 
 
 @router.get("/bulk/{pk}/file", response={200: Any}, auth=Key(Scope.READ))
 def get_bulk_file(request: HttpRequest, pk: int) -> Any:
     """JSON Lines that an export has written; 404 until it is over, and after a week."""
-    return bulk_actions.answer(request, _find(request, pk))
+    return bulk_actions.answer(request, get_bulk_action(request, pk))
 
 
 @router.post("/bulk/{pk}/cancel", response=BulkOut, auth=Key(Scope.REVIEW))
@@ -248,7 +245,7 @@ def resume_bulk_action(request: HttpRequest, pk: int) -> Bulk:
 
 
 def _to_change(request: HttpRequest, pk: int) -> Bulk:
-    asked, job = keyed(request), _find(request, pk)
+    asked, job = keyed(request), get_bulk_action(request, pk)
     action = bulk_actions.ACTIONS.get(job.action)
     if action is None or action.permission not in asked.permissions or action.scope not in asked.key.scopes:
         raise PermissionDenied(f"this key may not {job.action} many, and not stop or resume that either")
@@ -271,7 +268,3 @@ def _submit(request: HttpRequest, action: str, wanted: Selection, options: dict[
         ids=wanted.id or (),
     )
     return Status(202, job)
-
-
-def _find(request: HttpRequest, pk: int) -> Bulk:
-    return one(Bulk.objects.filter(project=keyed(request).project), pk=pk)

@@ -126,9 +126,7 @@ def get_metrics(request: HttpRequest, asked: Query[MetricsQuery]) -> dict[str, A
         "buckets": [
             {
                 "bucket": bucket.key,
-                "count": bucket.total.count,
-                "confirmed": bucket.total.confirmed,
-                "proposed": bucket.total.proposed,
+                **{name: getattr(bucket.total, name) for name in ("count", "confirmed", "proposed")},
                 "share": bucket.share_of(found.total.count),
                 "q": read.where(*bucket.terms),
             }
@@ -146,11 +144,9 @@ def _points(read: production_metrics.Asked, terms: tuple[grammar.Node, ...], tim
 
 def _figures(these: production_metrics.Figures) -> dict[str, Any]:
     return {
-        **{name: value for name, value in asdict(these).items() if name not in ("cost", "p50", "p95")},
+        **asdict(these),
+        **{name: getattr(these, name) for name in ("success", "failure", "intervention")},
         "cost_usd": these.cost,
         "latency_p50_ms": these.p50,
         "latency_p95_ms": these.p95,
-        "success": these.success,
-        "failure": these.failure,
-        "intervention": these.intervention,
     }

@@ -229,13 +229,8 @@ def import_trajectories(request: HttpRequest, format: str = "auto", mapping: str
         raise HttpError(503, "too many files are being imported; send it again") from None
     except FormatError as error:
         raise HttpError(400, str(error)) from None
-    return {
-        "trajectories": report.trajectories,
-        "formats": report.formats,
-        "notes": report.notes,
-        **report.steps,
-        "problems": [{"at": item.at, "reason": item.reason} for item in report.problems],
-    }
+    told = {name: getattr(report, name) for name in ("trajectories", "formats", "notes", "problems")}
+    return {**told, **report.steps}
 
 
 _ELSEWHERE = (

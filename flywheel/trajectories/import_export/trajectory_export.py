@@ -101,7 +101,9 @@ def selection(project_id: int, q: str = "", ids: Iterable[str] = ()) -> QuerySet
     return query.apply(rows, project_id)
 
 
-def answer(request: PageRequest | KeyRequest, *, format: str, q: str = "", ids: Iterable[str] = ()) -> Any:
+def answer(
+    request: PageRequest | KeyRequest, *, format: str, q: str = "", ids: Iterable[str] = ()
+) -> StreamingHttpResponse:
     """A download of the selection. Raises BadSelection."""
     entry = EXPORTS.get(format)
     if entry is None:

@@ -48,7 +48,7 @@ def page(request: PageRequest) -> HttpResponse:
         "form": uuid.uuid4(),
         "traces_url": request.build_absolute_uri(reverse("ingest:traces")),
         "grpc": f"{request.get_host().rpartition(':')[0] or request.get_host()}:{port}" if port else "",
-        **_live(request, timezone.now()),
+        **_live(request),
     }
     return render(request, "trajectories/connect.html", context)
 
@@ -57,7 +57,7 @@ def page(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def live(request: PageRequest) -> HttpResponse:
     """Fragment: what has come or was refused since the page was opened. It stops asking when all is seen."""
-    return render(request, "trajectories/_connect_live.html", _live(request, timezone.now()))
+    return render(request, "trajectories/_connect_live.html", _live(request))
 
 
 @require_POST
@@ -87,8 +87,9 @@ def make_key(request: PageRequest) -> HttpResponse:
     return redirect(back)
 
 
-def _live(request: PageRequest, now: datetime) -> dict[str, Any]:
+def _live(request: PageRequest) -> dict[str, Any]:
     """What the fragment shows; `since` and `until` (when to stop asking) go round in its own address."""
+    now = timezone.now()
     since = max(_moment(request.GET.get("since", "")) or now, now - LOOKS_BACK - LOOKS_FOR)
     until = _moment(request.GET.get("until", "")) or now + LOOKS_FOR
     found = diagnose(request.project, since=since, user=request.actor.user, now=now)

@@ -31,7 +31,8 @@ STATES = (
 @requires(Permission.BUILD)
 def index(request: PageRequest) -> HttpResponse:
     """What was rejected, newest first, of one cause or of all; and the causes."""
-    state, kind, batch = request.GET.get("state", Quarantined.State.OPEN), request.GET.get("kind", ""), _batch(request)
+    state, kind = request.GET.get("state", Quarantined.State.OPEN), request.GET.get("kind", "")
+    batch = key(request.GET.get("batch", "")) or 0
     every = Quarantined.objects.filter(project=request.project)
     rows = every.filter(state=state)
     if batch:
@@ -167,10 +168,6 @@ def _context(row: Quarantined) -> dict[str, Any]:
         "size": len(row.content),
         "is_open": row.state == Quarantined.State.OPEN,
     }
-
-
-def _batch(request: PageRequest) -> int:
-    return key(request.GET.get("batch", "")) or 0
 
 
 def _back(request: PageRequest, kind: str) -> HttpResponse:

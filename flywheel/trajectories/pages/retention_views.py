@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.forms import model_to_dict
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
@@ -46,7 +47,7 @@ class RetentionForm(forms.Form):
 def retention_page(request: PageRequest) -> HttpResponse:
     """How long the project keeps what, and what that would delete now."""
     row = retention.of(request.project)
-    form = RetentionForm(request.POST if request.method == "POST" else None, initial=_initial(row))
+    form = RetentionForm(request.POST if request.method == "POST" else None, initial=model_to_dict(row))
     if request.method == "POST" and form.is_valid():
         retention.set_retention(project=request.project, actor=request.actor, **form.cleaned_data)
         messages.success(request, "Saved. What is older is deleted within minutes, a part at a time.")
@@ -77,7 +78,3 @@ def _preview(row: Retention) -> dict[str, Any]:
     doomed = retention.doomed(row)
     by_source = [(source.label, doomed.trajectories.get(source)) for source in retention.BY_SOURCE]
     return {"doomed": doomed, "by_source": by_source, "limit": retention.COUNTED_UP_TO, "takes_used": row.takes_used}
-
-
-def _initial(row: Retention) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in (*retention.DAYS, "takes_used")}

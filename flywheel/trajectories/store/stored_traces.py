@@ -38,6 +38,10 @@ def traces_of(trajectories: Iterable[Trajectory]) -> dict[int, traces.Trace]:
     return {pk: _trace(row, steps[pk]) for pk, row in rows.items()}
 
 
+STEPS_AT_ONCE = 5_000
+"""Steps held in memory together; one trajectory with more is read alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """What detectors know of a trajectory before they read its steps."""
@@ -53,6 +57,20 @@ class Outline:
     tools: list[dict[str, Any]]
     """Those of its version where it tells of none."""
     metadata: dict[str, Any]
+
+
+def chunks(rows: Sequence[Outline]) -> Iterator[list[Outline]]:
+    """The rows in their order, as many at a time as have `STEPS_AT_ONCE` steps."""
+    chunk: list[Outline] = []
+    steps = 0
+    for row in rows:
+        if chunk and steps + row.step_count > STEPS_AT_ONCE:
+            yield chunk
+            chunk, steps = [], 0
+        chunk.append(row)
+        steps += row.step_count
+    if chunk:
+        yield chunk
 
 
 def glance(outlines: Iterable[Outline]) -> Iterator[tuple[Outline, traces.Trace]]:

@@ -1,9 +1,7 @@
 """What a reviewer sees of one trajectory: one window of the conversation, first the one that matters."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flywheel.edge.numbers import number
 from flywheel.trajectories.detail.outline import label
 from flywheel.trajectories.detail.transcript import WINDOW, conversation_of, window_at
 from flywheel.trajectories.detail.turns import Turn
@@ -42,11 +40,6 @@ class View:
             return shown
         name = f"{step.position + 1} {label(step.kind, step.name, step.tool_name).strip()}"[:80]
         return [(step.span_id, f"{name}, not shown here"), *shown]
-
-
-def start_of(asked: Mapping[str, str]) -> int | None:
-    """The place of a step in the window that is asked for; None when none is."""
-    return number(asked.get("start", ""))
 
 
 def view_of(trajectory: Trajectory, step: str, start: int | None = None) -> View:

@@ -97,8 +97,12 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
     if written.wants_correction and written.correction and written.correction.problems:
         written.error = f"The corrected action does not fit yet. {'; '.join(map(str, written.correction.problems))}"
         return None, written
+    said = {name: getattr(written, name) for name in ("bucket", "step", "corrected", "note", "seen")}
+    item = item_of(trajectory, data)
     try:
-        return _decided(trajectory, actor, written, item_of(trajectory, data), bool(data.get("settle"))), written
+        if item is None:
+            return decide(trajectory=trajectory, actor=actor, **said), written
+        return give(item=item, actor=actor, settles=bool(data.get("settle")), **said), written
     except Superseded as error:
         written.is_overtaken, written.seen = True, error.current.pk if error.current else 0
         written.error = f"{error}. Yours is not saved; save again to put it above."
@@ -116,29 +120,13 @@ def save(trajectory: Trajectory, actor: Actor, data: Mapping[str, str]) -> tuple
     return None, written
 
 
-def _decided(
-    trajectory: Trajectory, actor: Actor, written: Written, item: QueueItem | None, settles: bool
-) -> Failure | Review:
-    said: dict[str, Any] = {
-        "bucket": written.bucket,
-        "step": written.step,
-        "corrected": written.corrected,
-        "note": written.note,
-        "seen": written.seen,
-    }
-    if item is None:
-        return decide(trajectory=trajectory, actor=actor, **said)
-    return give(item=item, actor=actor, settles=settles, **said)
-
-
 def item_of(trajectory: Trajectory, data: Mapping[str, str]) -> QueueItem | None:
     """The item of a queue that the form is about."""
     pk = key(data.get("item", ""))
     return QueueItem.objects.filter(pk=pk, trajectory=trajectory).select_related("queue").first() if pk else None
 
 
-def opened(trajectory: Trajectory) -> tuple[Failure | None, list[Proposal], Written]:
-    """What the page needs to show the form."""
-    current = current_of(trajectory)
+def opened(trajectory: Trajectory) -> tuple[list[Proposal], Written]:
+    """What is proposed, and the form as it opens."""
     proposals = list(trajectory.proposals.all())
-    return current, proposals, initial(trajectory, current, proposals)
+    return proposals, initial(trajectory, current_of(trajectory), proposals)

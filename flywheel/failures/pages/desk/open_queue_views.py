@@ -12,10 +12,11 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.htmx import answer, wants_fragment
+from flywheel.edge.numbers import number
 from flywheel.failures.buckets.bucket_definitions import offered
 from flywheel.failures.labels.decisions import Superseded, describe, tools_of, undo
 from flywheel.failures.models import Queue
-from flywheel.failures.pages.desk import conversation_window, correction_form, decision_form, panes, queue_item_views
+from flywheel.failures.pages.desk import correction_form, decision_form, panes, queue_item_views
 from flywheel.failures.queues import open_queue as queue
 from flywheel.trajectories.detail import expected_action
 from flywheel.trajectories.models import Trajectory
@@ -63,10 +64,7 @@ def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
         )
     except Superseded as error:
         notice = f"Nothing was taken back: {error}."
-    if request.htmx:
-        return _go(request, filters, trajectory, notice=notice)
-    messages.info(request, notice)
-    return redirect(_address(request, filters, trajectory))
+    return _go(request, filters, trajectory, notice)
 
 
 @require_POST
@@ -124,6 +122,8 @@ def _go(request: PageRequest, filters: queue.Filters, item: Trajectory | None, n
     if item is not None:
         item.refresh_from_db(fields=["label", "label_bucket"])
     if not request.htmx:
+        if notice:
+            messages.info(request, notice)
         return redirect(address)
     response = render(request, "failures/_desk.html", _desk(request, filters, item, notice=notice))
     response["HX-Push-Url"] = address
@@ -165,11 +165,11 @@ def _desk(
     }
     if item is None:
         return shown
-    _, proposals, fresh = decision_form.opened(item)
+    proposals, fresh = decision_form.opened(item)
     address = reverse("failures:label", args=[request.project.slug, item.trace_id])
     return shown | {
         **panes.label_context(item),
-        **panes.reading(item, written or fresh, proposals, conversation_window.start_of(request.GET)),
+        **panes.reading(item, written or fresh, proposals, number(request.GET.get("start", ""))),
         "window_url": f"{reverse('failures:review', args=[request.project.slug, item.trace_id])}?{filters.query}",
         "decide_url": f"{address}?{filters.query}",
         "draft": item.trace_id,
@@ -178,11 +178,8 @@ def _desk(
 
 
 def _address(request: PageRequest, filters: queue.Filters, item: Trajectory | None) -> str:
-    path = (
-        reverse("failures:review", args=[request.project.slug, item.trace_id])
-        if item
-        else reverse("failures:queue", args=[request.project.slug])
-    )
+    slug = request.project.slug
+    path = reverse("failures:review", args=[slug, item.trace_id]) if item else reverse("failures:queue", args=[slug])
     return f"{path}?{filters.query}" if filters.query else path
 
 

@@ -15,13 +15,13 @@ from django.views.decorators.http import require_GET, require_POST
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.edge.htmx import answer
+from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets.bucket_definitions import name_of
 from flywheel.failures.labels.decisions import Superseded
 from flywheel.failures.models import Queue, QueueItem, Review
-from flywheel.failures.pages.desk import conversation_window, correction_form, decision_form, panes
+from flywheel.failures.pages.desk import correction_form, decision_form, panes
 from flywheel.failures.queues import queue_progress, reservations, reviews
-from flywheel.trajectories.models import Trajectory
 
 BEFORE, AFTER = 8, 30
 """Items that the list shows: one's own last ones, and those that are free."""
@@ -31,14 +31,14 @@ BEFORE, AFTER = 8, 30
 @requires(Permission.REVIEW)
 def take(request: PageRequest, pk: int) -> HttpResponse:
     """Hand out the next item."""
-    return _next(request, _queue(request, pk))
+    return _next(request, get_object_or_404(request.project.queues, pk=pk))
 
 
 @require_GET
 @requires(Permission.VIEW)
 def open_desk(request: PageRequest, pk: int) -> HttpResponse:
     """The item that one has; without one, the way to the first."""
-    queue = _queue(request, pk)
+    queue = get_object_or_404(request.project.queues, pk=pk)
     held = reservations.in_hand(queue, request.actor.user)
     if held is not None:
         return redirect(_address(request, queue, held))
@@ -79,7 +79,7 @@ def decline(request: PageRequest, pk: int, item: int) -> HttpResponse:
         problem = "Say in a few words why it should not be here."
     else:
         return _next(request, row.queue)
-    written = decision_form.opened(row.trajectory)[2]
+    _, written = decision_form.opened(row.trajectory)
     written.error = problem
     return refused(request, row, written, reason)
 
@@ -228,10 +228,13 @@ def _decision(request: PageRequest, item: QueueItem, written: decision_form.Writ
     fresh.seen = current.pk if current else 0
     return {
         **known,
-        **panes.reading(row, written or fresh, proposals, conversation_window.start_of(request.GET)),
+        **panes.reading(row, written or fresh, proposals, number(request.GET.get("start", ""))),
         "window_url": f"{_address(request, queue, item)}?{'settle=1' if settles else ''}",
         "mine": (mine, words(request.project, mine)) if mine and is_hidden else None,
-        "reviews": [] if is_hidden else _reviews(item),
+        "reviews": [
+            (review, words(queue.project, review))
+            for review in ([] if is_hidden else item.reviews.select_related("reviewer").order_by("-pk"))
+        ],
         "is_blind": is_hidden,
         "settles": settles,
         "may_settle": may_settle and not settles,
@@ -259,14 +262,6 @@ def _locked(request: PageRequest, item: QueueItem, mine: Review | None, settles:
     return ""
 
 
-def _reviews(item: QueueItem) -> list[tuple[Review, str]]:
-    """What everybody said of it, also what no longer counts, the latest first."""
-    return [
-        (review, words(item.queue.project, review))
-        for review in item.reviews.select_related("reviewer").order_by("-pk")
-    ]
-
-
 def _around(queue: Queue, request: PageRequest, item: QueueItem | None, own: list[Review]) -> dict[str, Any]:
     """One's own last items, the one in hand, and those that are free, in the order in which they come."""
     before = [review.item for review in reversed(own)]
@@ -284,13 +279,7 @@ def _address(request: PageRequest, queue: Queue, item: QueueItem | None) -> str:
     return reverse("failures:item", args=[request.project.slug, queue.pk, item.pk])
 
 
-def _queue(request: PageRequest, pk: int) -> Queue:
-    return get_object_or_404(Queue.objects.filter(project=request.project), pk=pk)
-
-
 def _item(request: PageRequest, pk: int, item: int) -> QueueItem:
     rows = QueueItem.objects.filter(queue=pk, queue__project=request.project)
     people = ("queue__project", "reserved_by", "trajectory__agent", "trajectory__version__agent")
-    row = get_object_or_404(rows.select_related(*people), pk=item)
-    assert isinstance(row.trajectory, Trajectory)
-    return row
+    return get_object_or_404(rows.select_related(*people), pk=item)

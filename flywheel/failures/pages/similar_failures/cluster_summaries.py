@@ -5,6 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from flywheel.core.traces import Trace, episodes
 from flywheel.failures.models import Cluster, Clustering
@@ -89,41 +92,24 @@ def trend_of(clustering: Clustering, days: Counter[date]) -> list[int]:
     return trend
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
-    """One call of a shape; calls that are the same in a row are one."""
+def call_shape(trajectory: Trajectory, step: str = "") -> dict[str, Any]:
+    """Which tools it called, with which arguments by name, and how that went; those that are the same in a row are one.
 
-    name: str
-    arguments: str
-    """Their names."""
-    ended: str
-    times: int
-    is_failing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CallShape:
-    calls: list[Called]
-    more: int
-    """Calls that are left out, or of which it is not known because nobody looked so far."""
-    is_part: bool
-
-
-def call_shape(trajectory: Trajectory, step: str = "") -> CallShape:
-    """Which tools it called, with which arguments, and how that went."""
+    `more` calls are left out; `is_part` says that of further ones nothing is known, because nobody looked so far.
+    """
     steps = list(Step.objects.filter(trajectory=trajectory).order_by("position")[:STEPS])
     complete(steps, [trajectory])
     episode = episodes.read(Trace(trajectory.trace_id, [step_of(row) for row in steps]))
-    found: list[Called] = []
+    told: list[tuple[tuple[str, str, str], bool]] = []
     for call in episode.calls:
         seen = call.observation
         failing = bool(step) and step in (call.step, seen.step if seen else "")
         names = ", ".join(sorted(call.arguments)) if isinstance(call.arguments, dict) else "unreadable"
         ended = "" if seen is None else "error" if seen.failed else "nothing found" if seen.empty else "ok"
-        one = Called(call.name or "unnamed", names[:200], ended, 1, failing)
-        last = found[-1] if found else None
-        if last and (last.name, last.arguments, last.ended) == (one.name, one.arguments, one.ended):
-            found[-1] = Called(one.name, one.arguments, one.ended, last.times + 1, last.is_failing or failing)
-        else:
-            found.append(one)
-    return CallShape(found[:CALLS], max(0, len(found) - CALLS), trajectory.step_count > STEPS)
+        told.append(((call.name or "unnamed", names[:200], ended), failing))
+    found = []
+    for (name, arguments, ended), group in groupby(told, key=itemgetter(0)):
+        fails = [failing for _, failing in group]
+        shown = {"name": name, "arguments": arguments, "ended": ended}
+        found.append(shown | {"times": len(fails), "is_failing": any(fails)})
+    return {"calls": found[:CALLS], "more": max(0, len(found) - CALLS), "is_part": trajectory.step_count > STEPS}

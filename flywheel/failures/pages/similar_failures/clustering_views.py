@@ -13,10 +13,10 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.edge import job_pages
 from flywheel.edge.numbers import form_key, key, number
-from flywheel.edge.paging import keyset, page_at
+from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused
 from flywheel.failures.buckets import bucket_definitions
-from flywheel.failures.models import By, Cluster, Clustering, Fineness, Queue, Which
+from flywheel.failures.models import By, Cluster, Clustering, Fineness, Which
 from flywheel.failures.pages.similar_failures import cluster_summaries
 from flywheel.failures.queues import intake
 from flywheel.failures.similar_failures import cluster_edits, clusterings, sketches
@@ -34,16 +34,18 @@ DAYS = {0: "all of them", 1: "last day", 7: "last 7 days", 30: "last 30 days", 9
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    rows = Clustering.objects.filter(project=request.project, within=None).select_related("created_by")
-    page = page_at(request, rows, limit=MEMBERS)
-    return _index(request, {"page": page, "asked": {**START, **request.GET.dict()}})
+    return _index(request, {**START, **request.GET.dict()})
 
 
 START = {"which": Which.BOTH, "by": By.BOTH, "fineness": Fineness.MEDIUM, "bucket": "", "days": "0", "q": ""}
 
 
-def _index(request: PageRequest, shown: dict[str, Any], status: int = 200) -> HttpResponse:
+def _index(request: PageRequest, asked: dict[str, Any], error: str = "") -> HttpResponse:
+    rows = Clustering.objects.filter(project=request.project, within=None).select_related("created_by")
     context = {
+        "page": page_at(request, rows),
+        "asked": asked,
+        "error": error,
         "key": uuid.uuid4(),
         "known": bucket_definitions.every(request.project),
         "days": DAYS,
@@ -52,7 +54,7 @@ def _index(request: PageRequest, shown: dict[str, Any], status: int = 200) -> Ht
         "fineness": Fineness.choices,
         "at_most": clusterings.AT_MOST,
     }
-    return render(request, "failures/similar.html", context | shown, status=status)
+    return render(request, "failures/similar.html", context, status=422 if error else 200)
 
 
 @require_POST
@@ -68,8 +70,7 @@ def start(request: PageRequest) -> HttpResponse:
             **asked | {"days": -1 if days is None else days},  # type: ignore[arg-type]
         )
     except Refused as error:
-        page = keyset(Clustering.objects.filter(project=request.project, within=None).select_related("created_by"))
-        return _index(request, {"page": page, "asked": asked, "error": str(error)}, status=422)
+        return _index(request, asked, str(error))
     return redirect("failures:clustering", request.project.slug, job.pk)
 
 
@@ -117,7 +118,6 @@ def cluster(request: PageRequest, cluster: int) -> HttpResponse:
     rows = found.members.select_related("trajectory__version__agent")
     page = page_at(request, rows, limit=MEMBERS, keys=("likeness", "id"))
     page.total = found.size
-    splits = found.splits.order_by("-id")
     context = {
         "cluster": found,
         "clustering": found.clustering,
@@ -125,10 +125,10 @@ def cluster(request: PageRequest, cluster: int) -> HttpResponse:
         "about": cluster_summaries.shown(found.clustering, [found])[0],
         "shape": cluster_summaries.call_shape(found.medoid, _step(found.medoid)) if found.medoid else None,
         "others": found.clustering.clusters.exclude(pk=cluster).order_by(F("size").desc(), "-id")[:ELSEWHERE],
-        "queues": Queue.objects.filter(project=request.project, archived_at=None).order_by("name"),
+        "queues": request.project.queues.filter(archived_at=None),
         "known": bucket_definitions.every(request.project),
         "key": uuid.uuid4(),
-        "splits": splits[:3],
+        "splits": found.splits.order_by("-id")[:3],
     }
     return render(request, "failures/similar_cluster.html", context)
 
@@ -172,7 +172,7 @@ def send(request: PageRequest, cluster: int) -> HttpResponse:
     """Send the ticked members to a queue, or all of them."""
     found = find(request, cluster)
     pk = key(request.POST.get("queue", ""))
-    queue = get_object_or_404(Queue, project=request.project, archived_at=None, pk=pk)
+    queue = get_object_or_404(request.project.queues, archived_at=None, pk=pk)
     members = found.members.order_by("-likeness", "-id")
     if "all" not in request.POST:
         members = members.filter(trajectory__trace_id__in=request.POST.getlist("id"))

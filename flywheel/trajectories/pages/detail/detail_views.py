@@ -210,12 +210,8 @@ def _lineage(request: PageRequest, row: Trajectory, failure: Any) -> list[dict[s
         ]
     chain.append({"label": str(row), "url": "", "current": True})
     if failure and failure.is_failure:
-        chain.append(
-            {
-                "label": f"failure {name_of(request.project, failure.bucket)}",
-                "url": reverse("failures:review", args=[slug, row.trace_id]),
-            }
-        )
+        url = reverse("failures:review", args=[slug, row.trace_id])
+        chain.append({"label": f"failure {name_of(request.project, failure.bucket)}", "url": url})
     for task in _TASKS(row.pk):
         url = reverse("environments:task", args=[slug, task.environment.name, task.number])
         chain.append({"label": f"task {task}", "url": url})

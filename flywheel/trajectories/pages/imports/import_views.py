@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.core.files.uploadedfile import UploadedFile
 from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, audit, requires
@@ -91,7 +92,7 @@ def _take(request: PageRequest, file: "UploadedFile[Any]", format: str) -> HttpR
     content = file_values.read(source, Bounds(seconds=SECONDS_WAITED_FOR))
     if content.is_table:
         rows = [item.value for item in islice(content.items, ROWS_SHOWN) if not item.error]
-        is_known = format == "auto" and rows and _detected(rows[0])
+        is_known = any(entry.detect(table_rows.decoded(row)) for row in rows[:1] for entry in FORMATS.values())
         if format == TABLE or (format == "auto" and not is_known):
             upload = uploads.keep(request.project, request.user, file.name or "table", source)
             return redirect("trajectories:map", request.project.slug, upload.token)
@@ -117,10 +118,6 @@ def _left_to_a_worker(request: PageRequest, upload: Upload, key: uuid.UUID, **mo
     return redirect("trajectories:import_job", request.project.slug, job.pk)
 
 
-def _detected(row: dict[str, Any]) -> bool:
-    return any(entry.detect(table_rows.decoded(row)) for entry in FORMATS.values())
-
-
 def _back_with_report(request: PageRequest, name: str, report: Report) -> HttpResponse:
     """Back to the page, which says what became of the file."""
     if not report.batches:
@@ -130,11 +127,7 @@ def _back_with_report(request: PageRequest, name: str, report: Report) -> HttpRe
     shown += [("read", f"{name}:{count}") for name, count in report.formats.items()]
     if report.notes:
         shown.append(("notes", str(report.notes)))
-    return redirect(f"{_home(request)}?{urlencode(shown)}")
-
-
-def _home(request: PageRequest) -> str:
-    return redirect("trajectories:import", request.project.slug).url
+    return redirect(f"{reverse('trajectories:import', args=[request.project.slug])}?{urlencode(shown)}")
 
 
 def _read_as(parameters: QueryDict) -> list[tuple[str, int]]:
@@ -176,8 +169,8 @@ def map_page(request: PageRequest, token: str) -> HttpResponse:
                 return answer
             except FormatError as error:
                 preview.problem = str(error)
-        return render(request, "trajectories/map.html", _context(upload, preview), status=422)
-    return render(request, "trajectories/map.html", _context(upload, preview))
+    status = 422 if request.method == "POST" else 200
+    return render(request, "trajectories/map.html", _context(upload, preview), status=status)
 
 
 @require_GET
@@ -214,22 +207,13 @@ class Preview:
     columns: tuple[str, ...] = ()
     kind: str = ""
     rows: list[dict[str, str]] = field(default_factory=list)
-    traces: list["Previewed"] = field(default_factory=list)
+    traces: list[dict[str, Any]] = field(default_factory=list)
     tried: int = 0
     readable: int = 0
     problems: list[dict[str, str]] = field(default_factory=list)
     problem: str = ""
     """Why the mapping itself cannot be."""
     is_guess: bool = False
-
-
-@dataclass(slots=True)
-class Previewed:
-    at: str
-    trace: Trace
-    turns: list[Turn]
-    more: int
-    """Turns that are not shown."""
 
 
 def _preview(upload: Upload, given: QueryDict) -> Preview:
@@ -250,8 +234,8 @@ def _preview(upload: Upload, given: QueryDict) -> Preview:
         except FormatError as error:
             preview.problem = str(error)
             return preview
+        preview.tried = len(items)
         for item in items:
-            preview.tried += 1
             try:
                 if item.error:
                     raise FormatError(item.error)
@@ -262,7 +246,8 @@ def _preview(upload: Upload, given: QueryDict) -> Preview:
             preview.readable += 1
             if len(preview.traces) < PREVIEWED:
                 turns = list(_turns(trace))
-                preview.traces.append(Previewed(item.at, trace, turns[:TURNS_SHOWN], max(0, len(turns) - TURNS_SHOWN)))
+                shown = {"turns": turns[:TURNS_SHOWN], "more": max(0, len(turns) - TURNS_SHOWN)}
+                preview.traces.append({"at": item.at, "trace": trace, **shown})
     return preview
 
 

@@ -70,31 +70,19 @@ class _Drawing:
         series = []
         for name, own, times in self.lined:
             found = [rate(times.get(start, Figures())) for start in self.starts]
-            series.append(
-                {
-                    "name": name or title.lower(),
-                    "role": "plain",
-                    "x": self.days,
-                    "y": [_percent(each.mean) for each in found],
-                    "low": [_percent(each.low) for each in found],
-                    "high": [_percent(each.high) for each in found],
-                    "links": self.links((*own, *terms)),
-                }
-            )
-        unit = {"title": "share", "unit": "%"}
-        return self.spec(key, title, unit, series, f"{note}; 95 % interval")
+            line = self.line(name or title.lower(), [_percent(each.mean) for each in found], self.links((*own, *terms)))
+            series.append(line | {end: [_percent(getattr(each, end)) for each in found] for end in ("low", "high")})
+        return self.spec(key, title, {"title": "share", "unit": "%"}, series, f"{note}; 95 % interval")
 
     def lines(
         self, key: str, title: str, unit: str, value: Callable[[Figures], float | None], terms: Where, note: str
     ) -> dict[str, Any]:
         series = [
-            {
-                "name": name or title.lower(),
-                "role": "plain",
-                "x": self.days,
-                "y": [value(times.get(start, Figures())) for start in self.starts],
-                "links": self.links((*own, *terms)),
-            }
+            self.line(
+                name or title.lower(),
+                [value(times.get(start, Figures())) for start in self.starts],
+                self.links((*own, *terms)),
+            )
             for name, own, times in self.lined
         ]
         return self.spec(key, title, {"title": unit}, series, note) | ({} if self.found.request.by else {"kind": "bar"})
@@ -106,30 +94,19 @@ class _Drawing:
         for name, own, times in self.lined:
             for part in parts:
                 values = [getattr(times.get(start, Figures()), part) for start in self.starts]
-                series.append(
-                    {
-                        "name": name or part,
-                        "role": "plain",
-                        "x": self.days,
-                        "y": [None if value is None else value / 1000 for value in values],
-                        "links": [
-                            self.link((*own, *_slower(value if part == "p95" else None)), start)
-                            for start, value in zip(self.starts, values, strict=True)
-                        ],
-                    }
-                )
+                seconds = [None if value is None else value / 1000 for value in values]
+                links = [
+                    self.link((*own, *_slower(value if part == "p95" else None)), start)
+                    for start, value in zip(self.starts, values, strict=True)
+                ]
+                series.append(self.line(name or part, seconds, links))
         note = "a point of p95 opens what was slower"
-        return self.spec("latency", "Latency p95" if self.found.request.by else "Latency", SECONDS, series, note)
+        title = "Latency p95" if self.found.request.by else "Latency"
+        return self.spec("latency", title, {"title": "time", "unit": "s"}, series, note)
 
     def tokens(self) -> dict[str, Any]:
         series = [
-            {
-                "name": name,
-                "role": "plain",
-                "x": self.days,
-                "y": [getattr(self.found.times[start], column) for start in self.starts],
-                "links": self.links(()),
-            }
+            self.line(name, [getattr(self.found.times[start], column) for start in self.starts], self.links(()))
             for name, column in (("in", "tokens_in"), ("out", "tokens_out"))
         ]
         note = "of those whose tokens are known"
@@ -137,13 +114,11 @@ class _Drawing:
 
     def buckets(self, known: Mapping[str, Bucket]) -> dict[str, Any]:
         series = [
-            {
-                "name": name_of(bucket.key, known),
-                "role": "plain",
-                "x": self.days,
-                "y": [bucket.times.get(start, Figures()).count for start in self.starts],
-                "links": self.links(bucket.terms),
-            }
+            self.line(
+                name_of(bucket.key, known),
+                [bucket.times.get(start, Figures()).count for start in self.starts],
+                self.links(bucket.terms),
+            )
             for bucket in self.found.buckets[:DRAWN]
         ]
         spec = self.spec("failures", "Failures by bucket", {"title": "trajectories"}, series, KNOWN)
@@ -162,14 +137,14 @@ class _Drawing:
             "note": note,
         }
 
+    def line(self, name: str, y: list[Any], links: list[str]) -> dict[str, Any]:
+        return {"name": name, "role": "plain", "x": self.days, "y": y, "links": links}
+
     def links(self, terms: Where) -> list[str]:
         return [self.link(terms, start) for start in self.starts]
 
     def link(self, terms: Where, start: date) -> str:
         return address(self.index, self.found.request.where(*terms, start=start))
-
-
-SECONDS = {"title": "time", "unit": "s"}
 
 
 def _slower(milliseconds: float | None) -> Where:

@@ -1,6 +1,5 @@
 """The metrics of production: the page with its period and grouping, and the figures, which come after it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpResponse
@@ -10,34 +9,10 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.evidence.statistics.estimates import Estimate
 from flywheel.trajectories.annotations.project_buckets import every
 from flywheel.trajectories.metrics import production_metrics
 from flywheel.trajectories.metrics.production_metrics import Figures
 from flywheel.trajectories.pages.metrics import metrics_charts
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a table: the figures of a day or a group, and the lists that they count."""
-
-    name: Any
-    these: Figures
-    url: str
-    """The list of all of them; of the others, of those that each figure counts."""
-    scored: str
-    failed: str
-    intervened: str
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRow:
-    key: str
-    these: Figures
-    share: Estimate
-    url: str
-    confirmed: str
-    waiting: str
 
 
 @require_GET
@@ -87,27 +62,27 @@ def _row(
     these: Figures,
     terms: metrics_charts.Where,
     start: Any = None,
-) -> Row:
-    return Row(
-        name,
-        these,
-        *(
-            _where(here, found, (*terms, *more), start)
-            for more in ((), metrics_charts.SCORED, metrics_charts.FAILED, metrics_charts.INTERVENED)
-        ),
-    )
+) -> dict[str, Any]:
+    """One line of a table: the figures of a day or a group, the list of all of them, and of those each counts."""
+    return {
+        "name": name,
+        "these": these,
+        "url": _where(here, found, terms, start),
+        "scored": _where(here, found, (*terms, *metrics_charts.SCORED), start),
+        "failed": _where(here, found, (*terms, *metrics_charts.FAILED), start),
+        "intervened": _where(here, found, (*terms, *metrics_charts.INTERVENED), start),
+    }
 
 
-def _bucket(here: str, found: production_metrics.Metrics, bucket: production_metrics.BucketFigures) -> BucketRow:
-    confirmed, waiting = metrics_charts.term("label", "failure"), metrics_charts.term("label", "none")
-    return BucketRow(
-        bucket.key,
-        bucket.total,
-        bucket.share_of(found.total.count),
-        _where(here, found, bucket.terms),
-        _where(here, found, (*bucket.terms, confirmed)),
-        _where(here, found, (*bucket.terms, waiting)),
-    )
+def _bucket(here: str, found: production_metrics.Metrics, bucket: production_metrics.BucketFigures) -> dict[str, Any]:
+    return {
+        "key": bucket.key,
+        "these": bucket.total,
+        "share": bucket.share_of(found.total.count),
+        "url": _where(here, found, bucket.terms),
+        "confirmed": _where(here, found, (*bucket.terms, metrics_charts.term("label", "failure"))),
+        "waiting": _where(here, found, (*bucket.terms, metrics_charts.term("label", "none"))),
+    }
 
 
 def _where(here: str, found: production_metrics.Metrics, terms: metrics_charts.Where, start: Any = None) -> str:

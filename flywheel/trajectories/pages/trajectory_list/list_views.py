@@ -2,7 +2,7 @@
 
 import uuid
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from django.http import HttpResponse, HttpResponseBase
@@ -85,11 +85,8 @@ def export(request: PageRequest) -> HttpResponseBase:
     """The trajectories that match the filter, or those with the given ids, as a file."""
     asked = request.GET
     try:
-        return cast(
-            HttpResponseBase,
-            trajectory_export.answer(
-                request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
-            ),
+        return trajectory_export.answer(
+            request, format=asked.get("format", "atif"), q=asked.get("q", ""), ids=asked.getlist("id")
         )
     except trajectory_export.BadSelection as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
