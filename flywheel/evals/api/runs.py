@@ -214,8 +214,7 @@ def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[s
     409 where they cannot be compared, such as two on vLLM that no self-test has shown to be kept apart."""
     new, old = get_eval(request, candidate), get_eval(request, baseline)
     found = comparison(new, old)
-    for run in (new, old):
-        rollout_looks.note_look(run, keyed(request).actor)
+    rollout_looks.note_looks((new, old), keyed(request).actor)
     learnt = trained_on(new, old)
     return {
         "candidate": new.pk,
