@@ -112,15 +112,6 @@ def _synthetic(candidate: EvalRun, rows: Sequence[dict[str, Any]]) -> dict[str, 
     return {"tasks": len(own), "of": len(rows), **{name: len(_of(name, own)) for name in ("fixed", "broken", "same")}}
 
 
-def changed_task(candidate: EvalRun, baseline: EvalRun, task: Task) -> dict[str, Any]:
-    """What `_pair.html` shows of one task."""
-    return {
-        "change": {"task": task, "pair": pairs(candidate, baseline, [task])[task.pk]},
-        "candidate_run": candidate,
-        "baseline_run": baseline,
-    }
-
-
 def _of(change: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["change"] == change]
 

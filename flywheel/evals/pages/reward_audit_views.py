@@ -24,7 +24,6 @@ from flywheel.evals.pages import reward_audit_desk
 from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, overrides_of, runs_of, standing
 
-PAGE = 50
 OFFERED = 20
 WANTED_ATTEMPTS = 2 * MOST
 """An eval that is started for an audit makes about so many: half of them may be alike, or pass alike."""
@@ -36,7 +35,7 @@ LEAST_SAMPLES = 4
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     """Every audit, newest first."""
-    page = page_at(request, audit_lifecycle.rows(request.project), limit=PAGE)
+    page = page_at(request, audit_lifecycle.rows(request.project))
     return render(request, "evals/reward_audits.html", {"page": page})
 
 

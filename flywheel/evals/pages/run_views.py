@@ -16,6 +16,7 @@ from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.evals.comparisons.rollout_pairs import pairs
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
 from flywheel.evals.pages import comparison_context, run_facts, run_table
@@ -26,7 +27,6 @@ from flywheel.system import env
 
 LOGGED = 200
 """Lines of the event log on the page, the newest."""
-COMPARABLE = 12
 SUGGESTED = 200
 
 
@@ -34,7 +34,7 @@ SUGGESTED = 200
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     rows = _filtered(request, EvalRun.objects.filter(project=request.project))
-    page = page_at(request, rows, limit=50)
+    page = page_at(request, rows)
     page.total, page.about = about(rows)
     context = {
         "page": page,
@@ -115,7 +115,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         .filter(state=State.SUCCEEDED)
         .exclude(pk=found.pk)
         .select_related("version__agent")
-        .order_by("-pk")[:COMPARABLE]
+        .order_by("-pk")[:12]
     )
     context = {
         **_live(request, found),
@@ -201,7 +201,9 @@ def changed(request: PageRequest, candidate: int, baseline: int, number: int) ->
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number
     )
-    return render(request, "evals/_pair.html", comparison_context.changed_task(new_run, old_run, task))
+    change = {"task": task, "pair": pairs(new_run, old_run, [task])[task.pk]}
+    context = {"change": change, "candidate_run": new_run, "baseline_run": old_run}
+    return render(request, "evals/_pair.html", context)
 
 
 def _run(request: PageRequest, pk: int) -> EvalRun:

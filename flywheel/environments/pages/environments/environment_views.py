@@ -36,7 +36,6 @@ from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_fro
 from flywheel.environments.versions import environment_versions
 from flywheel.trajectories.annotations.project_buckets import every
 
-TASKS_AT_ONCE = 50
 SETS_AT_ONCE = 20
 
 
@@ -206,7 +205,7 @@ def environment_page(
     found = task_selection.chosen_tasks(row, chosen)
     tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
     tasks = tasks.select_related("source")
-    page = page_at(request, tasks, limit=TASKS_AT_ONCE)
+    page = page_at(request, tasks)
     page.total, page.about = about(tasks)
     if chosen["split"] in MEASURED:
         ledger.looked(page.items, request.actor)

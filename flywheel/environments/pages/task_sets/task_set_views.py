@@ -13,10 +13,6 @@ from flywheel.environments.exchange.environment_packages import why_not
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
 
-MEMBERS_AT_ONCE = 100
-OPENINGS_SHOWN = 50
-DATASETS_SHOWN = 20
-
 
 @require_GET
 @requires(Permission.VIEW)
@@ -29,7 +25,7 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
     if (split := request.GET.get("split", "")) in (Split.TRAIN, Split.HELD_OUT):
         members = members.filter(split=split)
     runs = row.eval_runs.select_related("version__agent").order_by("-pk")[:20]
-    page = page_at(request, members, limit=MEMBERS_AT_ONCE)
+    page = page_at(request, members, limit=100)
     page.total = members.count()
     if split == Split.HELD_OUT:
         ledger.looked([member.task for member in page.items], request.actor)
@@ -40,8 +36,8 @@ def task_set(request: PageRequest, name: str, version: int) -> HttpResponse:
         "openings": ledger.openings(row),
         "sealed_openings": len(ledger.sealed_openings(row)),
         "suites": row.suites.filter(retired_at=None).select_related("agent"),
-        "ledger": row.openings.select_related("actor")[:OPENINGS_SHOWN],
-        "beside": leaks.of_task_set(row, DATASETS_SHOWN),
+        "ledger": row.openings.select_related("actor")[:50],
+        "beside": leaks.of_task_set(row, most=20),
         "inside": leaks.inside(row),
         "versions": TaskSet.objects.filter(project=request.project, name=name).order_by("-version")[:20],
         "page": page,
