@@ -67,16 +67,7 @@ def comparison_context(
     for change in changed:
         change["pair"] = seen.get(change["task"].pk)
         change["url"] = link("evals:changed", candidate.project, candidate.pk, baseline.pk, change["task"].number)
-    metrics = [
-        tell(
-            describe(key, candidate, baseline),
-            baseline=comparison["baseline"][key],
-            candidate=comparison["candidate"][key],
-            difference=difference,
-        )
-        for key in METRICS
-        if (difference := comparison["differences"].get(key))
-    ]
+    metrics = [_row(key, comparison, candidate, baseline) for key in METRICS if key in comparison["differences"]]
     return {
         "candidate_run": candidate,
         "baseline_run": baseline,
@@ -124,6 +115,15 @@ def _tasks(candidate: EvalRun, baseline: EvalRun, comparison: Mapping[str, Any])
     environment = candidate.task_set.environment_version.environment_id
     found = Task.objects.filter(environment=environment, number__in=numbers).select_related("environment")
     return {str(task): task for task in found}
+
+
+def _row(key: str, comparison: Mapping[str, Any], *runs: EvalRun) -> dict[str, Any]:
+    return tell(
+        describe(key, *runs),
+        baseline=comparison["baseline"][key],
+        candidate=comparison["candidate"][key],
+        difference=comparison["differences"][key],
+    )
 
 
 def _ratio(name: str, estimate: Mapping[str, Any], metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
