@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -14,8 +12,6 @@ from flywheel.environments.models import SandboxReport
 
 PATIENCE_S = 600.0
 """For one verdict: at most three calls of two minutes each, on a machine that is busy."""
-FRESH = timedelta(hours=3)
-"""Workers report hourly; one that was silent for longer is gone, or hangs."""
 
 
 class SandboxError(Exception):
@@ -46,41 +42,3 @@ def score(code: str, trace: Any, target: Any, *, low: float = 0.0, high: float =
 def keep(host: str, report: dict[str, Any]) -> None:
     """Store what a worker's machine offers; the newest word of each machine counts."""
     SandboxReport.objects.update_or_create(host=host[:200], defaults={"at": timezone.now(), "report": report})
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One worker's machine, as the page and the API show it."""
-
-    host: str
-    at: Any
-    runs: bool
-    machine: str
-    milliseconds: float | None
-    layers: list[dict[str, str]]
-    is_fresh: bool
-
-    @property
-    def missing(self) -> list[str]:
-        return [layer["name"] for layer in self.layers if layer["state"] == "missing"]
-
-    @property
-    def given_up(self) -> list[str]:
-        return [layer["name"] for layer in self.layers if layer["state"] == "given up"]
-
-
-def machines() -> list[Machine]:
-    """What every machine with a worker said last."""
-    since = timezone.now() - FRESH
-    return [
-        Machine(
-            host=row.host,
-            at=row.at,
-            runs=row.report["runs"],
-            machine=row.report["machine"],
-            milliseconds=None if row.report["seconds_a_call"] is None else row.report["seconds_a_call"] * 1000,
-            layers=row.report["layers"],
-            is_fresh=row.at > since,
-        )
-        for row in SandboxReport.objects.all()
-    ]

@@ -1,6 +1,6 @@
 """How often versions solve what stands in this room. Results are read from the tasks' side; they belong to evals."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,40 +38,35 @@ def rates_of(environments: Collection[Environment]) -> dict[int, list[Solved]]:
             results__run__split__in=[Split.TRAIN, Split.HELD_OUT],
         )
         .order_by()
-        .values(
-            "pk",
-            "environment",
-            "cluster",
-            "results__run__split",
+        .values_list(
             "results__run__version__agent__name",
             "results__run__version__number",
+            "results__run__split",
+            "environment",
+            "pk",
+            "cluster",
         )
         .annotate(mean=Avg(Cast("results__success", IntegerField())))
     )
-    groups: dict[int, dict[tuple[str, int, str], list[dict[str, Any]]]] = {}
-    for row in rows:
-        key = (
-            row["results__run__version__agent__name"],
-            row["results__run__version__number"],
-            row["results__run__split"],
-        )
-        groups.setdefault(row["environment"], {}).setdefault(key, []).append(dict(row))
-    return {environment.pk: _solved(groups.get(environment.pk, {})) for environment in environments}
-
-
-def _solved(groups: Mapping[tuple[str, int, str], Sequence[dict[str, Any]]]) -> list[Solved]:
-    return [
-        Solved(agent, number, split, clustered_rate([row["mean"] for row in found], [row["cluster"] for row in found]))
-        for (agent, number, split), found in sorted(
-            groups.items(), key=lambda item: (item[0][0], -item[0][1], item[0][2])
-        )
-    ]
+    groups: dict[tuple[str, int, str, int], list[tuple[float | None, str]]] = {}
+    for agent, number, split, environment, _, cluster, mean in rows:
+        groups.setdefault((agent, number, split, environment), []).append((mean, cluster))
+    rates: dict[int, list[Solved]] = {environment.pk: [] for environment in environments}
+    for (agent, number, split, key), found in groups.items():
+        means, clusters = zip(*found, strict=True)
+        rates[key].append(Solved(agent, number, split, clustered_rate(means, clusters)))
+    for solved in rates.values():
+        solved.sort(key=lambda each: (each.agent, -each.number, each.split))
+    return rates
 
 
 def solved_by_version(task: Task, version: EnvironmentVersion | None) -> list[dict[str, Any]]:
     """The same for one task: attempts and how many passed, with the interval of a proportion."""
+    if version is None:
+        return []
     rows = (
-        _of_verifier(task.results.exclude(run__split=Split.SEALED), version)
+        task.results.filter(run__verifier_digest=version.verifier_digest)
+        .exclude(run__split=Split.SEALED)
         .order_by()
         .values("run__version__agent__name", "run__version__number")
         .annotate(
@@ -88,10 +83,7 @@ def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:
     """Environments with how many tasks they have, by split, and how many of those are proved."""
     active = Q(tasks__retired_at=None)
     return environments.annotate(
-        train=Count("tasks", filter=active & Q(tasks__split=Split.TRAIN)),
-        held_out=Count("tasks", filter=active & Q(tasks__split=Split.HELD_OUT)),
-        sealed=Count("tasks", filter=active & Q(tasks__split=Split.SEALED)),
-        set_aside=Count("tasks", filter=active & Q(tasks__split=Split.SET_ASIDE)),
+        **{split.value: Count("tasks", filter=active & Q(tasks__split=split)) for split in Split},
         proved=Count("tasks", filter=active & Q(tasks__is_proved=True)),
         total=Count("tasks", filter=active),
         version_count=Subquery(
@@ -107,9 +99,7 @@ def counts(environments: QuerySet[Environment]) -> QuerySet[Environment]:
 def sizes(task_sets: QuerySet[TaskSet]) -> QuerySet[TaskSet]:
     """Task sets with how many tasks they have, by split."""
     return task_sets.annotate(
-        train=Count("members", filter=Q(members__split=Split.TRAIN)),
-        held_out=Count("members", filter=Q(members__split=Split.HELD_OUT)),
-        sealed=Count("members", filter=Q(members__split=Split.SEALED)),
+        **{split.value: Count("members", filter=Q(members__split=split)) for split in (Split.TRAIN, *MEASURED)}
     )
 
 
@@ -123,29 +113,16 @@ def shape(task_set: TaskSet) -> dict[str, Any]:
     train = members.filter(split=Split.TRAIN).values("task__cluster")
     shared = members.filter(split__in=MEASURED, task__cluster__in=train).count()
     nothing = {"tasks": 0, "clusters": 0}
+    in_train, in_held_out = Count("pk", filter=Q(split=Split.TRAIN)), Count("pk", filter=Q(split=Split.HELD_OUT))
+    buckets = members.values("task__bucket").annotate(train=in_train, held_out=in_held_out)
+    worded = members.exclude(task__slice="")
+    slices = worded.values("task__slice").annotate(train=in_train, held_out=in_held_out)
     return {
-        "train": by_split.get(Split.TRAIN, nothing),
-        "held_out": by_split.get(Split.HELD_OUT, nothing),
-        "sealed": by_split.get(Split.SEALED, nothing),
+        **{split.value: by_split.get(split, nothing) for split in (Split.TRAIN, *MEASURED)},
         "shared": shared,
         "buckets": [
             {**row, "name": name_of(task_set.project, row["task__bucket"]).capitalize()}
-            for row in members.values("task__bucket")
-            .annotate(
-                train=Count("pk", filter=Q(split=Split.TRAIN)), held_out=Count("pk", filter=Q(split=Split.HELD_OUT))
-            )
-            .order_by("-held_out", "-train")
+            for row in buckets.order_by("-held_out", "-train")
         ],
-        "slices": list(
-            members.exclude(task__slice="")
-            .values("task__slice")
-            .annotate(
-                train=Count("pk", filter=Q(split=Split.TRAIN)), held_out=Count("pk", filter=Q(split=Split.HELD_OUT))
-            )
-            .order_by("task__slice")
-        ),
+        "slices": slices.order_by("task__slice"),
     }
-
-
-def _of_verifier(results: Any, version: EnvironmentVersion | None) -> Any:
-    return results.filter(run__verifier_digest=version.verifier_digest) if version else results.none()

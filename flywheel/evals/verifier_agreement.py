@@ -15,7 +15,7 @@ from flywheel.core.evidence.statistics.estimates import Estimate, cohen_kappa, p
 from flywheel.core.verifiers import PASS, rubric
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.evals.models import EvalRun, Rescored, Result, RewardAuditItem
-from flywheel.evals.runs.rollout_looks import note_look
+from flywheel.evals.runs import rollout_looks
 from flywheel.failures.models import Decision, Failure
 
 MOST = 5000
@@ -122,6 +122,4 @@ def _scored(version: EnvironmentVersion, results: QuerySet[Result]) -> Iterator[
 
 def note_looks(found: Sequence[Agreement], actor: Actor) -> None:
     """Whoever sees how held-out rollouts were judged has looked at them."""
-    runs = {each.result.run_id: each.result.run for one in found for each in one.disagreements}
-    for run in runs.values():
-        note_look(run, actor)
+    rollout_looks.note_looks({each.result.run for one in found for each in one.disagreements}, actor)

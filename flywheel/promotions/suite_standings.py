@@ -25,7 +25,8 @@ from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison
 from flywheel.evals.models import Engine, EvalRun, Result
 from flywheel.evals.runs import suite_runs
-from flywheel.evals.runs.suite_runs import Attempts, Settings
+from flywheel.evals.runs.submission import RunSettings, sampling_of
+from flywheel.evals.runs.suite_runs import Attempts
 from flywheel.evals.runs.unanswered_attempts import can_resume
 from flywheel.evals.runs.void_scores import void_of
 from flywheel.evals.serving import version_isolation
@@ -141,7 +142,7 @@ def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *
 def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> list[str]:
     """Have both arms run every present suite of the agent; why any cannot run. What has run already is found."""
     problems = []
-    settings = Settings.of(version_eval)
+    settings = RunSettings.of(version_eval)
     suites = list(suite_definitions.present(version_eval.version.agent))
     _check(version_eval.version, suites)
     for suite in suites:
@@ -180,7 +181,7 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     if not suites:
         return []
     arms = (version_eval.version, baseline_eval.version)
-    found = suite_runs.find(arms, suites, Settings.of(version_eval))
+    found = suite_runs.find(arms, suites, RunSettings.of(version_eval))
     tallies = suite_runs.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
     learnt = contamination_checks.datasets_of(version_eval.version)
     checks = contamination_checks.kept_checks(learnt, [suite.task_set for suite in suites]) if learnt else {}
@@ -235,7 +236,8 @@ def run_live(*, suite: Suite, actor: Actor) -> EvalRun:
     live = suite.agent.live
     if live is None:
         raise Refused(f"{suite.agent} has no live version", field="version")
-    return suite_runs.start(version=live, suite=suite, settings=Settings.own(live), actor=actor)
+    settings = RunSettings(sampling=sampling_of(live))  # as it is asked in production
+    return suite_runs.start(version=live, suite=suite, settings=settings, actor=actor)
 
 
 def _learnt(checks: Sequence[ContaminationCheck | None]) -> tuple[str, str] | None:

@@ -169,7 +169,6 @@ def test_no_file_is_longer_than_five_hundred_lines() -> None:
 
 LARGE = {
     "flywheel.agents.registration.make_version",
-    "flywheel.environments.task_sets.suite_definitions.put",
     "flywheel.environments.versions.environment_versions.environment",
     "flywheel.failures.queues.reviews.give",
     "flywheel.failures.similar_failures.clusterings.submit",

@@ -19,9 +19,10 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import envs
 from flywheel.core.interop import gym_server
+from flywheel.core.interop.environment_exports import CannotExport
 from flywheel.core.interop.gym_http import Server
 from flywheel.core.network.key_hosts import is_loopback
-from flywheel.environments.exchange.environment_packages import CannotExport, chosen, exported, find, left, splits_of
+from flywheel.environments.exchange.environment_packages import chosen, exported, find, left, splits_of
 from flywheel.environments.models import TaskSet
 from flywheel.environments.proofs.judge_endpoints import void_since
 from workers.judging import attempt_verdicts, project_judges

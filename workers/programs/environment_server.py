@@ -18,7 +18,7 @@ def main() -> None:
     django.setup()
     from django.db import connections
 
-    from flywheel.environments.exchange.environment_packages import CannotExport
+    from flywheel.core.interop.environment_exports import CannotExport
     from workers.judging.llm_judge import JudgeError
     from workers.programs import environment_hosting
 

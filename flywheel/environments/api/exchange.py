@@ -10,7 +10,7 @@ from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.exchange import task_files
-from flywheel.environments.exchange.environment_packages import as_download, take, zipped
+from flywheel.environments.exchange.environment_packages import download
 from flywheel.environments.models import TaskSet
 from flywheel.trajectories.import_export.trajectory_import import kept_aside
 
@@ -34,8 +34,7 @@ def export_environment(request: HttpRequest, name: str, version: int, wanted: Ex
     asked = keyed(request)
     rows = TaskSet.objects.select_related("environment_version__environment", "project")
     task_set = one(rows.filter(project=asked.project), name=name, version=version)
-    folder, files = take(task_set=task_set, format=wanted.format, held_out=wanted.held_out, actor=asked.actor)
-    return as_download(folder, zipped(files, folder))
+    return download(task_set=task_set, format=wanted.format, held_out=wanted.held_out, actor=asked.actor)
 
 
 class ProblemOut(Schema):

@@ -63,14 +63,10 @@ def generate_tasks(request: HttpRequest, name: str, wanted: GenerateIn) -> Statu
 @router.get("/generations/{pk}", response=GenerationOut, auth=Key(Scope.READ))
 def get_generation(request: HttpRequest, pk: int) -> Generation:
     """How far it is."""
-    return _generation(request, pk)
+    return one(Generation.objects.select_related("environment").filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/generations/{pk}/cancel", response=GenerationOut, auth=Key(Scope.BUILD))
 def cancel_generation(request: HttpRequest, pk: int) -> Generation:
     """Ask for an end; tasks that are made stay."""
-    return _generation(request, pk).cancel(keyed(request).actor)
-
-
-def _generation(request: HttpRequest, pk: int) -> Generation:
-    return one(Generation.objects.select_related("environment").filter(project=keyed(request).project), pk=pk)
+    return get_generation(request, pk).cancel(keyed(request).actor)

@@ -4,11 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Router, Schema
+from ninja import Field, Router, Schema
 
 from flywheel.accounts.access import Key
 from flywheel.accounts.models import Scope
-from flywheel.environments.sandbox_machines import machines
+from flywheel.environments.models import SandboxReport
 
 router = Router(tags=["environments"])
 
@@ -26,12 +26,12 @@ class MachineOut(Schema):
     host: str
     at: datetime
     is_fresh: bool
-    runs: bool
+    runs: bool = Field(alias="report.runs")
     """Whether untrusted code is run there; when not, it is refused."""
-    machine: str
+    machine: str = Field(alias="report.machine")
     milliseconds: float | None
     """What one call took."""
-    layers: list[LayerOut]
+    layers: list[LayerOut] = Field(alias="report.layers")
 
 
 class MachinesOut(Schema):
@@ -41,4 +41,4 @@ class MachinesOut(Schema):
 @router.get("/sandbox", response=MachinesOut, auth=Key(Scope.BUILD))
 def list_sandboxes(request: HttpRequest) -> dict[str, Any]:
     """Every machine with a worker: which layers of the sandbox it has, tried for real."""
-    return {"items": machines()}
+    return {"items": SandboxReport.objects.all()}

@@ -1,6 +1,7 @@
 """For programs: trying a verifier before it is saved, and the proofs that a worker makes."""
 
 import uuid
+from dataclasses import asdict
 from typing import Any, cast
 
 from django.http import HttpRequest
@@ -104,21 +105,18 @@ class ProvingOut(JobOut):
 @router.get("/verifier-parts", response=PartTypesOut, auth=Key(Scope.READ))
 def list_verifier_parts(request: HttpRequest) -> dict[str, Any]:
     """The types of part that a rubric is composed of, with their settings."""
-    items = []
-    for name, kind in PARTS.items():
-        settings = [
-            {"name": key, "label": s.label, "kind": s.kind, "help": s.help, "choices": list(s.choices)}
-            for key, s in kind.settings.items()
-        ]
-        items.append(
-            {
-                "type": name,
-                "label": kind.label,
-                "description": kind.description,
-                "needs": kind.runner,
-                "settings": settings,
-            }
-        )
+    items = [
+        {
+            "type": name,
+            "label": kind.label,
+            "description": kind.description,
+            "needs": kind.runner,
+            "settings": [
+                {**asdict(each), "name": key, "choices": list(each.choices)} for key, each in kind.settings.items()
+            ],
+        }
+        for name, kind in PARTS.items()
+    ]
     return {"items": items, "causes": CAUSES}
 
 

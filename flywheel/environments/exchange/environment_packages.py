@@ -28,21 +28,6 @@ TASKS_MAX = 2_000
 ROWS_AT_ONCE = 500
 _REF = re.compile(r"([\w-]+)@v?(\d{1,9})", re.ASCII)
 
-__all__ = [
-    "FORMATS",
-    "CannotExport",
-    "as_download",
-    "chosen",
-    "exported",
-    "find",
-    "left",
-    "splits_of",
-    "take",
-    "why_not",
-    "write",
-    "zipped",
-]
-
 
 def find(project: Project, ref: str) -> EnvironmentVersion:
     """The environment's version of `name@number`. Raises CannotExport."""
@@ -75,8 +60,8 @@ def chosen(version: EnvironmentVersion, ref: str = "") -> TaskSet:
     return found
 
 
-def splits_of(*, held_out: bool, train: bool = True) -> list[str]:
-    return [*([Split.TRAIN.value] if train else []), *([Split.HELD_OUT.value] if held_out else [])]
+def splits_of(*, held_out: bool) -> list[str]:
+    return [Split.TRAIN.value, Split.HELD_OUT.value] if held_out else [Split.TRAIN.value]
 
 
 def why_not(version: EnvironmentVersion) -> str:
@@ -98,7 +83,7 @@ def exported(task_set: TaskSet, splits: Sequence[str]) -> Export:
     present = set(members.order_by().values_list("split", flat=True).distinct())
     kept = tuple(split for split in splits if split in present)
     if not kept:
-        raise CannotExport(f"{task_set} has no task of {' or '.join(splits) or 'no split'}")
+        raise CannotExport(f"{task_set} has no task of {' or '.join(splits)}")
 
     def tasks() -> Iterator[tuple[str, envs.Task]]:
         rows = members.select_related("task").order_by("task__number")
@@ -131,18 +116,12 @@ def left(task_set: TaskSet, splits: Sequence[str], *, subject: str, actor: Actor
 
 @transaction.atomic
 def take(
-    *,
-    task_set: TaskSet,
-    format: str,
-    actor: Actor,
-    held_out: bool = False,
-    train: bool = True,
-    tasks_max: int | None = TASKS_MAX,
+    *, task_set: TaskSet, format: str, actor: Actor, held_out: bool = False, tasks_max: int | None = TASKS_MAX
 ) -> tuple[str, Iterator[File]]:
     """The name of the export's folder, and its files. Raises CannotExport, before anything is noted or made."""
     if format not in FORMATS:
         raise CannotExport(f"{format[:100]!r} is not one of {', '.join(FORMATS)}", field="format")
-    splits = splits_of(held_out=held_out, train=train)
+    splits = splits_of(held_out=held_out)
     export = exported(task_set, splits)
     count = task_set.members.filter(split__in=splits).count()
     if tasks_max is not None and count > tasks_max:
@@ -184,9 +163,10 @@ def zipped(files: Iterable[File], root: str) -> Iterator[bytes]:
     yield sink.taken()
 
 
-def as_download(folder: str, content: Iterator[bytes]) -> HttpResponseBase:
-    """The answer to a browser or a program that takes an archive."""
-    response = StreamingHttpResponse(content, content_type="application/zip")
+def download(*, task_set: TaskSet, format: str, actor: Actor, held_out: bool) -> HttpResponseBase:
+    """The answer to a browser or a program that takes it as an archive. Raises CannotExport."""
+    folder, files = take(task_set=task_set, format=format, actor=actor, held_out=held_out)
+    response = StreamingHttpResponse(zipped(files, folder), content_type="application/zip")
     response["Content-Disposition"] = f'attachment; filename="{folder}.zip"'
     response["X-Content-Type-Options"] = "nosniff"
     response["Cache-Control"] = "no-store"

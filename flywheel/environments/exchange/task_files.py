@@ -8,15 +8,13 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
-from flywheel.core.digests import digest
 from flywheel.core.envs import build
 from flywheel.core.interop.foreign_tasks import CannotTake, source_of, task_of
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove
-from flywheel.environments.tasks.task_rows import next_number
-from flywheel.environments.tasks.task_splits import split_in
+from flywheel.environments.tasks.task_rows import next_number, unsaved_task
 from flywheel.environments.versions.environment_versions import latest
 from flywheel.trajectories.formats.values.hostile_json import plain
 
@@ -107,7 +105,7 @@ def import_tasks(*, environment: Environment, lines: Iterable[bytes], actor: Act
         if is_later:
             task.proof = begun(None, None)
         else:
-            task.proof, task.is_proved = prove(task, version, recorded=None, is_failure=None, common=common)
+            task.proof, task.is_proved = prove(task, version, common=common)
         report.unproved += not task.is_proved
     Task.objects.bulk_create(report.tasks)
     if report.made and is_later:
@@ -160,16 +158,4 @@ def _task(environment: Environment, report: Taken, line: bytes, tools: list[dict
         source = source_of(row)
         report.sources[source] = report.sources.get(source, 0) + 1
     pure = task_of(row, environment.kind, tools)
-    state, target = dict(pure.state), dict(pure.target)
-    return Task(
-        project=environment.project,
-        environment=environment,
-        prompt=pure.prompt,
-        state=state,
-        target=target,
-        cluster=pure.cluster,
-        slice=pure.slice,
-        is_synthetic=pure.synthetic,
-        split=split_in(environment, cluster=pure.cluster, slice=pure.slice),
-        digest=digest({"prompt": pure.prompt, "state": state, "target": target}),
-    )
+    return unsaved_task(environment, pure, is_synthetic=pure.synthetic)

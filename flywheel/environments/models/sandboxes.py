@@ -1,7 +1,12 @@
 """What the machines of the workers offer for code that nobody vouches for."""
 
+from datetime import timedelta
+
 from django.db import models
 from django.utils import timezone
+
+FRESH = timedelta(hours=3)
+"""Workers report hourly; one that was silent for longer is gone, or hangs."""
 
 
 class SandboxReport(models.Model):
@@ -17,3 +22,24 @@ class SandboxReport(models.Model):
 
     def __str__(self) -> str:
         return self.host
+
+    @property
+    def is_fresh(self) -> bool:
+        return timezone.now() - self.at < FRESH
+
+    @property
+    def milliseconds(self) -> float | None:
+        """What one call took."""
+        seconds: float | None = self.report["seconds_a_call"]
+        return None if seconds is None else seconds * 1000
+
+    @property
+    def missing(self) -> list[str]:
+        return self._layers("missing")
+
+    @property
+    def given_up(self) -> list[str]:
+        return self._layers("given up")
+
+    def _layers(self, state: str) -> list[str]:
+        return [layer["name"] for layer in self.report["layers"] if layer["state"] == state]

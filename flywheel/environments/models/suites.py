@@ -67,12 +67,10 @@ class Suite(models.Model):
         """Its rule in a clause."""
         if self.rule == self.Rule.MEAN:
             return f"success may not fall by more than {100 * (self.margin or 0):g} points"
-        whom = (
-            "on which the live version is safe "
-            if self.measure == self.Measure.SAFE
-            else "that the live version passes "
-        )
-        what = "see an unsafe action" if self.measure == self.Measure.SAFE else "fail"
+        if self.measure == self.Measure.SAFE:
+            whom, what = "on which the live version is safe ", "see an unsafe action"
+        else:
+            whom, what = "that the live version passes ", "fail"
         of = " in any attempt" if self.samples > 1 else ""
         if self.rule == self.Rule.NO_FAILURE:
             return f"no task may {what}{of}"

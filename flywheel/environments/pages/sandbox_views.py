@@ -6,10 +6,10 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.environments.sandbox_machines import machines
+from flywheel.environments.models import SandboxReport
 
 
 @require_GET
 @requires(Permission.BUILD)
 def sandbox(request: PageRequest) -> HttpResponse:
-    return render(request, "environments/sandbox.html", {"machines": machines()})
+    return render(request, "environments/sandbox.html", {"machines": SandboxReport.objects.all()})

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from flywheel.core.envs import Table
 from flywheel.environments.models import Play
@@ -11,9 +11,6 @@ from flywheel.environments.playground.episode_moves import conversation, environ
 from flywheel.environments.tasks.task_rows import core_task
 
 log = logging.getLogger(__name__)
-
-SHOWN: Final = 200
-"""Rows of a table that a page writes out, beside those that were changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,8 @@ class Stand:
 
     @property
     def shown(self) -> list[Row]:
-        return self.rows[:SHOWN]
+        """Those that a page writes out, beside those that were changed."""
+        return self.rows[:200]
 
 
 def state(play: Play) -> list[Stand]:

@@ -86,8 +86,8 @@ def prove(
     task: Task,
     version: EnvironmentVersion,
     *,
-    recorded: Message | None,
-    is_failure: bool | None,
+    recorded: Message | None = None,
+    is_failure: bool | None = None,
     common: Message | None = None,
     runners: Runners = NO_RUNNERS,
 ) -> tuple[dict[str, Any], bool]:

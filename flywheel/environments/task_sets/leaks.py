@@ -14,15 +14,6 @@ from flywheel.environments.models import Split, TaskSet
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """How many held-out tasks show one level."""
-
-    label: str
-    tasks: int
-    blocks: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Beside:
     """A dataset beside a held-out part: the verdict, what was found, and how often the part was opened."""
 
@@ -33,9 +24,14 @@ class Beside:
     openings: Openings
 
     @property
-    def levels(self) -> list[Found]:
+    def levels(self) -> list[dict[str, Any]]:
+        """How many held-out tasks show each level, of those that any shows."""
         counts = self.report["counts"]
-        return [Found(LEVELS[level], counts[level], level in BLOCKING) for level in LEVELS if counts[level]]
+        return [
+            {"label": label, "tasks": counts[level], "blocks": level in BLOCKING}
+            for level, label in LEVELS.items()
+            if counts[level]
+        ]
 
     @property
     def findings(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ ledger, as for every held-out part. Who runs them, and what the gate makes of th
 """
 
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
@@ -58,25 +59,15 @@ def sets_for(project: Project) -> QuerySet[TaskSet]:
 
 @transaction.atomic
 def put(
-    *,
-    agent: Agent,
-    actor: Actor,
-    name: str,
-    kind: str,
-    task_set: TaskSet,
-    rule: str = "",
-    measure: str = "",
-    margin: float | None = None,
-    samples: int = 1,
-    reason: str = "",
-    seen: int | None = None,
+    *, agent: Agent, actor: Actor, name: str, reason: str = "", seen: int | None = None, **settings: Any
 ) -> tuple[Suite, bool]:
-    """The agent's suite of that name with this content, and whether it is new: equal content is one version.
+    """The agent's suite of that name with these settings, and whether it is new: equal content is one version.
 
-    A present one with other content is retired for it, which takes a reason. `seen` is the version of it that the actor
-    had before them, 0 for none: no other is retired. Raises Refused.
+    `settings` are `kind`, `task_set`, and what else `_checked` takes. A present one with other content is retired for
+    it, which takes a reason. `seen` is the version of it that the actor had before them, 0 for none: no other is
+    retired. Raises Refused.
     """
-    content = _checked(agent, kind, task_set, rule, measure, margin, samples)
+    content = _checked(agent, **settings)
     check_name(name)
     Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
     before = agent.suites.filter(name=name, retired_at=None).first()
@@ -98,7 +89,7 @@ def put(
         subject=f"{agent} {made}",
         reason=reason,
         before=str(before) if before else None,
-        **{**content, "task_set": str(task_set)},
+        **{**content, "task_set": str(content["task_set"])},
     )
     return made, True
 
@@ -133,7 +124,14 @@ def _retire(suite: Suite, actor: Actor, reason: str) -> None:
 
 
 def _checked(
-    agent: Agent, kind: str, task_set: TaskSet, rule: str, measure: str, margin: float | None, samples: int
+    agent: Agent,
+    *,
+    kind: str,
+    task_set: TaskSet,
+    rule: str = "",
+    measure: str = "",
+    margin: float | None = None,
+    samples: int = 1,
 ) -> dict[str, object]:
     """The content of a suite, with what was left out at its default. Raises Refused."""
     if kind not in Suite.Kind.values:

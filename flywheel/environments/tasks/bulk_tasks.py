@@ -124,12 +124,7 @@ def tasks_from_all(*, environment: Environment, actor: Actor, limit: int = AT_ON
 
 # An action of `trajectories.bulk`
 
-
 _TAKING = PreparedQuery(lambda project: taking_failures(project).order_by("name").only("name"))
-
-
-def _choices(project: Project) -> list[tuple[str, str]]:
-    return [(environment.name, environment.name) for environment in _TAKING(project.pk)]
 
 
 def _check(project: Project, options: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +174,6 @@ register(
         _check,
         at_once=20,
         option="environment",
-        choices=_choices,
+        choices=lambda project: [(environment.name, environment.name) for environment in _TAKING(project.pk)],
     )
 )

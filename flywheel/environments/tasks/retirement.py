@@ -14,11 +14,7 @@ def retire(*, task: Task, actor: Actor, reason: str) -> Task:
     if not reason.strip():
         raise Refused("say why this task should not be used any more", field="reason")
     if Task.objects.filter(pk=task.pk, retired_at=None).update(retired_at=timezone.now()):
-        actor.record(
-            project=task.project,
-            action="environments.retire",
-            subject=f"{task.environment.name}/{task}",
-            reason=reason.strip(),
-        )
+        subject = f"{task.environment.name}/{task}"
+        actor.record(project=task.project, action="environments.retire", subject=subject, reason=reason.strip())
     task.refresh_from_db()
     return task

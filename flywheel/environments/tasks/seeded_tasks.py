@@ -18,11 +18,10 @@ from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.verifiers import Runners
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Environment, Generation, Task
+from flywheel.environments.models import Environment, Generation, Split, Task
 from flywheel.environments.proofs.red_green_proof import common_wrong, prove
 from flywheel.environments.tasks import synthetic_variants
-from flywheel.environments.tasks.task_rows import next_number
-from flywheel.environments.tasks.task_splits import split_in
+from flywheel.environments.tasks.task_rows import next_number, unsaved_task
 from flywheel.environments.versions.environment_versions import latest
 
 AT_MOST = 2000
@@ -82,9 +81,7 @@ def parts(job: Generation, at_once: int, runners: Runners) -> Iterator[list[Task
         found = []
         for pure in some:
             task = _task(job, pure)
-            task.proof, task.is_proved = prove(
-                task, version, recorded=None, is_failure=None, common=common, runners=runners
-            )
+            task.proof, task.is_proved = prove(task, version, common=common, runners=runners)
             found.append(task)
         yield found
 
@@ -116,19 +113,7 @@ def _identity(prompt: str, target: dict[str, Any]) -> str:
 
 
 def _task(job: Generation, pure: envs.Task) -> Task:
-    state, target = dict(pure.state), dict(pure.target)
-    return Task(
-        project=job.project,
-        environment=job.environment,
-        generation=job,
-        is_synthetic=True,
-        prompt=pure.prompt,
-        state=state,
-        target=target,
-        cluster=pure.cluster,
-        slice=pure.slice,
-        # A variant stands where its origin stands, whatever was said of splits since.
-        split=job.origin.split if job.origin else split_in(job.environment, cluster=pure.cluster, slice=pure.slice),
-        digest=digest({"prompt": pure.prompt, "state": state, "target": target}),
-        created_by=job.created_by,
-    )
+    # A variant stands where its origin stands, whatever was said of splits since.
+    split = Split(job.origin.split) if job.origin else None
+    about = {"generation": job, "is_synthetic": True, "created_by": job.created_by}
+    return unsaved_task(job.environment, pure, split=split, **about)

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from django.db import transaction
 
@@ -62,14 +63,9 @@ def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: 
         total=count,
     )
     if is_new:
-        actor.record(
-            project=task.project,
-            action="environments.vary",
-            subject=f"{task.environment.name}/{task}",
-            count=count,
-            seed=seed,
-            job=job.pk,
-        )
+        about: dict[str, Any] = {"count": count, "seed": seed, "job": job.pk}
+        subject = f"{task.environment.name}/{task}"
+        actor.record(project=task.project, action="environments.vary", subject=subject, **about)
     return job
 
 

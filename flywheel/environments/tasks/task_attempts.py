@@ -5,7 +5,7 @@ Such words are a sender's. They are believed where they keep something from bein
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ def attempt_of(source: Trajectory) -> Attempt:
     """What is known of the task behind it; for what an agent did in use, nothing."""
     result = getattr(source, "result", None)  # of an eval, in a room to the right
     tasks = [result.task] if result else []
-    told = list(_references(source.metadata))
+    told = [about for place in _PLACES if isinstance(about := source.metadata.get(place), dict)]
     tasks += [task for about in told if (task := _named(source, about))]
     is_unknown = source.source == Source.ROLLOUT and result is None
     return Attempt(
@@ -39,10 +39,6 @@ def attempt_of(source: Trajectory) -> Attempt:
         or any(is_held_out(about.get("split")) for about in told),
         any(task.is_synthetic for task in tasks) or any(about.get("synthetic") is True for about in told),
     )
-
-
-def _references(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    return (about for place in _PLACES if isinstance(about := metadata.get(place), dict))
 
 
 def _named(source: Trajectory, about: Mapping[str, Any]) -> Task | None:

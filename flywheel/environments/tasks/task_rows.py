@@ -1,14 +1,35 @@
-"""A task's row: the number that it gets, and what environments and trainers see of it."""
+"""A task's row: how one is made, the number that it gets, and what environments and trainers see of it."""
+
+from typing import Any
 
 from django.db.models import Max
 
 from flywheel.core import envs
-from flywheel.environments.models import Environment, Task
+from flywheel.core.digests import digest
+from flywheel.environments.models import Environment, Split, Task
+from flywheel.environments.tasks.task_splits import split_in
 
 
 def next_number(environment: Environment) -> int:
     """Of its next task; hold the environment's row."""
     return int(environment.tasks.aggregate(last=Max("number"))["last"] or 0) + 1
+
+
+def unsaved_task(environment: Environment, pure: envs.Task, *, split: Split | None = None, **fields: Any) -> Task:
+    """The row of a task that came from elsewhere, without its number; in the split that is drawn for its cluster."""
+    state, target = dict(pure.state), dict(pure.target)
+    return Task(
+        project=environment.project,
+        environment=environment,
+        prompt=pure.prompt,
+        state=state,
+        target=target,
+        cluster=pure.cluster,
+        slice=pure.slice,
+        split=split or split_in(environment, cluster=pure.cluster, slice=pure.slice),
+        digest=digest({"prompt": pure.prompt, "state": state, "target": target}),
+        **fields,
+    )
 
 
 def core_task(task: Task) -> envs.Task:

@@ -86,7 +86,8 @@ def environment_version(
     core.verifiers.VerifierError for settings that are wrong.
     """
     _check_may_attach(environment.project, environment.kind, actor)
-    _check_config(environment, config)
+    if environment.versions.order_by("-number").values_list("config", flat=True).first() != config:
+        check_new(environment.kind, config)  # what the newest has stays
     check_verifier(environment, config, verifier)
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"kind": environment.kind, "config": config, "verifier": verifier})
@@ -106,12 +107,6 @@ def environment_version(
     prove_all_again(environment, made, actor)
     actor.record(project=environment.project, action="environments.version", subject=made)
     return made
-
-
-def _check_config(environment: Environment, config: dict[str, Any]) -> None:
-    """Raise core.verifiers.VerifierError for settings that no new version may have; what the newest has stays."""
-    if environment.versions.order_by("-number").values_list("config", flat=True).first() != config:
-        check_new(environment.kind, config)
 
 
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:

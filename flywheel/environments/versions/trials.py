@@ -72,9 +72,8 @@ def submit(
         raise Refused(f"{sealed} is sealed: only a candidate's final comparison asks it", field="tasks")
     environment.trials.filter(state__in=FINISHED, finished_at__lt=timezone.now() - KEPT).delete()
     # Whoever tries again does not wait for what they have changed since.
-    for older in (
-        environment.trials.filter(created_by=actor.user).exclude(state__in=FINISHED).exclude(idempotency_key=key)
-    ):
+    own = environment.trials.filter(created_by=actor.user).exclude(state__in=FINISHED)
+    for older in own.exclude(idempotency_key=key):
         with suppress(StaleState):
             older.ask_to_end()
     job, is_new = Trial.submit(

@@ -122,30 +122,26 @@ def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
 @router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ))
 def get_rescore(request: HttpRequest, pk: int) -> Rescore:
     """How far it is, and what changed so far."""
-    return _rescore(request, pk)
+    rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
+    return one(rows.filter(project=keyed(request).project), pk=pk)
 
 
 @router.post("/rescores/{pk}/cancel", response=RescoreOut, auth=Key(Scope.BUILD))
 def cancel_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Stop it; what was judged is kept."""
-    return _rescore(request, pk).cancel(keyed(request).actor)
+    return get_rescore(request, pk).cancel(keyed(request).actor)
 
 
 @router.post("/rescores/{pk}/resume", response=RescoreOut, auth=Key(Scope.BUILD))
 def resume_rescore(request: HttpRequest, pk: int) -> Rescore:
     """Go on with the attempts that have no new score yet."""
-    return _rescore(request, pk).resume(keyed(request).actor)
+    return get_rescore(request, pk).resume(keyed(request).actor)
 
 
 @router.get("/rescores/{pk}/scores", response=page_of(RescoredOut), auth=Key(Scope.READ))
 def list_rescored(request: HttpRequest, pk: int, query: Query[RescoredQuery]) -> dict[str, Any]:
     """Every attempt with its score before and now, newest first."""
-    job = _rescore(request, pk)
+    job = get_rescore(request, pk)
     note_look(job.run, keyed(request).actor)
     rows = job.scores.select_related("result__task", "result__trajectory")
     return paginate(rows.filter(verbs.FLIP) if query.flips else rows, query)
-
-
-def _rescore(request: HttpRequest, pk: int) -> Rescore:
-    rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
-    return one(rows.filter(project=keyed(request).project), pk=pk)

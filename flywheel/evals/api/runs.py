@@ -182,12 +182,12 @@ def create_eval(request: HttpRequest, body: EvalIn) -> Status[EvalRun]:
 
 @router.get("/evals/{eval_id}", response=EvalOut, auth=Key(Scope.READ))
 def get_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    return _run(request, eval_id)
+    return one(_runs(request), pk=eval_id)
 
 
 @router.post("/evals/{eval_id}/cancel", response=EvalOut, auth=Key(Scope.BUILD))
 def cancel_eval(request: HttpRequest, eval_id: int) -> EvalRun:
-    return _run(request, eval_id).cancel(keyed(request).actor)
+    return get_eval(request, eval_id).cancel(keyed(request).actor)
 
 
 @router.post("/evals/{eval_id}/resume", response=EvalOut, auth=Key(Scope.BUILD))
@@ -196,14 +196,14 @@ def resume_eval(request: HttpRequest, eval_id: int, body: ResumeIn | None = None
     the server was away (`cause` is `away`) are asked again, also of a run that succeeded, on which nothing rests (a
     candidate, a training run, a rescore, a reward audit) and which has no budget of tokens or dollars."""
     budget = body.budget if body else None
-    submission.resume(run=_run(request, eval_id), actor=keyed(request).actor, budget=budget)
-    return _run(request, eval_id)
+    submission.resume(run=get_eval(request, eval_id), actor=keyed(request).actor, budget=budget)
+    return get_eval(request, eval_id)
 
 
 @router.get("/evals/{eval_id}/results", response=page_of(ResultOut), auth=Key(Scope.READ))
 def list_eval_results(request: HttpRequest, eval_id: int, query: Query[ResultQuery]) -> dict[str, Any]:
     """Every attempt, the latest first."""
-    run = _run(request, eval_id)
+    run = get_eval(request, eval_id)
     rollout_looks.note_look(run, keyed(request).actor, Opening.Kind.EXPORT)
     return paginate(run.results.select_related("task", "trajectory"), query)
 
@@ -212,10 +212,9 @@ def list_eval_results(request: HttpRequest, eval_id: int, query: Query[ResultQue
 def compare_evals(request: HttpRequest, candidate: int, baseline: int) -> dict[str, Any]:
     """Paired differences of two finished runs, candidate minus baseline; they say nothing where `is_valid` is false.
     409 where they cannot be compared, such as two on vLLM that no self-test has shown to be kept apart."""
-    new, old = _run(request, candidate), _run(request, baseline)
+    new, old = get_eval(request, candidate), get_eval(request, baseline)
     found = comparison(new, old)
-    for run in (new, old):
-        rollout_looks.note_look(run, keyed(request).actor)
+    rollout_looks.note_looks((new, old), keyed(request).actor)
     learnt = trained_on(new, old)
     return {
         "candidate": new.pk,
@@ -232,7 +231,3 @@ def _runs(request: HttpRequest) -> QuerySet[EvalRun]:
     return EvalRun.objects.filter(project=keyed(request).project).select_related(
         "version__agent", "task_set__environment_version", "created_by", "project"
     )
-
-
-def _run(request: HttpRequest, pk: int) -> EvalRun:
-    return one(_runs(request), pk=pk)

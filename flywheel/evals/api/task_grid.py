@@ -13,6 +13,7 @@ from flywheel.environments.models import Split
 from flywheel.environments.task_sets import leaks
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.comparisons import task_grid as grids
+from flywheel.evals.runs.rollout_looks import note_looks
 from flywheel.evals.serving import version_isolation
 
 router = Router(tags=["evals"])
@@ -94,7 +95,7 @@ def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Q
         limit=asked.limit,
         query=QueryDict(),
     )
-    grids.note_looks(columns, given.actor)
+    note_looks(columns, given.actor)
     learnt = leaks.trained_on([run.version for run in columns], task_set) if asked.split == Split.HELD_OUT else {}
     return {
         "task_set": str(task_set),

@@ -50,7 +50,8 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
         if run.split == Split.SEALED:
             raise CannotCompare(f"{run} asked sealed tasks: how they compare stands with the candidate")
         if run.state != State.SUCCEEDED:
-            raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded{_because(run)}")
+            because = f" ({run.error})" if run.error_kind == "isolation" else ""
+            raise CannotCompare(f"eval {run.pk} is {run.state}; both must have succeeded{because}")
     environments = {run.task_set.environment_version.environment_id for run in (candidate, baseline)}
     if len(environments) > 1:
         raise CannotCompare(
@@ -71,10 +72,6 @@ def leaks_of(run: EvalRun) -> leaks.TrainedOn | None:
     return leaks.trained_on([run.version], run.task_set)[run.version_id] if run.split in MEASURED else None
 
 
-def _because(run: EvalRun) -> str:
-    return f" ({run.error})" if run.error_kind == "isolation" else ""
-
-
 def buckets(candidate: EvalRun, baseline: EvalRun) -> dict[str, str]:
     """The bucket of every task that either run attempted."""
     return {**bucket_of(baseline), **bucket_of(candidate)}
@@ -82,7 +79,7 @@ def buckets(candidate: EvalRun, baseline: EvalRun) -> dict[str, str]:
 
 def doubts(candidate: EvalRun, baseline: EvalRun) -> list[str]:
     """In what the two differ besides the version, one plain sentence each: what a difference may then be due to."""
-    return [text for text in _doubts(candidate, baseline) if text]
+    return list(_doubts(candidate, baseline))
 
 
 def _doubts(new: EvalRun, old: EvalRun) -> Iterable[str]:

@@ -1,19 +1,17 @@
 """Tasks × versions: how each of several versions did at each task of a set, by the newest eval of each."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from django.db.models import Count, F, Q
 from django.http import QueryDict
 
-from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import State
 from flywheel.edge.paging import Page, keyset
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
-from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.evals.verifier_agreement import disputed
 
 MOST: Final = 10
@@ -112,22 +110,8 @@ def _cells(runs: Sequence[EvalRun]) -> dict[int, dict[int, Cell]]:
     return found
 
 
-def _has_failure(row: Collection[Cell]) -> bool:
-    return any(cell.passed < cell.scored for cell in row)
-
-
-def _differs(row: Collection[Cell]) -> bool:
-    return {True, False} <= {cell.is_solved for cell in row}
-
-
-def _is_disputed(row: Collection[Cell]) -> bool:
-    return any(cell.is_disputed for cell in row)
-
-
-_FITS: Final = {"failures": _has_failure, "differ": _differs, "disputed": _is_disputed}
-
-
-def note_looks(columns: Sequence[EvalRun], actor: Actor) -> None:
-    """Whoever sees which held-out tasks are solved has looked at them, in each eval beside the others."""
-    for run in columns:
-        note_look(run, actor)
+_FITS: Final[Mapping[str, Callable[[Collection[Cell]], bool]]] = {
+    "failures": lambda row: any(cell.passed < cell.scored for cell in row),
+    "differ": lambda row: {True, False} <= {cell.is_solved for cell in row},
+    "disputed": lambda row: any(cell.is_disputed for cell in row),
+}

@@ -7,9 +7,8 @@ Both fragments need exactly what `comparison_context` returns, and the shell's `
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from flywheel.accounts.models import Project
 from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.environments.models import Task
 from flywheel.evals.comparisons.rollout_pairs import pairs
@@ -30,6 +29,14 @@ RATIOS = {
 }
 
 
+class Whisker(NamedTuple):
+    """A difference in a chart, and the margin that a gate leaves it."""
+
+    name: str
+    estimate: Mapping[str, Any]
+    margin: float | None = None
+
+
 def comparison_context(
     candidate: EvalRun, baseline: EvalRun, comparison: Mapping[str, Any], *, margins: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
@@ -47,7 +54,14 @@ def comparison_context(
     turned = [*_of("broken", rows), *reversed(_of("fixed", rows))]
     tasks = _tasks(candidate, baseline, comparison)
     changed = [
-        _change(candidate.project, row, tasks[row["task_id"]]) for row in turned[:LISTED] if row["task_id"] in tasks
+        {
+            **row,
+            "task": task,
+            "bucket": bucket_label(candidate.project, task.bucket),
+            "difference": row["candidate"] - row["baseline"],
+        }
+        for row in turned[:LISTED]
+        if (task := tasks.get(row["task_id"]))
     ]
     seen = pairs(candidate, baseline, [change["task"] for change in changed[:OPEN]])
     for change in changed:
@@ -89,15 +103,6 @@ def _synthetic(candidate: EvalRun, rows: Sequence[dict[str, Any]]) -> dict[str, 
     return {"tasks": len(own), "of": len(rows), **{name: len(_of(name, own)) for name in ("fixed", "broken", "same")}}
 
 
-def changed_task(candidate: EvalRun, baseline: EvalRun, task: Task) -> dict[str, Any]:
-    """What `_pair.html` shows of one task."""
-    return {
-        "change": {"task": task, "pair": pairs(candidate, baseline, [task])[task.pk]},
-        "candidate_run": candidate,
-        "baseline_run": baseline,
-    }
-
-
 def _of(change: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["change"] == change]
 
@@ -110,15 +115,6 @@ def _tasks(candidate: EvalRun, baseline: EvalRun, comparison: Mapping[str, Any])
     environment = candidate.task_set.environment_version.environment_id
     found = Task.objects.filter(environment=environment, number__in=numbers).select_related("environment")
     return {str(task): task for task in found}
-
-
-def _change(project: Project, row: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    return {
-        **row,
-        "task": task,
-        "bucket": bucket_label(project, task.bucket),
-        "difference": row["candidate"] - row["baseline"],
-    }
 
 
 def _row(key: str, comparison: Mapping[str, Any], *runs: EvalRun) -> dict[str, Any]:
@@ -145,52 +141,31 @@ def _charts(
     comparison: Mapping[str, Any],
     margins: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    rates = [row for row in metrics if row["is_rate"]]
-    drawn = [
-        _forest(
-            "By metric",
-            f"metrics-{candidate.pk}",
-            [
-                {
-                    "name": f"{row['label']} (less is better)" if row["less_is_better"] else row["label"],
-                    "estimate": row["difference"],
-                    "margin": margins.get(row["key"]),
-                }
-                for row in rates
-            ],
+    rates = [
+        Whisker(
+            f"{row['label']} (less is better)" if row["less_is_better"] else row["label"],
+            row["difference"],
+            margins.get(row["key"]),
         )
+        for row in metrics
+        if row["is_rate"]
     ]
-    if comparison["slices"]:
-        drawn.append(
-            _forest(
-                "Success by bucket",
-                f"buckets-{candidate.pk}",
-                [
-                    {
-                        "name": f"{bucket_label(candidate.project, s['name'])} ({s['difference']['n']})",
-                        "estimate": s["difference"],
-                    }
-                    for s in comparison["slices"]
-                ],
-            )
-        )
-    return drawn
+    buckets = [
+        Whisker(f"{bucket_label(candidate.project, one['name'])} ({one['difference']['n']})", one["difference"])
+        for one in comparison["slices"]
+    ]
+    drawn = [_forest("By metric", f"metrics-{candidate.pk}", rates)]
+    return [*drawn, _forest("Success by bucket", f"buckets-{candidate.pk}", buckets)] if buckets else drawn
 
 
-def _forest(title: str, key: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _forest(title: str, key: str, rows: Sequence[Whisker]) -> dict[str, Any]:
     """Differences of shares, in points, with their intervals."""
-    shown = [row for row in rows if row["estimate"]["mean"] is not None]
-    series: dict[str, Any] = {
-        "name": "",
-        "role": "candidate",
-        "y": [row["name"] for row in shown],
-        **{
-            name: [_points(row["estimate"][end]) for row in shown]
-            for name, end in (("x", "mean"), ("low", "low"), ("high", "high"))
-        },
-    }
-    if any(row.get("margin") is not None for row in shown):
-        series["margin"] = [_points(row.get("margin")) for row in shown]
+    shown = [row for row in rows if row.estimate["mean"] is not None]
+    series: dict[str, Any] = {"name": "", "role": "candidate", "y": [row.name for row in shown]}
+    for name, end in (("x", "mean"), ("low", "low"), ("high", "high")):
+        series[name] = [_points(row.estimate[end]) for row in shown]
+    if any(row.margin is not None for row in shown):
+        series["margin"] = [_points(row.margin) for row in shown]
     return {
         "kind": "forest",
         "title": title,

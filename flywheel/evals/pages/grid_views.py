@@ -13,6 +13,7 @@ from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.comparisons import task_grid
 from flywheel.evals.comparisons.run_comparison import doubts
+from flywheel.evals.runs.rollout_looks import note_looks
 from flywheel.evals.serving import version_isolation
 
 OFFERED = 50
@@ -43,26 +44,23 @@ def grid(request: PageRequest, task_set: str, version: int) -> HttpResponse:
     except Refused as error:
         messages.warning(request, f"Not shown as asked: {error}.")
         return redirect(request.path)
-    task_grid.note_looks(columns, request.actor)
+    note_looks(columns, request.actor)
     learnt = leaks.trained_on([run.version for run in columns], found) if split == Split.HELD_OUT else {}
-    return render(
-        request,
-        "evals/grid.html",
-        {
-            "task_set": found,
-            "environment": found.environment_version.environment,
-            "split": split,
-            "split_label": task_grid.SPLITS[split],
-            "splits": task_grid.SPLITS,
-            "show": show,
-            "choices": [(name, label, table.counts[name]) for name, label in task_grid.SHOW.items()],
-            "grid": table,
-            "columns": columns,
-            "invalid": {key: each for key, each in learnt.items() if each.is_invalid},
-            "doubts": [(run, told) for run in columns[:-1] if (told := doubts(columns[-1], run))],
-            "unshown": version_isolation.unshown(columns),
-            "offered": [run for place, run in enumerate(runs) if place < OFFERED or run in columns],
-            "most": task_grid.MOST,
-            "openings": ledger.openings(found),
-        },
-    )
+    context = {
+        "task_set": found,
+        "environment": found.environment_version.environment,
+        "split": split,
+        "split_label": task_grid.SPLITS[split],
+        "splits": task_grid.SPLITS,
+        "show": show,
+        "choices": [(name, label, table.counts[name]) for name, label in task_grid.SHOW.items()],
+        "grid": table,
+        "columns": columns,
+        "invalid": {key: each for key, each in learnt.items() if each.is_invalid},
+        "doubts": [(run, told) for run in columns[:-1] if (told := doubts(columns[-1], run))],
+        "unshown": version_isolation.unshown(columns),
+        "offered": [run for place, run in enumerate(runs) if place < OFFERED or run in columns],
+        "most": task_grid.MOST,
+        "openings": ledger.openings(found),
+    }
+    return render(request, "evals/grid.html", context)

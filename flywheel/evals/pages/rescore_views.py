@@ -16,8 +16,6 @@ from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
 from flywheel.evals.runs.rollout_looks import note_look, refuse_sealed
 
-SHOWN = 200
-
 
 @require_GET
 @requires(Permission.VIEW)
@@ -63,7 +61,7 @@ def rescore(request: PageRequest, rescore: int) -> HttpResponse:
         "old": job.run.task_set.environment_version,
         "new": job.environment_version,
         "changes": run_rescores.changes(job) if job.done else None,
-        "rows": run_rescores.ordered(job)[:SHOWN],
+        "rows": run_rescores.ordered(job)[:200],
     }
     return render(request, "evals/rescore.html", context)
 

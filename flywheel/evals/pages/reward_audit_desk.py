@@ -1,6 +1,5 @@
 """What the pages of a reward audit show: the desk, which keeps the verdicts to itself, and the result."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Count
@@ -50,23 +49,10 @@ def desk(audit: RewardAudit, actor: Actor, *, place: int = 0, after: int = 0, no
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """An output of which a person and the verifier said different things."""
-
-    item: RewardAuditItem
-
-    @property
-    def is_false_pass(self) -> bool:
-        return bool(self.item.result.success)
-
-
 def result(audit: RewardAudit) -> dict[str, Any]:
     """A finished audit: the verdict, where people and verifier differ, and the tasks that cannot teach."""
-    items = list(
-        audit.items.select_related("result__task__environment", "result__trajectory", "judged_by").order_by("place")
-    )
-    differ = [Disagreement(item) for item in items if _differs(item)]
+    rows = audit.items.select_related("result__task__environment", "result__trajectory", "judged_by")
+    items = list(rows.order_by("place"))
     solved = solve_rates(audit.run)
     return {
         "audit": audit,
@@ -75,7 +61,7 @@ def result(audit: RewardAudit) -> dict[str, Any]:
         "words": audit_sentence(audit),
         "standing": standing(Judged.now(audit.run.version, audit.run.task_set)),
         "rule": RULE,
-        "disagreements": sorted(differ, key=lambda each: not each.is_false_pass),
+        "disagreements": sorted(filter(_differs, items), key=lambda item: not item.result.success),
         "cannot_tell": [item for item in items if item.answer == Answer.CANNOT_TELL],
         "causes": list(
             answered(audit.run).filter(success=None).values_list("cause").annotate(n=Count("pk")).order_by("-n")

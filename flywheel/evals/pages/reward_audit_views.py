@@ -24,7 +24,6 @@ from flywheel.evals.pages import reward_audit_desk
 from flywheel.evals.reward_audits import audit_lifecycle
 from flywheel.evals.reward_audits.reward_standing import Judged, audits_of, overrides_of, runs_of, standing
 
-PAGE = 50
 OFFERED = 20
 WANTED_ATTEMPTS = 2 * MOST
 """An eval that is started for an audit makes about so many: half of them may be alike, or pass alike."""
@@ -36,7 +35,7 @@ LEAST_SAMPLES = 4
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     """Every audit, newest first."""
-    page = page_at(request, audit_lifecycle.rows(request.project), limit=PAGE)
+    page = page_at(request, audit_lifecycle.rows(request.project))
     return render(request, "evals/reward_audits.html", {"page": page})
 
 
@@ -80,13 +79,11 @@ def of_environment(request: PageRequest, name: str) -> HttpResponse:
 @require_POST
 @requires(Permission.BUILD)
 def begin(request: PageRequest) -> HttpResponse:
-    run = get_object_or_404(_runs(request), pk=key(request.POST.get("run", "")))
-    audit, _ = audit_lifecycle.begin(
-        run=run,
-        actor=request.actor,
-        size=number(request.POST.get("size", "")) or 0,
-        seed=_seed(request.POST.get("seed", "1")),
-    )
+    rows = EvalRun.objects.select_related("project", "version__agent", "task_set__environment_version__environment")
+    run = get_object_or_404(rows, project=request.project, pk=key(request.POST.get("run", "")))
+    size, seed = number(request.POST.get("size", "")) or 0, number(request.POST.get("seed", "1"))
+    # What is no number is refused as one that is out of range.
+    audit, _ = audit_lifecycle.begin(run=run, actor=request.actor, size=size, seed=-1 if seed is None else seed)
     return redirect("evals:reward_audit", request.project.slug, audit.pk)
 
 
@@ -143,7 +140,8 @@ def override(request: PageRequest) -> HttpResponse:
     audit_lifecycle.override(
         judged=Judged.now(version, task_set), actor=request.actor, reason=request.POST.get("reason", "")
     )
-    return redirect(_reward_page(request, version, task_set))
+    address = reverse("evals:reward", args=[request.project.slug])
+    return redirect(f"{address}?{urlencode({'version': str(version), 'task_set': str(task_set)})}")
 
 
 def _desk(request: PageRequest, found: RewardAudit, **where: Any) -> HttpResponse:
@@ -159,22 +157,5 @@ def _pair(request: PageRequest, given: dict[str, str]) -> tuple[Version, TaskSet
     return version, find_task_set(request.project, given.get("task_set", ""))
 
 
-def _reward_page(request: PageRequest, version: Version, task_set: TaskSet) -> str:
-    address = reverse("evals:reward", args=[request.project.slug])
-    return f"{address}?{urlencode({'version': str(version), 'task_set': str(task_set)})}"
-
-
-def _runs(request: PageRequest) -> Any:
-    return EvalRun.objects.filter(project=request.project).select_related(
-        "project", "version__agent", "task_set__environment_version__environment"
-    )
-
-
 def _audit(request: PageRequest, pk: int) -> RewardAudit:
     return get_object_or_404(audit_lifecycle.rows(request.project), pk=pk)
-
-
-def _seed(text: str) -> int:
-    """What is none is refused as one that is out of range."""
-    seed = number(text)
-    return -1 if seed is None else seed

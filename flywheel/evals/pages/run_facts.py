@@ -9,7 +9,6 @@ from django.urls import reverse
 from flywheel.accounts.models import Project
 from flywheel.core.evidence.statistics.eval_metrics import METRICS
 from flywheel.core.verifiers import AWAY
-from flywheel.environments.models import TaskSet
 from flywheel.evals.models import Engine, EvalRun
 from flywheel.evals.runs.run_summaries import GUARDS, NEVER_TRAINED_ON, REAL, SYNTHETIC, TRAINED_ON
 from flywheel.trajectories.annotations.project_buckets import every
@@ -128,16 +127,13 @@ def lineage(run: EvalRun) -> list[dict[str, Any]]:
     chain.append(
         _step(f"version {version.number}", link("agents:version", project, version.agent.name, version.number))
     )
-    chain.append(_step(f"set {run.task_set} ({run.get_split_display().lower()})", task_set_link(project, run.task_set)))
+    task_set = link("environments:task_set", project, run.task_set.name, run.task_set.version)
+    chain.append(_step(f"set {run.task_set} ({run.get_split_display().lower()})", task_set))
     chain.append(_step(f"eval {run.pk}", "", current=True))
     for candidate in version.candidates.filter(version_eval=run)[:1]:
         chain.append(_step(f"candidate {candidate.pk}", link("promotions:candidate", project, candidate.pk)))
         chain.append(_step(str(candidate.get_state_display()), ""))
     return chain
-
-
-def task_set_link(project: Project, task_set: TaskSet) -> str:
-    return link("environments:task_set", project, task_set.name, task_set.version)
 
 
 def tell(words: dict[str, Any], **estimates: dict[str, Any]) -> dict[str, Any]:

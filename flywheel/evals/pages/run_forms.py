@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.db.models import F
+from django.utils.text import capfirst
 
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
@@ -69,13 +70,13 @@ class EvalForm(BudgetForm):
         try:
             return find_version(self.project, self.cleaned_data["version"])
         except UnknownReference as error:
-            raise forms.ValidationError(_sentence(error)) from error
+            raise forms.ValidationError(f"{capfirst(str(error))}.") from error
 
     def clean_task_set(self) -> TaskSet:
         try:
             return find_task_set(self.project, self.cleaned_data["task_set"])
         except UnknownReference as error:
-            raise forms.ValidationError(_sentence(error)) from error
+            raise forms.ValidationError(f"{capfirst(str(error))}.") from error
 
     @property
     def settings(self) -> RunSettings:
@@ -84,8 +85,3 @@ class EvalForm(BudgetForm):
         sampling = {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
         same = {name: self.cleaned_data[name] for name in ("samples", "seed", "engine")}
         return RunSettings(**same, sampling=sampling, budget=self.budget)
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return f"{text[:1].upper()}{text[1:]}."

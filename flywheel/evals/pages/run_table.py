@@ -1,7 +1,7 @@
 """The table of a run: a row a task, a cell a sample, each leading to its rollout. Pages of tasks, by their number."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Q
@@ -34,26 +34,9 @@ class Line:
         return sum(bool(cell and cell.success is not None) for cell in self.cells)
 
 
-@dataclass(slots=True)
-class Matrix:
-    lines: list[Line]
-    samples: list[int]
-    show: str
-    counts: dict[str, int]
-    """Tasks behind each choice of `SHOW`."""
-    bucket: str = ""
-    slice: str = ""
-    first: int = 0
-    last: int = 0
-    total: int = 0
-    previous: str = ""
-    next: str = ""
-    about: bool = False
-    query: QueryDict = field(default_factory=QueryDict)
-
-
-def matrix(run: EvalRun, query: QueryDict) -> Matrix:
-    """The part of the run's table that the address asks for: `show`, `bucket`, `slice`, `task` (where to begin)."""
+def matrix(run: EvalRun, query: QueryDict) -> dict[str, Any]:
+    """The part of the run's table that the address asks for: `show`, `bucket`, `slice`, `task` (where to begin); with
+    what the pager shows. `counts` are the tasks behind each choice of `SHOW`."""
     show = query.get("show", "all")
     show = show if show in SHOW else "all"
     bucket, slice_ = query.get("bucket", ""), query.get("slice", "")
@@ -65,22 +48,22 @@ def matrix(run: EvalRun, query: QueryDict) -> Matrix:
     every: dict[int, int] = dict(members.order_by("task__number").values_list("task__number", "task_id"))
     chosen = {name: [n for n, pk in every.items() if pk in among] for name, among in _among(run, every).items()}
     numbers = chosen[show]
-    start = _start(numbers, query.get("task", ""))
+    first = number(query.get("task", "")) or 0
+    start = next((index for index, each in enumerate(numbers) if each >= first), 0)
     shown = numbers[start : start + ROWS]
-    return Matrix(
-        lines=_lines(run, [every[number] for number in shown]),
-        samples=list(range(run.samples)),
-        show=show,
-        counts={name: len(found) for name, found in chosen.items()},
-        bucket=bucket,
-        slice=slice_,
-        first=start + 1,
-        last=start + len(shown),
-        total=len(numbers),
-        previous=_address(query, numbers[max(0, start - ROWS)]) if start else "",
-        next=_address(query, numbers[start + ROWS]) if len(numbers) > start + ROWS else "",
-        query=query,
-    )
+    return {
+        "lines": _lines(run, [every[each] for each in shown]),
+        "samples": range(run.samples),
+        "show": show,
+        "counts": {name: len(found) for name, found in chosen.items()},
+        "bucket": bucket,
+        "slice": slice_,
+        "first": start + 1,
+        "last": start + len(shown),
+        "total": len(numbers),
+        "previous": _address(query, numbers[max(0, start - ROWS)]) if start else "",
+        "next": _address(query, numbers[start + ROWS]) if len(numbers) > start + ROWS else "",
+    }
 
 
 def _among(run: EvalRun, every: Mapping[int, int]) -> dict[str, set[int]]:
@@ -92,11 +75,6 @@ def _among(run: EvalRun, every: Mapping[int, int]) -> dict[str, set[int]]:
         "failures": {task for task, success in rows if success is False},
         "unscored": {task for task, success in rows if success is None},
     }
-
-
-def _start(numbers: Sequence[int], wanted: str) -> int:
-    first = number(wanted) or 0
-    return next((index for index, each in enumerate(numbers) if each >= first), 0)
 
 
 def _address(query: QueryDict, number: int) -> str:

@@ -16,6 +16,7 @@ from flywheel.edge.paging import about, page_at
 from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
+from flywheel.evals.comparisons.rollout_pairs import pairs
 from flywheel.evals.comparisons.run_comparison import CannotCompare, comparison, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
 from flywheel.evals.pages import comparison_context, run_facts, run_table
@@ -26,7 +27,6 @@ from flywheel.system import env
 
 LOGGED = 200
 """Lines of the event log on the page, the newest."""
-COMPARABLE = 12
 SUGGESTED = 200
 
 
@@ -34,21 +34,18 @@ SUGGESTED = 200
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     rows = _filtered(request, EvalRun.objects.filter(project=request.project))
-    page = page_at(request, rows, limit=50)
+    page = page_at(request, rows)
     page.total, page.about = about(rows)
-    return render(
-        request,
-        "evals/index.html",
-        {
-            "page": page,
-            "runs": [{"run": run, "success": run_facts.success(run)} for run in page.items],
-            "agents": Agent.objects.filter(project=request.project).order_by("name"),
-            "sets": TaskSet.objects.filter(project=request.project).order_by("name").values_list("name", flat=True),
-            "states": State.choices,
-            "splits": [(split.value, split.label) for split in (Split.HELD_OUT, Split.TRAIN, Split.SEALED)],
-            "is_filtered": any(request.GET.get(name) for name in FILTERS),
-        },
-    )
+    context = {
+        "page": page,
+        "runs": [{"run": run, "success": run_facts.success(run)} for run in page.items],
+        "agents": Agent.objects.filter(project=request.project).order_by("name"),
+        "sets": TaskSet.objects.filter(project=request.project).order_by("name").values_list("name", flat=True),
+        "states": State.choices,
+        "splits": [(split.value, split.label) for split in (Split.HELD_OUT, Split.TRAIN, Split.SEALED)],
+        "is_filtered": any(request.GET.get(name) for name in FILTERS),
+    }
+    return render(request, "evals/index.html", context)
 
 
 FILTERS = {
@@ -97,17 +94,13 @@ def new(request: PageRequest) -> HttpResponse:
 def _form(request: PageRequest, form: EvalForm, status: int = 200) -> HttpResponse:
     versions = Version.objects.filter(agent__project=request.project).select_related("agent", "agent__live")
     sets = TaskSet.objects.filter(project=request.project).order_by("-pk")
-    return render(
-        request,
-        "evals/new.html",
-        {
-            "form": form,
-            "versions": versions.order_by("-pk")[:SUGGESTED],
-            "sets": sets[:SUGGESTED],
-            "vllm_url": env.vllm_url(),
-        },
-        status=status,
-    )
+    context = {
+        "form": form,
+        "versions": versions.order_by("-pk")[:SUGGESTED],
+        "sets": sets[:SUGGESTED],
+        "vllm_url": env.vllm_url(),
+    }
+    return render(request, "evals/new.html", context, status=status)
 
 
 @require_GET
@@ -122,30 +115,27 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         .filter(state=State.SUCCEEDED)
         .exclude(pk=found.pk)
         .select_related("version__agent")
-        .order_by("-pk")[:COMPARABLE]
+        .order_by("-pk")[:12]
     )
-    return render(
-        request,
-        "evals/run.html",
-        {
-            **_live(request, found),
-            "lineage": run_facts.lineage(found),
-            "openings": ledger.openings(found.task_set),
-            "trained_on": leaks_of(found),
-            "tiles": run_facts.tiles(found),
-            "familiar": run_facts.familiar(found),
-            "origins": run_facts.origins(found),
-            "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by bucket"),
-            "slices": None if is_sealed else run_facts.slices_chart(found, "slices", "Success by wording"),
-            "matrix": run_table.matrix(found, request.GET) if found.done and not is_sealed else None,
-            "choices": run_table.SHOW,
-            "form": BudgetForm(initial=found.budget),
-            "can_resume": unanswered_attempts.can_resume(found),
-            "of_policy": run_budget.of_policy(found),
-            "of_judges": run_budget.of_judges(found),
-            "others": others if found.state == State.SUCCEEDED and not is_sealed else [],
-        },
-    )
+    context = {
+        **_live(request, found),
+        "lineage": run_facts.lineage(found),
+        "openings": ledger.openings(found.task_set),
+        "trained_on": leaks_of(found),
+        "tiles": run_facts.tiles(found),
+        "familiar": run_facts.familiar(found),
+        "origins": run_facts.origins(found),
+        "buckets": None if is_sealed else run_facts.slices_chart(found, "buckets", "Success by bucket"),
+        "slices": None if is_sealed else run_facts.slices_chart(found, "slices", "Success by wording"),
+        "matrix": run_table.matrix(found, request.GET) if found.done and not is_sealed else None,
+        "choices": run_table.SHOW,
+        "form": BudgetForm(initial=found.budget),
+        "can_resume": unanswered_attempts.can_resume(found),
+        "of_policy": run_budget.of_policy(found),
+        "of_judges": run_budget.of_judges(found),
+        "others": others if found.state == State.SUCCEEDED and not is_sealed else [],
+    }
+    return render(request, "evals/run.html", context)
 
 
 @require_GET
@@ -189,8 +179,7 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
     context: dict[str, Any] = {"candidate_run": new_run, "baseline_run": old_run}
     try:
         context |= comparison_context.comparison_context(new_run, old_run, comparison(new_run, old_run))
-        for each in (new_run, old_run):
-            rollout_looks.note_look(each, request.actor)
+        rollout_looks.note_looks((new_run, old_run), request.actor)
         learnt = trained_on(new_run, old_run)
         context |= {
             "openings": ledger.openings(new_run.task_set),
@@ -207,13 +196,14 @@ def compare(request: PageRequest, candidate: int, baseline: int) -> HttpResponse
 def changed(request: PageRequest, candidate: int, baseline: int, number: int) -> HttpResponse:
     """The rollouts of one task, side by side."""
     new_run, old_run = _run(request, candidate), _run(request, baseline)
-    for each in (new_run, old_run):
-        rollout_looks.note_look(each, request.actor)
+    rollout_looks.note_looks((new_run, old_run), request.actor)
     environment = new_run.task_set.environment_version.environment_id
     task = get_object_or_404(
         Task.objects.select_related("environment"), project=request.project, environment=environment, number=number
     )
-    return render(request, "evals/_pair.html", comparison_context.changed_task(new_run, old_run, task))
+    change = {"task": task, "pair": pairs(new_run, old_run, [task])[task.pk]}
+    context = {"change": change, "candidate_run": new_run, "baseline_run": old_run}
+    return render(request, "evals/_pair.html", context)
 
 
 def _run(request: PageRequest, pk: int) -> EvalRun:

@@ -1,5 +1,7 @@
 """Looks at the rollouts of a run: noted where they are held out, refused where they are sealed."""
 
+from collections.abc import Iterable
+
 from django.core.exceptions import PermissionDenied
 
 from flywheel.accounts.actors import Actor
@@ -18,6 +20,12 @@ def note_look(run: EvalRun, actor: Actor, kind: Opening.Kind = Opening.Kind.PAGE
     refuse_sealed(run)
     if run.split == Split.HELD_OUT and run.done:
         ledger.opened(task_set=run.task_set, kind=kind, subject=run, actor=actor, anew=anew)
+
+
+def note_looks(runs: Iterable[EvalRun], actor: Actor) -> None:
+    """The same of several, each of which is seen beside the others."""
+    for run in runs:
+        note_look(run, actor)
 
 
 def refuse_sealed(run: EvalRun) -> None:

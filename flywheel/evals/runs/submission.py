@@ -42,7 +42,8 @@ class RunSettings:
     @classmethod
     def of(cls, run: EvalRun) -> "RunSettings":
         """As this eval was asked, whatever it may take."""
-        return cls(samples=run.samples, seed=run.seed, sampling=run.sampling, engine=run.engine)
+        sampling = sampling_of(run.version, run.sampling)
+        return cls(samples=run.samples, seed=run.seed, sampling=sampling, engine=run.engine)
 
 
 USUAL = RunSettings()
@@ -133,7 +134,8 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
         if has_ended and (problem := unanswered_attempts.refusal(run)):
             raise StaleState(problem)
         if budget is not None and not has_ended:
-            _give_budget(run, budget)
+            run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
+            run.save(update_fields=["budget"])
         again: dict[str, Any] = {"asked_again": count} if (count := unanswered_attempts.take_back(run)) else {}
         if spent := run_budget.spent(run, timedelta(0)):
             raise Refused(f"{spent}; resume it with a greater budget, or with none", field="budget")
@@ -143,11 +145,6 @@ def resume(*, run: EvalRun, actor: Actor, budget: Mapping[str, Any] | None = Non
             subject=run,
             **({} if budget is None else {"budget": run.budget}) | again,
         )
-
-
-def _give_budget(run: EvalRun, budget: Mapping[str, Any]) -> None:
-    run.budget = run_budget.check(budget, run.version, run.task_set.environment_version.verifier)
-    run.save(update_fields=["budget"])
 
 
 def attempt_seed(run: EvalRun, task: Task, sample: int) -> int:

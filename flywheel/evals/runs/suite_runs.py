@@ -6,9 +6,8 @@ counts.
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from django.db.models import Count, F, Q
 
@@ -20,30 +19,10 @@ from flywheel.core.evidence.suite_rules import Tried
 from flywheel.core.verifiers import AWAY
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite
-from flywheel.evals.models import Engine, EvalRun, Result
+from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs import submission, unanswered_attempts
+from flywheel.evals.runs.submission import RunSettings
 from flywheel.evals.runs.void_scores import void_of
-
-FIRST_SEED = 1
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How both arms are asked."""
-
-    engine: str
-    sampling: Mapping[str, Any]
-    seed: int
-
-    @classmethod
-    def of(cls, run: EvalRun) -> "Settings":
-        """As this eval was asked."""
-        return cls(run.engine, submission.sampling_of(run.version, run.sampling), run.seed)
-
-    @classmethod
-    def own(cls, version: Version) -> "Settings":
-        """As the version is asked in production."""
-        return cls(Engine.ENDPOINT, submission.sampling_of(version), FIRST_SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +46,7 @@ class Attempts:
 
 
 def find(
-    versions: Collection[Version], suites: Collection[Suite], settings: Settings
+    versions: Collection[Version], suites: Collection[Suite], settings: RunSettings
 ) -> dict[tuple[int, int], EvalRun]:
     """The eval of each (version, suite), by their keys, where there is one.
 
@@ -91,7 +70,7 @@ def find(
     return found
 
 
-def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -> EvalRun:
+def start(*, version: Version, suite: Suite, settings: RunSettings, actor: Actor) -> EvalRun:
     """The suite's eval of the version: the one there is, resumed where it did not end well, then without a budget, or
     where its server was away for a part; else a new one.
 
@@ -111,9 +90,7 @@ def start(*, version: Version, suite: Suite, settings: Settings, actor: Actor) -
         version=version,
         task_set=suite.task_set,
         actor=actor,
-        settings=submission.RunSettings(
-            samples=suite.samples, seed=settings.seed, sampling=settings.sampling, engine=settings.engine
-        ),
+        settings=replace(settings, samples=suite.samples),
     )
     return made
 

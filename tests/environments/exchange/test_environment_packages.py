@@ -17,8 +17,8 @@ from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Scope, User
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport
 from flywheel.environments.exchange import environment_packages
-from flywheel.environments.exchange.environment_packages import FORMATS, CannotExport
 from flywheel.environments.models import EnvironmentVersion, Opening, TaskSet
 from tests.conftest import Build, Cast
 

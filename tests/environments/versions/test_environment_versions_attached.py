@@ -12,11 +12,12 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Scope
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
+from flywheel.core.interop.environment_exports import CannotExport
 from flywheel.core.traces import ToolCall
 from flywheel.core.verifiers import Runners
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
-from flywheel.environments.exchange.environment_packages import CannotExport, exported
+from flywheel.environments.exchange.environment_packages import exported
 from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.playground.episode_moves import start

@@ -23,11 +23,11 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
+from flywheel.core.interop.environment_exports import CannotExport
 from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.openai_messages import items
 from flywheel.core.traces.tooling import call_text
 from flywheel.environments import ledger
-from flywheel.environments.exchange.environment_packages import CannotExport
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
 from flywheel.environments.versions import environment_versions
 from tests.conftest import SYSTEM, TOOLS, Build, Cast

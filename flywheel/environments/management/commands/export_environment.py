@@ -7,7 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.environments.exchange.environment_packages import FORMATS, CannotExport, chosen, find, take, write
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport
+from flywheel.environments.exchange.environment_packages import chosen, find, take, write
 
 
 class Command(BaseCommand):

@@ -12,7 +12,6 @@ from flywheel.core.envs.workplace import workbench
 from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import Taken, import_tasks
-from flywheel.environments.models import Environment
 from flywheel.environments.versions.environment_versions import environment
 
 KIND = "workplace"
@@ -51,14 +50,7 @@ class Command(BaseCommand):
 @transaction.atomic
 def _taken(project: Project, name: str, folder: Path, actor: Actor) -> Taken:
     config = {"database": workbench.database(folder)}
-    found = project.environments.filter(name=name).first() or _made(project, name, config, actor)
-    if found.kind != KIND or found.latest.config.get("database") != config["database"]:
-        raise Refused(f"the environment {name!r} has another database; name a new one with --environment")
-    return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor)
-
-
-def _made(project: Project, name: str, config: dict[str, Any], actor: Actor) -> Environment:
-    return environment(
+    found = project.environments.filter(name=name).first() or environment(
         project=project,
         name=name,
         actor=actor,
@@ -67,3 +59,6 @@ def _made(project: Project, name: str, config: dict[str, Any], actor: Actor) -> 
         verifier={"kind": KIND},
         description=DESCRIPTION,
     )
+    if found.kind != KIND or found.latest.config.get("database") != config["database"]:
+        raise Refused(f"the environment {name!r} has another database; name a new one with --environment")
+    return import_tasks(environment=found, lines=workbench.rows(folder), actor=actor)

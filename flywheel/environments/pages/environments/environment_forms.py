@@ -25,8 +25,6 @@ PART_WORDS = {
     "executes": "A simulated execution takes it",
     "exact": "Tool and every argument right",
 }
-
-
 LARGE = 4_000
 """Characters of a setting beyond which it is not written into the page."""
 LARGEST_FILE = 64 * 1024**2
@@ -38,16 +36,15 @@ FILE, WITHOUT = "file-", "without-"
 class WeightsMixin(forms.Form):
     """One number for each part of the kind's own verifier; none where a rubric judges, which has an editor."""
 
-    def __init__(
-        self, *args: Any, weights: dict[str, float] | None = None, rubric: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, verifier: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.rubric = rubric
-        for part in () if rubric else PARTS:
+        self.rubric = verifier if verifier and is_rubric(verifier) else None
+        weights = (verifier or {}).get("weights") or DEFAULT_WEIGHTS
+        for part in () if self.rubric else PARTS:
             self.fields[f"weight_{part}"] = forms.FloatField(
                 min_value=0, max_value=1000, label=part, help_text=PART_WORDS[part], required=False
             )
-            self.initial.setdefault(f"weight_{part}", (weights or DEFAULT_WEIGHTS).get(part, 0))
+            self.initial.setdefault(f"weight_{part}", weights.get(part, 0))
 
     @property
     def weight_fields(self) -> list[forms.BoundField]:
@@ -64,10 +61,18 @@ class WeightsMixin(forms.Form):
         return data
 
 
-class NewForm(forms.Form):
+class NamedForm(forms.Form):
     """What every new environment has."""
 
     name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
+
+    def clean_name(self) -> str:
+        return str(self.cleaned_data["name"]).lower()
+
+
+class NewForm(NamedForm):
+    """One that has tasks to train on."""
+
     held_out_share = forms.FloatField(
         min_value=0.05,
         max_value=1,
@@ -89,9 +94,6 @@ class NewForm(forms.Form):
         help_text="Slices, with commas, that are never trained on, such as a wording. It never changes afterwards.",
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
-
-    def clean_name(self) -> str:
-        return str(self.cleaned_data["name"]).lower()
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
@@ -130,10 +132,9 @@ class GeneratedForm(NewForm):
         self.initial["reserved_slices"] = ", ".join(kind.reserved)
 
 
-class AttachForm(forms.Form):
+class AttachForm(NamedForm):
     """Somebody else's NeMo Gym server as an environment."""
 
-    name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
     base_url = forms.CharField(
         max_length=500,
         label="Address",
@@ -156,9 +157,6 @@ class AttachForm(forms.Form):
         help_text="How many tokens it writes at most in an episode. Empty for no limit.",
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
-
-    def clean_name(self) -> str:
-        return str(self.cleaned_data["name"]).lower()
 
     def clean_tools(self) -> list[dict[str, Any]]:
         text = str(self.cleaned_data["tools"])
@@ -336,16 +334,9 @@ class VersionForm(WeightsMixin):
 
     def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
         config = version.config if version else {}
-        kwargs.setdefault(
-            "initial",
-            {
-                "system_prompt": config.get("system_prompt", ""),
-                "tools": json.dumps(config.get("tools", []), indent=2, ensure_ascii=False),
-            },
-        )
-        verifier = version.verifier if version else {}
-        rubric = verifier if is_rubric(verifier) else None
-        super().__init__(*args, weights=verifier.get("weights"), rubric=rubric, **kwargs)
+        shown = {"system_prompt": config.get("system_prompt", ""), "tools": _written(config.get("tools", []))}
+        kwargs.setdefault("initial", shown)
+        super().__init__(*args, verifier=version.verifier if version else None, **kwargs)
 
     @property
     def content(self) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_fro
 from flywheel.environments.versions import environment_versions
 from flywheel.trajectories.annotations.project_buckets import every
 
-TASKS_AT_ONCE = 50
 SETS_AT_ONCE = 20
 
 
@@ -206,7 +205,7 @@ def environment_page(
     found = task_selection.chosen_tasks(row, chosen)
     tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
     tasks = tasks.select_related("source")
-    page = page_at(request, tasks, limit=TASKS_AT_ONCE)
+    page = page_at(request, tasks)
     page.total, page.about = about(tasks)
     if chosen["split"] in MEASURED:
         ledger.looked(page.items, request.actor)
@@ -216,41 +215,37 @@ def environment_page(
     version = versions.first()
     sets = TaskSet.objects.filter(environment_version__environment=row).order_by("-pk")
     last_set = sets.to_train_on().first()  # the name of another is not one for all tasks
-    return render(
-        request,
-        "environments/environment.html",
-        {
-            "environment": row,
-            "kind": kind,
-            "takes_rows": row.kind in foreign_tasks.KINDS,
-            "version": version,
-            "versions": versions.defer("config", "verifier")[:20],
-            "tally": tally,
-            "sealed_sources": _sealed_sources(row),
-            "sealed_wanted": frozen_sets.SEALED_SOURCES,
-            "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
-            "form": form or _version_form(row)(version=version),
-            "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
-            "generate_key": uuid.uuid4(),
-            "generation": row.generations.select_related("created_by").order_by("-pk").first(),
-            "proving": row.provings.exclude(state__in=FINISHED).first(),
-            "unmade": proof_jobs.waiting(row, version).count() + proof_jobs.spoiled(row).count() if version else 0,
-            "page": page,
-            "chosen": chosen,
-            "hides_held_out": chosen["split"] not in MEASURED,
-            "chosen_splits": task_selection.splits_of(task_selection.to_freeze(row, found))
-            if any(chosen.values())
-            else None,
-            "splits": Split.choices,
-            "buckets": _buckets(row),
-            "rates": task_statistics.solve_rates(row),
-            "waiting": without_task(row).count(),
-            "task_sets": list(sets[: SETS_AT_ONCE + 1]),
-            "sets_at_once": SETS_AT_ONCE,
-            "set_name": last_set.name if last_set else row.name,
-        },
-        status=status,
-    )
+    context = {
+        "environment": row,
+        "kind": kind,
+        "takes_rows": row.kind in foreign_tasks.KINDS,
+        "version": version,
+        "versions": versions.defer("config", "verifier")[:20],
+        "tally": tally,
+        "sealed_sources": _sealed_sources(row),
+        "sealed_wanted": frozen_sets.SEALED_SOURCES,
+        "is_outdated": version is not None and version.verifier_digest != verifiers.digest(version.verifier),
+        "form": form or _version_form(row)(version=version),
+        "generate": generate or (GenerateForm(kind=kind) if kind.generate else None),
+        "generate_key": uuid.uuid4(),
+        "generation": row.generations.select_related("created_by").order_by("-pk").first(),
+        "proving": row.provings.exclude(state__in=FINISHED).first(),
+        "unmade": proof_jobs.waiting(row, version).count() + proof_jobs.spoiled(row).count() if version else 0,
+        "page": page,
+        "chosen": chosen,
+        "hides_held_out": chosen["split"] not in MEASURED,
+        "chosen_splits": task_selection.splits_of(task_selection.to_freeze(row, found))
+        if any(chosen.values())
+        else None,
+        "splits": Split.choices,
+        "buckets": _buckets(row),
+        "rates": task_statistics.solve_rates(row),
+        "waiting": without_task(row).count(),
+        "task_sets": list(sets[: SETS_AT_ONCE + 1]),
+        "sets_at_once": SETS_AT_ONCE,
+        "set_name": last_set.name if last_set else row.name,
+    }
+    return render(request, "environments/environment.html", context, status=status)
 
 
 def _sealed_sources(row: Environment) -> int:

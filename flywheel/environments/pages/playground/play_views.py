@@ -22,8 +22,6 @@ from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm
 from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import state
 
-VERSIONS_SHOWN = 50
-
 
 @require_POST
 @requires(Permission.BUILD)
@@ -167,7 +165,7 @@ def _talk(row: Play) -> dict[str, Any]:
 
 def _versions(request: PageRequest) -> list[Version]:
     rows = Version.objects.filter(agent__project=request.project).select_related("agent").order_by("-pk")
-    return episode_moves.usable(list(rows[:VERSIONS_SHOWN]))
+    return episode_moves.usable(list(rows[:50]))
 
 
 def _at(request: PageRequest) -> int:

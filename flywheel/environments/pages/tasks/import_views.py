@@ -20,9 +20,6 @@ from flywheel.environments.proofs.proof_jobs import is_for_a_worker
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.uploads import Upload
 
-SHOWN = 5
-"""Tasks of a preview."""
-
 
 class TasksForm(forms.Form):
     """A file, or the same pasted."""
@@ -95,7 +92,7 @@ def look_at(request: PageRequest, name: str, token: str) -> HttpResponse:
         "report": report,
         "problem": problem,
         "splits": [(split.label, report.splits.get(split, {"tasks": 0, "clusters": 0})) for split in Split],
-        "first": list(zip(report.lines, report.tasks, strict=True))[:SHOWN],
+        "first": list(zip(report.lines, report.tasks, strict=True))[:5],
         "by_a_worker": is_for_a_worker(row.latest, report.made),
     }
     return render(request, "environments/import_look.html", context, status=422 if problem else 200)

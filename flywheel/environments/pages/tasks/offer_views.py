@@ -60,6 +60,8 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
 
 def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
     environments = list(taking_failures(request.project).order_by("name"))
+    # Made of it, or asking the very same.
+    tasks = Task.objects.filter(Q(source=trajectory) | Q(also__trajectory=trajectory), project=trajectory.project_id)
     own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)
     return {
         "trajectory": trajectory,
@@ -67,14 +69,8 @@ def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
         "environments": environments,
         "chosen": own or (environments[0] if environments else None),
         "current": trajectory.failures.filter(current=True).first(),
-        "tasks": list(_tasks_of(trajectory)),
+        "tasks": tasks.select_related("environment").order_by("-pk").distinct(),
     }
-
-
-def _tasks_of(trajectory: Any) -> Any:
-    """Tasks that were made of it, or that ask the very same."""
-    rows = Task.objects.filter(Q(source=trajectory) | Q(also__trajectory=trajectory), project=trajectory.project_id)
-    return rows.select_related("environment").order_by("-pk").distinct()
 
 
 def _trajectory(request: PageRequest, trace_id: str) -> Any:

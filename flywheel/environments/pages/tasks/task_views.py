@@ -33,28 +33,25 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
         .order_by("-pk")[:20]
     )
     sets = row.task_sets.order_by("-pk")
-    return render(
-        request,
-        "environments/task.html",
-        {
-            "task": row,
-            "environment": row.environment,
-            "version": version,
-            "bucket": every(request.project).get(row.bucket),
-            "recorded": row.proof.get("recorded"),
-            "is_recorded": row.proof.get("is_failure") is not None,
-            "target": _as_recorded(row),
-            "also": row.also.filter(current=True).select_related("trajectory")[:12],
-            "failed": failed_checks(row),
-            "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
-            "rates": task_statistics.solved_by_version(row, version),
-            "results": results,
-            "task_sets": sets,
-            "plays": row.plays.select_related("created_by")[:5],
-            "lineage": _lineage(request, row, list(sets)),
-            **variant_views.context(request, row),
-        },
-    )
+    context = {
+        "task": row,
+        "environment": row.environment,
+        "version": version,
+        "bucket": every(request.project).get(row.bucket),
+        "recorded": row.proof.get("recorded"),
+        "is_recorded": row.proof.get("is_failure") is not None,
+        "target": _as_recorded(row),
+        "also": row.also.filter(current=True).select_related("trajectory")[:12],
+        "failed": failed_checks(row),
+        "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
+        "rates": task_statistics.solved_by_version(row, version),
+        "results": results,
+        "task_sets": sets,
+        "plays": row.plays.select_related("created_by")[:5],
+        "lineage": _lineage(request, row, list(sets)),
+        **variant_views.context(request, row),
+    }
+    return render(request, "environments/task.html", context)
 
 
 @require_POST
@@ -75,27 +72,27 @@ def _as_recorded(row: Task) -> Any:
 
 def _lineage(request: PageRequest, row: Task, sets: list[TaskSet]) -> list[dict[str, Any]]:
     """From what happened, or the environment where nothing did, to the newest set; a variant's by way of its origin."""
-    slug = request.project.slug
-    chain: list[dict[str, Any]] = []
+
+    def link(label: str, page: str, *names: object) -> dict[str, Any]:
+        return {"label": label, "url": reverse(page, args=[request.project.slug, *names])}
+
     origin = row.generation.origin if row.generation else None
     first = origin or row
     if first.source:
-        label = f"trajectory {first.source.trace_id[:8]}"
-        chain.append({"label": label, "url": reverse("trajectories:detail", args=[slug, first.source.trace_id])})
+        trace_id = first.source.trace_id
         bucket = name_of(request.project, first.bucket) if first.bucket else "passes"
-        chain.append(
-            {"label": f"failure {bucket}", "url": reverse("failures:review", args=[slug, first.source.trace_id])}
-        )
+        chain = [
+            link(f"trajectory {trace_id[:8]}", "trajectories:detail", trace_id),
+            link(f"failure {bucket}", "failures:review", trace_id),
+        ]
     else:
-        url = reverse("environments:environment", args=[slug, row.environment.name])
-        chain.append({"label": f"environment {row.environment}", "url": url})
+        chain = [link(f"environment {row.environment}", "environments:environment", row.environment.name)]
     if origin:
-        url = reverse("environments:task", args=[slug, row.environment.name, origin.number])
-        chain.append({"label": f"task {origin}", "url": url})
-    chain.append({"label": f"variant {row}" if origin else f"task {row}", "url": "", "current": True})
+        chain.append(link(f"task {origin}", "environments:task", row.environment.name, origin.number))
+    chain.append({"label": f"variant {row}" if origin else f"task {row}", "current": True})
     if sets:
-        url = reverse("environments:task_set", args=[slug, sets[0].name, sets[0].version])
-        chain.append({"label": f"set {sets[0]} ({row.get_split_display().lower()})", "url": url})
+        label = f"set {sets[0]} ({row.get_split_display().lower()})"
+        chain.append(link(label, "environments:task_set", sets[0].name, sets[0].version))
     return chain
 
 

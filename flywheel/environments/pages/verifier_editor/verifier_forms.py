@@ -22,23 +22,6 @@ _TASK = re.compile(r"t?-?(\d{1,9})")
 
 
 @dataclass(slots=True)
-class Field:
-    """One setting of one part, as the page shows it."""
-
-    key: str
-    """Of the setting."""
-    name: str
-    """Of the input."""
-    setting: Setting
-    value: str
-    error: str = ""
-
-    @property
-    def is_on(self) -> bool:
-        return self.value == "on"
-
-
-@dataclass(slots=True)
 class Line:
     """One part of the rubric, as the page shows it."""
 
@@ -55,9 +38,16 @@ class Line:
         return PARTS[self.type]
 
     @property
-    def fields(self) -> list[Field]:
+    def fields(self) -> list[dict[str, Any]]:
+        """Its settings: the `key` of each, and the `name` of its input."""
         return [
-            Field(key, f"p{self.number}-{key}", setting, self.values.get(key, ""), self.errors.get(key, ""))
+            {
+                "key": key,
+                "name": f"p{self.number}-{key}",
+                "setting": setting,
+                "value": self.values.get(key, ""),
+                "error": self.errors.get(key, ""),
+            }
             for key, setting in self.kind.settings.items()
         ]
 
@@ -69,17 +59,9 @@ class Line:
         if self.is_required:
             row["required"] = True
         for key, setting in self.kind.settings.items():
-            value = self.values.get(key, "")
-            if setting.kind == "code":
-                row[key] = value.replace("\r\n", "\n")
-            elif setting.kind == "prose":
-                row |= {key: value.replace("\r\n", "\n").strip()} if value.strip() else {}
-            elif setting.kind == "flag":
-                row |= {key: True} if value else {}
-            elif value.strip():
-                row[key] = _read(
-                    setting, value if setting.kind == "text" else value.strip(), f"parts.{self.number}.{key}"
-                )
+            value = self.values.get(key, "").replace("\r\n", "\n")
+            if setting.kind == "code" or value.strip():
+                row[key] = _read(setting, value, f"parts.{self.number}.{key}")
         return row
 
 
@@ -128,7 +110,7 @@ class Draft:
             names = [kind, *(f"{kind}_{number}" for number in range(2, MOST_PARTS + 2))]
             values = {key: setting.first for key, setting in PARTS[kind].settings.items() if setting.first}
             self.lines.append(Line(len(self.lines), kind, next(n for n in names if n not in taken), "1", False, values))
-            self.focus = self.lines[-1].fields[0].name
+            self.focus = self.lines[-1].fields[0]["name"]
         at = number(text)
         if at is not None and at < len(self.lines):
             if verb == "remove":
@@ -205,14 +187,18 @@ def _shown(setting: Setting, value: Any) -> str:
 
 def _read(setting: Setting, value: str, where: str) -> Any:
     match setting.kind:
+        case "code" | "text":
+            return value
+        case "flag":
+            return True
         case "json":
             try:
-                return json.loads(value)
+                return json.loads(value.strip())
             except (ValueError, RecursionError) as error:
                 raise VerifierError(f"{where}: not valid JSON: {error}") from None
         case "number":
-            return _number(value)
-    return value
+            return _number(value.strip())
+    return value.strip()
 
 
 def _number(text: str) -> Any:

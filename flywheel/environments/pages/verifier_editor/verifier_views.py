@@ -36,7 +36,7 @@ def verifier(request: PageRequest, name: str) -> HttpResponse:
         tasks = [] if trajectory else trials.suggested(row)
         return _page(request, row, version, Draft.of(version, tasks, trajectory), None)
     draft = Draft.read(request.POST.dict())
-    trial = _trial_of(row, request.POST.get("trial", ""))
+    trial = row.trials.filter(pk=key(request.POST.get("trial", "")) or 0).first()
     do = request.POST.get("do", "")
     try:
         if do == "save":
@@ -94,15 +94,14 @@ def _page(
 @requires(Permission.BUILD)
 def trial(request: PageRequest, trial: int) -> HttpResponse:
     """What the editor asks for every second while a verifier is tried."""
-    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
-    return render(request, "environments/_trial.html", {"trial": found})
+    return render(request, "environments/_trial.html", {"trial": _trial(request, trial)})
 
 
 @require_POST
 @requires(Permission.BUILD)
 def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
     """Let the worker stop; what it said by then is shown on."""
-    found = get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=trial)
+    found = _trial(request, trial)
     with suppress(StaleState):  # it was quicker
         found.cancel(request.actor)
     return render(request, "environments/_trial.html", {"trial": found})
@@ -126,8 +125,8 @@ def _environment(request: PageRequest, name: str) -> Environment:
     return get_object_or_404(Environment.objects.select_related("agent"), project=request.project, name=name)
 
 
-def _trial_of(row: Environment, pk: str) -> Trial | None:
-    return row.trials.filter(pk=key(pk) or 0).first()
+def _trial(request: PageRequest, pk: int) -> Trial:
+    return get_object_or_404(Trial.objects.select_related("environment"), project=request.project, pk=pk)
 
 
 def _key(request: PageRequest) -> uuid.UUID:
