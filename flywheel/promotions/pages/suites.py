@@ -10,7 +10,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
 from flywheel.edge.htmx import answer
-from flywheel.edge.refusals import Refused, show_at_field
+from flywheel.edge.refusals import refusal_shown
 from flywheel.environments.models import Suite, TaskSet
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
@@ -37,11 +37,8 @@ def put(request: PageRequest, agent: str) -> HttpResponse:
     found = _agent(request, agent)
     form = SuiteForm(_sets(request), request.POST)
     if form.is_valid():
-        try:
+        with refusal_shown(form, margin="points"):
             suite, is_new = suite_definitions.put(agent=found, actor=request.actor, **form.content())
-        except Refused as error:
-            show_at_field(form, error, margin="points")
-        else:
             suite_standings.check_waiting(suite)
             said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
             messages.success(request, said)
