@@ -1,5 +1,6 @@
 """The pages that every project has whatever it does: members, keys, the gateway, the audit log."""
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from flywheel.accounts.project_settings import api_keys, gateway_upstream, membe
 from flywheel.accounts.project_settings.audit_log import entries
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import page_at
-from flywheel.edge.refusals import Refused, refusal_shown
+from flywheel.edge.refusals import refusal_shown
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""
@@ -75,14 +76,10 @@ def keys_index(request: PageRequest) -> HttpResponse:
 def make_key(request: PageRequest) -> HttpResponse:
     form = NewKey(request.POST, permissions=request.permissions)
     if form.is_valid():
-        try:
-            made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
-        except Refused as error:
-            form.add_error(None, str(error))
-        except api_keys.SentTwice:
-            return redirect("settings:keys", project=request.project.slug)
-        else:
-            request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
+        with refusal_shown(form):
+            with suppress(api_keys.SentTwice):
+                made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
+                request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
             return redirect("settings:keys", project=request.project.slug)
     return render(request, "accounts/keys.html", _keys(request, form), status=422)
 

@@ -24,13 +24,8 @@ VERSIONS = 200
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    agents = (
-        Agent.objects.filter(project=request.project)
-        .select_related("live")
-        .annotate(version_count=Count("versions"))
-        .order_by("name")
-    )
-    return render(request, "agents/index.html", {"agents": agents})
+    agents = Agent.objects.filter(project=request.project).select_related("live").order_by("name")
+    return render(request, "agents/index.html", {"agents": agents.annotate(version_count=Count("versions"))})
 
 
 @require_http_methods(["GET", "POST"])
@@ -49,11 +44,7 @@ def new_agent(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def agent(request: PageRequest, name: str) -> HttpResponse:
     found = _agent(request, name)
-    versions = (
-        found.versions.select_related("parent", "created_by")
-        .defer("system_prompt", "tools")
-        .order_by("-number")[:VERSIONS]
-    )
+    versions = found.versions.select_related("parent", "created_by").defer("system_prompt", "tools")
     evals = _newest_evals(found)
     promotions = found.promotions.select_related("before", "after", "approved_by", "proposed_by")
     return render(
@@ -61,7 +52,9 @@ def agent(request: PageRequest, name: str) -> HttpResponse:
         "agents/agent.html",
         {
             "agent": found,
-            "versions": [{"version": one, "eval": evals.get(one.pk)} for one in versions],
+            "versions": [
+                {"version": one, "eval": evals.get(one.pk)} for one in versions.order_by("-number")[:VERSIONS]
+            ],
             "promotions": promotions.order_by("-pk")[:RECENT],
             "chart": success_chart(found),
         },

@@ -32,11 +32,9 @@ class CollectForm(EvalForm):
 
     def policy(self, actor: Actor) -> Version | None:
         """Who is asked; None with what is wrong noted in the form."""
-        chosen = self.cleaned_data
-        if chosen["version"]:
-            found: Version = chosen["version"]
-            return found
-        with refusal_shown(self):
-            endpoint = {name: chosen[name] for name in ("base_url", "model", "api_key_env")}
-            return teacher(project=self.project, actor=actor, **endpoint)
-        return None
+        version: Version | None = self.cleaned_data["version"]
+        if version is None:
+            with refusal_shown(self):
+                endpoint = {name: self.cleaned_data[name] for name in ("base_url", "model", "api_key_env")}
+                version = teacher(project=self.project, actor=actor, **endpoint)
+        return version
