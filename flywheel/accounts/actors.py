@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.accounts.models import Project, User, record
+from flywheel.accounts.models import AuditEntry, Project, User
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Actor:
 
     def record(self, *, project: Project | None, action: str, subject: object, reason: str = "", **data: Any) -> None:
         """Write one audit entry, in the transaction of the change that it tells of."""
-        record(
+        AuditEntry.objects.create(
             project=project,
             actor=self.user,
-            action=action,
-            subject=subject,
-            reason=reason,
             through=self.through,
-            **data,
+            action=action,
+            subject=str(subject)[:200],
+            reason=reason,
+            data=data,
         )

@@ -84,15 +84,10 @@ def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
     for name in value:
         if name not in DEFAULT_SAMPLING:
             raise Refused(f"is unknown, {', '.join(DEFAULT_SAMPLING)} are known", field=f"sampling.{name}")
-    checked: dict[str, Any] = {}
-    if "temperature" in value:
-        checked["temperature"] = _between("temperature", value["temperature"], 0.0, 5.0)
-    if "top_p" in value:
-        checked["top_p"] = _between("top_p", value["top_p"], 0.0, 1.0)
-        if checked["top_p"] == 0:
-            raise Refused(
-                "0 leaves nothing to choose from; for greedy answers use temperature 0", field="sampling.top_p"
-            )
+    most = {"temperature": 5.0, "top_p": 1.0}
+    checked: dict[str, Any] = {name: _between(name, value[name], 0.0, most[name]) for name in most if name in value}
+    if checked.get("top_p") == 0:
+        raise Refused("0 leaves nothing to choose from; for greedy answers use temperature 0", field="sampling.top_p")
     if "max_tokens" in value:
         tokens = value["max_tokens"]
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:

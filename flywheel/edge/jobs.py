@@ -238,19 +238,16 @@ class Job(models.Model):
 
         Raises StaleState for any other.
         """
-        moved = (
-            type(self)
-            ._default_manager.filter(pk=self.pk, state__in=[State.FAILED, State.CANCELLED, *also])
-            .update(
-                state=State.QUEUED,
-                attempt=0,
-                cancel_requested_at=None,
-                error="",
-                error_kind="",
-                finished_at=None,
-                lease_until=None,
-                nudged_at=timezone.now(),
-            )
+        ended = type(self)._default_manager.filter(pk=self.pk, state__in=[State.FAILED, State.CANCELLED, *also])
+        moved = ended.update(
+            state=State.QUEUED,
+            attempt=0,
+            cancel_requested_at=None,
+            error="",
+            error_kind="",
+            finished_at=None,
+            lease_until=None,
+            nudged_at=timezone.now(),
         )
         if not moved:
             raise StaleState("only a failed or cancelled job can be resumed")

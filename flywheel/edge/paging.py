@@ -122,10 +122,15 @@ def page_at(
     limit: int = 50,
     keys: tuple[str, ...] = ("id",),
     read: Callable[[list[Any]], Mapping[Any, Any]] | None = None,
+    is_counted: bool = False,
 ) -> Page[M]:
-    """The page that the address asks for, as `keyset`; its links keep the other parameters of the address."""
+    """The page that the address asks for, as `keyset`, and where it is counted how many rows there are `about`; its
+    links keep the other parameters of the address."""
     cursor = request.GET.get("cursor", "")
-    return keyset(rows, cursor=cursor, limit=limit, keys=keys, query=request.GET, read=read)
+    page = keyset(rows, cursor=cursor, limit=limit, keys=keys, query=request.GET, read=read)
+    if is_counted:
+        page.total, page.about = about(rows)
+    return page
 
 
 def about(rows: QuerySet[Any]) -> tuple[int, bool]:

@@ -4,7 +4,7 @@
 
 A verb raises one and nobody in between catches it: the API answers `{"detail": "limit: is 300; …"}` with its status
 (`server.api`), a page goes back to where the form stood and says so (`answer`). A view that shows the problem beside
-its field catches it and reads `field` and `problem`, or has `show_at_field` do so.
+its field catches it and reads `field` and `problem`, or has `refusal_shown` do so.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -84,6 +84,15 @@ def show_at_field(form: BaseForm, error: FieldError, **names: str) -> None:
         form.add_error(name, error.problem)
     else:
         form.add_error(None, str(error))
+
+
+@contextmanager
+def refusal_shown(form: BaseForm, **names: str) -> Iterator[None]:
+    """Go on after a refusal inside, which the form then shows as `show_at_field` does."""
+    try:
+        yield
+    except FieldError as error:
+        show_at_field(form, error, **names)
 
 
 def answer(request: HttpRequest, error: FieldError) -> HttpResponseBase:

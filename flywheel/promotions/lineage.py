@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Count, Q
 from django.urls import reverse
 
+from flywheel.agents.models import Version
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import describe
@@ -30,7 +31,7 @@ class Origin:
     kind: str
     label: str
     url: str
-    detail: str = ""
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +47,25 @@ def lineage_of(row: Trajectory) -> Lineage:
 
 def _came_from(row: Trajectory, result: Result | None) -> Iterator[Origin]:
     if row.version is not None:
-        agent, number = row.version.agent.name, row.version.number
-        yield Origin("version", str(row.version), _url(row, "agents:version", agent, number))
+        yield _version(row, row.version)
     if result is not None:
         yield _task(row, result.task, "attempted")
-        yield Origin("eval run", str(result.run), _url(row, "evals:run", result.run_id))
+        yield _origin(row, "eval run", result.run, "", "evals:run", result.run_id)
 
 
 def _made_of_it(row: Trajectory, result: Result | None) -> Iterator[Origin]:
     for item in QueueItem.objects.filter(trajectory=row).select_related("queue").order_by("-pk")[:SHOWN]:
-        url = _url(row, "failures:item", item.queue_id, item.pk)
-        yield Origin("queue", str(item.queue), url, item.get_state_display())
+        yield _origin(row, "queue", item.queue, item.get_state_display(), "failures:item", item.queue_id, item.pk)
     decided = row.failures.filter(current=True).select_related("labelled_by").first()
     if decided is not None:
-        url = _url(row, "failures:review", row.trace_id)
-        yield Origin("decision", describe(row.project, decided), url, f"by {decided.labelled_by}")
+        by = f"by {decided.labelled_by}"
+        yield _origin(row, "decision", describe(row.project, decided), by, "failures:review", row.trace_id)
     made = Task.objects.filter(Q(source=row) | Q(also__trajectory=row)).select_related("environment").distinct()
     tasks = list(made.order_by("-pk")[:SHOWN])
     yield from (_task(row, task, "retired" if task.retired_at else task.split) for task in tasks)
     if tasks:
         for one in TaskSet.objects.filter(tasks__in=tasks).distinct().order_by("-pk")[:SHOWN]:
-            url = _url(row, "environments:task_set", one.name, one.version)
-            yield Origin("task set", str(one), url)
+            yield _origin(row, "task set", one, "", "environments:task_set", one.name, one.version)
         yield from _evaluated(row, tasks)
     yield from _trained(row, tasks, result)
 
@@ -79,7 +77,7 @@ def _evaluated(row: Trajectory, tasks: list[Task]) -> Iterator[Origin]:
     runs = runs.select_related("version__agent")
     for run in runs.order_by("-pk")[:SHOWN]:
         times = f"{run.rollouts} rollout{'' if run.rollouts == 1 else 's'} of its tasks by {run.version}"
-        yield Origin("eval run", str(run), _url(row, "evals:run", run.pk), times)
+        yield _origin(row, "eval run", run, times, "evals:run", run.pk)
 
 
 def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Iterator[Origin]:
@@ -92,28 +90,30 @@ def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Itera
         learnt |= Q(recipe__eval_run=result.run_id)
     datasets = list(Dataset.objects.filter(learnt, project=row.project)[:SHOWN])
     for dataset in datasets:
-        url = _url(row, "training:dataset", dataset.name, dataset.version)
-        yield Origin("dataset", str(dataset), url, dataset.get_kind_display())
+        kind = dataset.get_kind_display()
+        yield _origin(row, "dataset", dataset, kind, "training:dataset", dataset.name, dataset.version)
     if not datasets:
         return
     trained = TrainingRun.objects.filter(dataset__in=datasets).select_related("produced__agent").order_by("-pk")
     runs = list(trained[:SHOWN])
     for run in runs:
-        yield Origin("training run", str(run), _url(row, "training:run", run.pk), run.state)
+        yield _origin(row, "training run", run, run.state, "training:run", run.pk)
         if run.produced is not None:
-            url = _url(row, "agents:version", run.produced.agent.name, run.produced.number)
-            yield Origin("version", str(run.produced), url, f"of {run}")
+            yield _version(row, run.produced, f"of {run}")
     if runs:
-        for candidate in (
-            Candidate.objects.filter(run__in=runs).select_related("version__agent").order_by("-pk")[:SHOWN]
-        ):
-            url = _url(row, "promotions:candidate", candidate.pk)
-            yield Origin("candidate", str(candidate.version), url, candidate.get_state_display().lower())
+        candidates = Candidate.objects.filter(run__in=runs).select_related("version__agent").order_by("-pk")
+        for one in candidates[:SHOWN]:
+            state = one.get_state_display().lower()
+            yield _origin(row, "candidate", one.version, state, "promotions:candidate", one.pk)
+
+
+def _version(row: Trajectory, version: Version, detail: str = "") -> Origin:
+    return _origin(row, "version", version, detail, "agents:version", version.agent.name, version.number)
 
 
 def _task(row: Trajectory, task: Task, detail: str) -> Origin:
-    return Origin("task", str(task), _url(row, "environments:task", task.environment.name, task.number), detail)
+    return _origin(row, "task", task, detail, "environments:task", task.environment.name, task.number)
 
 
-def _url(row: Trajectory, name: str, *args: Any) -> str:
-    return reverse(name, args=[row.project.slug, *args])
+def _origin(row: Trajectory, kind: str, thing: object, detail: str, page: str, *args: Any) -> Origin:
+    return Origin(kind, str(thing), reverse(page, args=[row.project.slug, *args]), detail)

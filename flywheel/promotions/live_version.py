@@ -66,10 +66,8 @@ def reject(*, candidate: Candidate, actor: Actor, reason: str) -> None:
     """Decline a waiting candidate. Raises Refused when it does not wait or no reason is given."""
     if not reason.strip():
         raise Refused("say why; it is kept with the candidate", field="reason")
-    moved = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING).update(
-        state=Candidate.State.REJECTED
-    )
-    if not moved:
+    waiting = Candidate.objects.filter(pk=candidate.pk, state=Candidate.State.WAITING)
+    if not waiting.update(state=Candidate.State.REJECTED):
         raise Refused("this candidate does not wait any more")
     actor.record(project=candidate.project, action="promotions.reject", subject=candidate, reason=reason)
 

@@ -172,11 +172,8 @@ def _problem(candidate: Candidate) -> str:
     if verifiers.digest(environment.verifier) != version_eval.verifier_digest:
         return "the verifier's code changed since the held-out tasks were judged; evaluate both versions again"
     # Opened ones go into later sets as held-out tasks, where everybody sees them.
-    shown = (
-        TaskSetMember.objects.filter(task__in=sealed.values("task"), split=Split.HELD_OUT)
-        .select_related("task_set")
-        .first()
-    )
+    opened = TaskSetMember.objects.filter(task__in=sealed.values("task"), split=Split.HELD_OUT)
+    shown = opened.select_related("task_set").first()
     if shown and not _opening(candidate)[1]:
         return f"its sealed tasks are held-out tasks of {shown.task_set} by now; compare the versions on that set"
     return ""

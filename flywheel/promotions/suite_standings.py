@@ -171,8 +171,7 @@ def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
     """`start` for a candidate. Raises Stale where nobody is to decide about it any more."""
     if candidate.state != Candidate.State.WAITING:
         raise Stale(f"{candidate} is {candidate.state} already, so its suites are not run any more")
-    version_eval, baseline_eval = candidate.version_eval, candidate.baseline_eval
-    return start(version_eval=version_eval, baseline_eval=baseline_eval, actor=actor)
+    return start(version_eval=candidate.version_eval, baseline_eval=candidate.baseline_eval, actor=actor)
 
 
 def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:

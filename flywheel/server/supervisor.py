@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -141,8 +143,8 @@ def main() -> None:
 def _run(demo: bool) -> None:
     home = env.prepare_home()
     with _only_one(home):
-        signal.signal(signal.SIGTERM, _raise_stop)
-        signal.signal(signal.SIGINT, _raise_stop)
+        signal.signal(signal.SIGTERM, raise_stop)
+        signal.signal(signal.SIGINT, raise_stop)
         database = None if env.database_url() else Database(home / "postgres")
         running: list[Child] = []
         story = Child("story", [sys.executable, "-m", "workers.programs.demo"])
@@ -189,23 +191,15 @@ def _stop(running: list[Child]) -> None:
         child.stop(deadline)
 
 
-class _only_one:
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
     """One supervisor per home: two would fight over the port and the worker."""
-
-    def __init__(self, home: Path) -> None:
-        self.path = home / "supervisor.lock"
-
-    def __enter__(self) -> None:
-        self.file = self.path.open("w")
+    with (home / "supervisor.lock").open("w") as file:
         try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(
-                f"flywheel: another Flywheel runs with FLYWHEEL_HOME={self.path.parent}; stop it or choose another"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
+            sys.exit(f"flywheel: another Flywheel runs with FLYWHEEL_HOME={home}; stop it or choose another")
+        yield
 
 
 def _check_ports() -> None:
@@ -244,7 +238,7 @@ def _wait_until_ready(running: list[Child]) -> None:
     raise env.BadSetting(f"not ready after {READY_WITHIN_S:.0f} s; {url} says what is missing")
 
 
-def _raise_stop(number: int, frame: FrameType | None) -> None:
+def raise_stop(number: int, frame: FrameType | None) -> None:
     raise Stop
 
 

@@ -82,11 +82,8 @@ def _read(name: str, convert: Callable[[str], T]) -> T:
         return convert(value)
     except ValueError as error:
         shown = re.sub(r"(://[^/@]*:)[^/@]*@", r"\1***@", value)  # a URL may carry a password
-        raise BadSetting(f"{name}={shown!r} cannot be used{_because(error)}: it must be {variable.hint}") from None
-
-
-def _because(error: ValueError) -> str:
-    return f" ({error})" if str(error) else ""
+        because = f" ({error})" if str(error) else ""
+        raise BadSetting(f"{name}={shown!r} cannot be used{because}: it must be {variable.hint}") from None
 
 
 def _yes(value: str) -> bool:

@@ -4,7 +4,6 @@ A built-in template library: templates use it without {% load %}. What an agent 
 marks text as safe; the few tags that answer HTML build it with format_html, which escapes every part.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from flywheel.core.detectors.standard_buckets import Bucket, name_of
+from flywheel.core.detectors.standard_buckets import name_of
 from flywheel.core.verifiers import CAUSES
 from flywheel.templatetags import numbers, pictures, texts
 from flywheel.templatetags.numbers import GAP, NOTHING
@@ -81,10 +80,8 @@ def state(value: Any, label: str = "") -> SafeString:
     return format_html('<span class="chip {}"><span aria-hidden="true">{}</span> {}</span>', tone, mark, shown)
 
 
-@register.filter
-def bucket_name(key: str, known: Mapping[str, Bucket]) -> str:
-    """A bucket's key in running text: `wrong tool`. `known_buckets`, the project's, is on every page."""
-    return name_of(key, known)
+register.filter("bucket_name", name_of)
+"""A bucket's key in running text: `wrong tool`. `known_buckets`, the project's, is on every page."""
 
 
 @register.filter

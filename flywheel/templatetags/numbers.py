@@ -203,14 +203,7 @@ def difference(estimate: Any, kind: str = "points", better: str = "") -> SafeStr
     )
 
 
-_KINDS: dict[str, Any] = {
-    "percent": percent,
-    "points": points,
-    "number": number,
-    "duration": duration,
-    "tokens": tokens,
-    "money": money,
-}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (percent, points, number, duration, tokens, money)}
 _DIFFERENCES: dict[str, Any] = {
     "points": points,
     "percent": lambda value: f"{_signed(value * 100, 1)}{GAP}%",

@@ -94,7 +94,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from workers.programs import story_playback
 
     project = Project.objects.get(slug="default")
-    trainer, approver = story_playback.oracle(project), story_playback.approver(project)
+    trainer, approver = story_playback.oracle(project).user, story_playback.approver(project).user
     place = environment(
         project=project,
         name="games",

@@ -24,7 +24,6 @@ def main() -> None:
     import django
 
     django.setup()
-    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import Project
     from flywheel.promotions.live_version import reject
     from flywheel.promotions.models import Candidate
@@ -67,7 +66,7 @@ def main() -> None:
     if candidate.state == Candidate.State.WAITING and candidate.verdict != Candidate.Verdict.ELIGIBLE:
         reject(
             candidate=candidate,
-            actor=Actor(story_playback.approver(project), story_playback.THROUGH),
+            actor=story_playback.approver(project),
             reason=f"{run} was far too short to show a difference; label this week's failures and train on those too",
         )
     say(f"an earlier run {run} is there to look at; the gate said {candidate.verdict}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from django.conf import settings
+from django.contrib.auth.hashers import make_password
 from django.db.models import F, Q
 
 from flywheel.accounts.actors import Actor
@@ -64,21 +65,18 @@ class StoryFailed(RuntimeError):
 
 def person(project: Project, name: str, *roles: Role) -> User:
     """An account of the story without a password."""
-    user, made = User.objects.get_or_create(username=name)
-    if made:
-        user.set_unusable_password()
-        user.save()
+    user, _ = User.objects.get_or_create(username=name, defaults={"password": make_password(None)})
     for role in roles:
         Membership.objects.get_or_create(user=user, project=project, role=role)
     return user
 
 
-def oracle(project: Project) -> User:
-    return person(project, "story-oracle", Role.TRAINER)
+def oracle(project: Project) -> Actor:
+    return Actor(person(project, "story-oracle", Role.TRAINER), THROUGH)
 
 
-def approver(project: Project) -> User:
-    return person(project, "story-approver", Role.APPROVER)
+def approver(project: Project) -> Actor:
+    return Actor(person(project, "story-approver", Role.APPROVER), THROUGH)
 
 
 def agent_with_first_version(project: Project) -> Agent:
@@ -89,7 +87,7 @@ def agent_with_first_version(project: Project) -> Agent:
     if agent.live is None:
         version = Version.make(
             agent,
-            oracle(project),
+            oracle(project).user,
             base_model="flywheel-reference",
             endpoint={"kind": "transformers"},
             weights=artifacts.store(Path(settings.REFERENCE_POLICY), "model"),
@@ -98,9 +96,7 @@ def agent_with_first_version(project: Project) -> Agent:
             sampling=traffic.SAMPLING.to_json(),
             note="the policy that ships with Flywheel",
         )
-        make_first(
-            agent=agent, version=version, actor=Actor(approver(project), THROUGH), reason="where the story begins"
-        )
+        make_first(agent=agent, version=version, actor=approver(project), reason="where the story begins")
     return Agent.objects.select_related("live__weights").get(pk=agent.pk)
 
 
@@ -120,7 +116,7 @@ def environment(project: Project, agent: Agent) -> Environment:
     )
     environment_version(
         environment=row,
-        actor=Actor(oracle(project)),
+        actor=Actor(oracle(project).user),
         config=story.environment_config(),
         verifier=dict(traffic.VERIFIER),
     )
@@ -131,7 +127,7 @@ def policy(project: Project) -> Policy:
     """The story's gate. Latency is shown but not judged: a laptop that trains beside it cannot measure it fairly."""
     newest = project.policies.order_by("-version").first()
     rules = Rules(latency_margin=None, invalid_margin=0.05, cost_margin=None).to_dict()
-    return newest or Policy.objects.create(project=project, version=1, rules=rules, created_by=oracle(project))
+    return newest or Policy.objects.create(project=project, version=1, rules=rules, created_by=oracle(project).user)
 
 
 def send_traffic(
@@ -146,7 +142,7 @@ def send_traffic(
     finally:
         engine.close()
     _wait(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
-    key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project))
+    key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project).user)
     traffic.send(endpoint, text, requests, rollouts, version=str(agent.live.number), begin=begin, end=end)
     key.delete()
     return len(requests)
@@ -183,7 +179,7 @@ def label_all(project: Project, before: datetime | None = None) -> list[Failure]
         prompt = next((message.content for message in trace.conversation() if message.role == "user"), "")
         request = wanted.get((row.session_id, prompt))
         if request is not None:
-            made.append(_label(row, trace, request, Actor(actor, THROUGH)))
+            made.append(_label(row, trace, request, actor))
     return made
 
 
@@ -223,10 +219,10 @@ def make_tasks(project: Project) -> TaskSet:
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
-            task_from(failure=failure, environment=row, actor=Actor(actor, THROUGH))
+            task_from(failure=failure, environment=row, actor=actor)
         except Refused as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name="workplace-requests", actor=Actor(actor, THROUGH))
+    return freeze(environment=row, name="workplace-requests", actor=actor)
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
@@ -243,13 +239,9 @@ def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
     actor = oracle(agent.project)
     made = []
     for name, (tasks, rule) in chosen.items():
-        frozen = freeze(
-            environment=task_set.environment_version.environment,
-            name=name,
-            actor=Actor(actor, THROUGH),
-            tasks=tasks[:GUARDED],
-        )
-        suite, _ = suite_definitions.put(agent=agent, actor=Actor(actor, THROUGH), name=name, task_set=frozen, **rule)
+        place = task_set.environment_version.environment
+        frozen = freeze(environment=place, name=name, actor=actor, tasks=tasks[:GUARDED])
+        suite, _ = suite_definitions.put(agent=agent, actor=actor, name=name, task_set=frozen, **rule)
         made.append(suite)
     return made
 
@@ -269,7 +261,7 @@ def confirm(candidate: Candidate) -> Comparison | None:
     where there is nothing to confirm."""
     if candidate.verdict != Candidate.Verdict.ELIGIBLE or final_of(candidate) is None:
         return None
-    open_sealed(candidate=candidate, actor=Actor(approver(candidate.project), THROUGH))
+    open_sealed(candidate=candidate, actor=approver(candidate.project))
 
     def now() -> Comparison:
         found = final_of(candidate)
@@ -280,13 +272,14 @@ def confirm(candidate: Candidate) -> Comparison | None:
     return now()
 
 
-def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
-    """The version's finished eval on the held-out split."""
+def evaluate(version: Version, task_set: TaskSet, samples: int = 4, split: Split = Split.HELD_OUT) -> EvalRun:
+    """The version's finished eval on a split."""
     run, _ = submission.submit(
-        key=uuid.uuid5(uuid.NAMESPACE_OID, f"{version.pk} {task_set.pk} {samples}"),
+        key=uuid.uuid5(uuid.NAMESPACE_OID, f"{version.pk} {task_set.pk} {split} {samples}"),
         version=version,
         task_set=task_set,
-        actor=Actor(oracle(task_set.project), THROUGH),
+        actor=oracle(task_set.project),
+        split=split,
         settings=submission.RunSettings(samples=samples),
     )
     return finished(run)
@@ -295,16 +288,9 @@ def evaluate(version: Version, task_set: TaskSet, samples: int = 4) -> EvalRun:
 def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> RewardAudit:
     """An audit of the set's verifier on the version's outputs, judged by the oracle: it knows what each customer wanted
     and has not seen a verdict. Recorded as the oracle's."""
-    run, _ = submission.submit(
-        key=uuid.uuid5(uuid.NAMESPACE_OID, f"audit {version.pk} {task_set.pk} {samples}"),
-        version=version,
-        task_set=task_set,
-        actor=Actor(oracle(task_set.project), THROUGH),
-        split=Split.TRAIN,
-        settings=submission.RunSettings(samples=samples),
-    )
     actor = oracle(task_set.project)
-    audit, _ = audit_lifecycle.begin(run=finished(run), actor=Actor(actor, THROUGH), size=LEAST)
+    run = evaluate(version, task_set, samples, Split.TRAIN)
+    audit, _ = audit_lifecycle.begin(run=run, actor=actor, size=LEAST)
     wanted = {(request.session_id, request.prompt): request.target for request in story.sessions(2000, seed=SEED)}
     items = list(audit.items.select_related("result__task", "result__trajectory"))
     traces = traces_of([item.result.trajectory for item in items if item.result.trajectory])
@@ -315,11 +301,11 @@ def audit_reward(version: Version, task_set: TaskSet, samples: int = 1) -> Rewar
         is_right = call is not None and {"tool": call.name, "arguments": call.arguments} == target
         audit_lifecycle.judge(
             item=item,
-            actor=Actor(actor),
+            actor=Actor(actor.user),
             answer="pass" if is_right else "fail",
             note="by the story's oracle, which knows what the customer wanted",
         )
-    return audit_lifecycle.finish(audit=audit, actor=Actor(actor, THROUGH))
+    return audit_lifecycle.finish(audit=audit, actor=actor)
 
 
 def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: dict[str, Any]) -> TrainingRun:
@@ -332,7 +318,7 @@ def start_training(version: Version, task_set: TaskSet, algorithm: str, chosen: 
         settings=chosen,
         override_reason="the story shows this algorithm, whatever the ladder says",
     )
-    run, _ = launch(request, Actor(oracle(task_set.project), THROUGH))
+    run, _ = launch(request, oracle(task_set.project))
     return run
 
 

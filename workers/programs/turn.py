@@ -46,7 +46,6 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     import django
 
     django.setup()
-    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import Project
     from flywheel.environments.models import Split
     from flywheel.promotions.live_version import promote
@@ -81,7 +80,7 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     if _is_confirmed(candidate, say):
         promote(
             candidate=candidate,
-            actor=Actor(story_playback.approver(project), story_playback.THROUGH),
+            actor=story_playback.approver(project),
             reason="the gate calls it eligible, sealed tasks confirm it, and its suites passed (headless turn)",
             generation=agent.generation,
         )

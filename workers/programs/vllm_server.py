@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
 import django
 
+from flywheel.server.supervisor import Stop, die_with_parent, raise_stop
+from flywheel.system import env, postgres
 from workers.processes import model_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,17 +44,13 @@ class CannotServe(Exception):
     """The server cannot be started; the message says why and what to do."""
 
 
-class Stop(Exception):
-    """Somebody asked for an end."""
-
-
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     _know_database()
     django.setup()
     options = _options()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _raise_stop)
+        signal.signal(number, raise_stop)
     try:
         _serve(options)
     except Stop:
@@ -63,8 +61,6 @@ def main() -> None:
 
 def _know_database() -> None:
     """The embedded PostgreSQL, if it runs; it is not started for this."""
-    from flywheel.system import env, postgres
-
     running = None if env.database_url() else postgres.running(env.home() / "postgres")
     if running is not None:
         os.environ["DATABASE_URL"] = running.url
@@ -190,18 +186,12 @@ def _base_of(reference: str, slug: str | None) -> Path:
 
 
 def _port(options: argparse.Namespace) -> int:
-    from urllib.parse import urlsplit
-
-    from flywheel.system import env
-
     return int(options.port or urlsplit(env.vllm_url()).port or PORT)
 
 
 @contextmanager
 def _started(words: list[str], told: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """vLLM and all that it starts, in a session of their own; stopped at the end, whatever ends it."""
-    from flywheel.server.supervisor import die_with_parent
-
     server = subprocess.Popen(
         words,
         env=told,
@@ -253,18 +243,12 @@ def _load_live() -> list[str]:
 
 
 def _how(code: int) -> str:
-    if code == -signal.SIGILL:
-        return f": {NO_INSTRUCTION}"
-    return f" with code {code}"
+    return f": {NO_INSTRUCTION}" if code == -signal.SIGILL else f" with code {code}"
 
 
 def _last_words(log: Any) -> str:
     log.seek(0)
     return "".join(deque((line.decode(errors="replace") for line in log), LAST_WORDS))
-
-
-def _raise_stop(number: int, frame: FrameType | None) -> None:
-    raise Stop
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ comes out is a base as the talk had one: it can play, mostly loses, and seldom k
 form.
 """
 
+import itertools
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,11 +44,9 @@ def corpus() -> Corpus:
 
 def talks() -> Iterator[Talk]:
     """Games of the log, without end."""
-    seed = 0
-    while True:
-        for task in generate(1000, seed=10**9 + seed):
+    for seed in itertools.count(10**9):
+        for task in generate(1000, seed=seed):
             yield _game(task, random.Random(f"log {SEED} {task.id}"))
-        seed += 1
 
 
 def _game(task: Task, rng: random.Random) -> Talk:

@@ -32,9 +32,8 @@ class RolesIn(Body):
 @router.get("/members", auth=admin, response=MembersOut, summary="Members and their roles")
 def list_members(request: HttpRequest) -> dict[str, Any]:
     roles: dict[str, list[str]] = {}
-    for username, role in (
-        keyed(request).project.memberships.order_by("user__username", "role").values_list("user__username", "role")
-    ):
+    rows = keyed(request).project.memberships.order_by("user__username", "role")
+    for username, role in rows.values_list("user__username", "role"):
         roles.setdefault(username, []).append(role)
     return {"items": [{"username": username, "roles": found} for username, found in roles.items()]}
 

@@ -1,6 +1,6 @@
 """Who may do what: users, projects, memberships, API keys, and the audit log of every change."""
 
-from flywheel.accounts.models.audit import AuditEntry, record
+from flywheel.accounts.models.audit import AuditEntry
 from flywheel.accounts.models.keys import ApiKey
 from flywheel.accounts.models.logins import LoginAttempt
 from flywheel.accounts.models.people import Membership, Project, User
@@ -10,5 +10,5 @@ from flywheel.accounts.models.redaction import RedactionPolicy
 
 __all__ = [
     "GRANTS", "ApiKey", "AuditEntry", "LoginAttempt", "Membership", "Permission", "Project", "Pulse", "RedactionPolicy",
-    "Role", "Scope", "User", "granted", "record",
+    "Role", "Scope", "User", "granted",
 ]  # fmt: skip

@@ -1,7 +1,5 @@
 """The audit log of every change."""
 
-from typing import Any
-
 from django.db import models
 from django.utils import timezone
 
@@ -32,25 +30,3 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M} {self.actor} {self.action} {self.subject}"
-
-
-def record(
-    *,
-    project: Project | None,
-    actor: User,
-    action: str,
-    subject: object,
-    reason: str = "",
-    through: str = "",
-    **data: Any,
-) -> None:
-    """Write one audit entry, in the transaction of the change that it tells of."""
-    AuditEntry.objects.create(
-        project=project,
-        actor=actor,
-        action=action,
-        subject=str(subject)[:200],
-        reason=reason,
-        through=through,
-        data=data,
-    )

@@ -9,7 +9,7 @@ from flywheel.accounts.access import Forbidden
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403: what may not be done here, and which roles may."""
-    reason = str(exception) if isinstance(exception, Forbidden) else _refused(exception)
+    reason = str(exception or "") or "Nothing was changed. An admin of the project can change your role under Settings."
     if getattr(request, "htmx", False):
         return HttpResponse(reason, content_type="text/plain; charset=utf-8", status=403)
     title = "Your role does not include this" if isinstance(exception, Forbidden) else ""
@@ -19,7 +19,3 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403 for a form that this server did not give out, or that is older than the login."""
     return forbidden(request, PermissionDenied("This form was not sent: it is older than your login. Reload the page."))
-
-
-def _refused(exception: Exception | None) -> str:
-    return str(exception or "") or "Nothing was changed. An admin of the project can change your role under Settings."

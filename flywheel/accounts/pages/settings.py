@@ -1,5 +1,6 @@
 """The pages that every project has whatever it does: members, keys, the gateway, the audit log."""
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -14,12 +15,12 @@ from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
 from flywheel.accounts.project_settings.audit_log import entries
 from flywheel.edge.numbers import key
-from flywheel.edge.paging import about, page_at
-from flywheel.edge.refusals import Refused
+from flywheel.edge.paging import page_at
+from flywheel.edge.refusals import refusal_shown
 
 SHOW_ONCE = "accounts.show_once"
 """Where the session keeps a secret between the click that made it and the page that shows it."""
-ENTRIES_A_PAGE = 50
+ROOMS_AUDITED = ["accounts", "agents", "trajectories", "failures", "environments", "evals", "training", "promotions"]
 
 
 @require_GET
@@ -34,11 +35,8 @@ def settings_index(request: PageRequest) -> HttpResponse:
 def add_member(request: PageRequest) -> HttpResponse:
     form = NewMember(request.POST)
     if form.is_valid():
-        try:
+        with refusal_shown(form):
             added = members.add(project=request.project, actor=request.actor, **form.cleaned_data)
-        except Refused as error:
-            form.add_error(None, str(error))
-        else:
             if added.password:
                 request.session[SHOW_ONCE] = {"user": added.user.username, "password": added.password}
             else:
@@ -78,14 +76,10 @@ def keys_index(request: PageRequest) -> HttpResponse:
 def make_key(request: PageRequest) -> HttpResponse:
     form = NewKey(request.POST, permissions=request.permissions)
     if form.is_valid():
-        try:
-            made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
-        except Refused as error:
-            form.add_error(None, str(error))
-        except api_keys.SentTwice:
-            return redirect("settings:keys", project=request.project.slug)
-        else:
-            request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
+        with refusal_shown(form):
+            with suppress(api_keys.SentTwice):
+                made = api_keys.make(project=request.project, actor=request.actor, **form.cleaned_data)
+                request.session[SHOW_ONCE] = {"key": made.key.name, "text": made.text, "scopes": made.key.scopes}
             return redirect("settings:keys", project=request.project.slug)
     return render(request, "accounts/keys.html", _keys(request, form), status=422)
 
@@ -107,11 +101,8 @@ def gateway(request: PageRequest) -> HttpResponse:
     initial = {**chosen, "prices": gateway_upstream.written_prices(chosen)}
     form = Upstream(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
-        try:
+        with refusal_shown(form):
             chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
-        except Refused as error:
-            form.add_error(error.field, error.problem)
-        else:
             where = gateway_upstream.host_of(chosen["base_url"]) if chosen else ""
             messages.success(
                 request,
@@ -127,22 +118,11 @@ def audit_log(request: PageRequest) -> HttpResponse:
     """Who changed what, newest first; filters and the place in the list are in the address."""
     action, actor, text = (request.GET.get(name, "") for name in ("action", "actor", "q"))
     rows = entries(request.project, action=action, actor=actor, text=text)
-    page = page_at(request, rows, limit=ENTRIES_A_PAGE)
-    page.total, page.about = about(rows)
     context = {
-        "page": page,
+        "page": page_at(request, rows, is_counted=True),
         "filters": {"action": action, "actor": actor, "q": text},
         "actors": User.objects.filter(memberships__project=request.project).distinct().order_by("username"),
-        "rooms_audited": [
-            "accounts",
-            "agents",
-            "trajectories",
-            "failures",
-            "environments",
-            "evals",
-            "training",
-            "promotions",
-        ],
+        "rooms_audited": ROOMS_AUDITED,
     }
     return render(request, "accounts/audit.html", context)
 
@@ -163,15 +143,13 @@ def _members(request: PageRequest, form: NewMember | None = None) -> dict[str, A
 
 def _gateway(request: PageRequest, form: Upstream) -> dict[str, Any]:
     chosen = request.project.upstream
-    lying = settings.GATEWAY_DIR.glob("*.exchange") if settings.GATEWAY_DIR.is_dir() else ()
-    waiting = [path for path in lying if gateway_upstream.is_left(path)]
     return {
         "form": form,
         "host": gateway_upstream.host_of(chosen["base_url"]) if chosen else "",
         "is_plain": chosen.get("base_url", "").startswith("http:"),
         "variable": chosen.get("api_key_env", ""),
         "has_key": bool(gateway_upstream.key_of(chosen.get("api_key_env", ""))),
-        "waiting": len(waiting),
+        "waiting": sum(map(gateway_upstream.is_left, settings.GATEWAY_DIR.glob("*.exchange"))),
         "origin": request.build_absolute_uri("/").rstrip("/"),
     }
 

@@ -27,6 +27,16 @@ def new_password() -> str:
     return "-".join("".join(secrets.choice(ALPHABET) for _ in range(4)) for _ in range(4))
 
 
+def account(username: str, password: str = "", *, must_change_password: bool = False) -> Added:
+    """The account of that name, made where there is none."""
+    user = User.objects.filter(username=username).first()
+    if user is not None:
+        return Added(user, "")
+    password = password or new_password()
+    made = User.objects.create_user(username=username, password=password, must_change_password=must_change_password)
+    return Added(made, password)
+
+
 @transaction.atomic
 def add(*, project: Project, actor: Actor, username: str, roles: Collection[str]) -> Added:
     """Make the person a member; one who has no account yet gets one. Raises Stale."""

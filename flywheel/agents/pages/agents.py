@@ -15,7 +15,7 @@ from flywheel.agents.pages.success_chart import success_chart
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.edge.numbers import number
-from flywheel.edge.refusals import Refused, show_at_field
+from flywheel.edge.refusals import refusal_shown
 
 RECENT = 20
 VERSIONS = 200
@@ -24,13 +24,8 @@ VERSIONS = 200
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    agents = (
-        Agent.objects.filter(project=request.project)
-        .select_related("live")
-        .annotate(version_count=Count("versions"))
-        .order_by("name")
-    )
-    return render(request, "agents/index.html", {"agents": agents})
+    agents = Agent.objects.filter(project=request.project).select_related("live").order_by("name")
+    return render(request, "agents/index.html", {"agents": agents.annotate(version_count=Count("versions"))})
 
 
 @require_http_methods(["GET", "POST"])
@@ -38,11 +33,8 @@ def index(request: PageRequest) -> HttpResponse:
 def new_agent(request: PageRequest) -> HttpResponse:
     form = AgentForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        try:
+        with refusal_shown(form):
             made = make_agent(project=request.project, actor=request.actor, **form.cleaned_data)
-        except Refused as error:
-            form.add_error("name", error.problem)
-        else:
             return redirect("agents:new_version", request.project.slug, made.name)
     status = 422 if request.method == "POST" else 200
     return render(request, "agents/new.html", {"form": form}, status=status)
@@ -52,11 +44,7 @@ def new_agent(request: PageRequest) -> HttpResponse:
 @requires(Permission.VIEW)
 def agent(request: PageRequest, name: str) -> HttpResponse:
     found = _agent(request, name)
-    versions = (
-        found.versions.select_related("parent", "created_by")
-        .defer("system_prompt", "tools")
-        .order_by("-number")[:VERSIONS]
-    )
+    versions = found.versions.select_related("parent", "created_by").defer("system_prompt", "tools")
     evals = _newest_evals(found)
     promotions = found.promotions.select_related("before", "after", "approved_by", "proposed_by")
     return render(
@@ -64,7 +52,9 @@ def agent(request: PageRequest, name: str) -> HttpResponse:
         "agents/agent.html",
         {
             "agent": found,
-            "versions": [{"version": one, "eval": evals.get(one.pk)} for one in versions],
+            "versions": [
+                {"version": one, "eval": evals.get(one.pk)} for one in versions.order_by("-number")[:VERSIONS]
+            ],
             "promotions": promotions.order_by("-pk")[:RECENT],
             "chart": success_chart(found),
         },
@@ -105,24 +95,20 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
 def new_version(request: PageRequest, name: str) -> HttpResponse:
     """A version from nothing, or `?like=N` from another one of the agent with something changed."""
     found = _agent(request, name)
-    wanted = request.GET.get("like", "")
     like = None
-    if wanted:
+    if wanted := request.GET.get("like"):
         versions = found.versions.select_related("weights", "adapter")
         like = get_object_or_404(versions, number=number(wanted))
     if request.method == "GET":
         return _version_form(request, found, like, VersionForm.start(found, like))
     form = VersionForm(found, like, request.POST, request.FILES)
-    if not form.is_valid():
-        return _version_form(request, found, like, form, status=422)
-    try:
-        made, is_new = make_version(agent=found, actor=request.actor, parent=like, **form.content())
-    except Refused as error:
-        show_at_field(form, error)
-        return _version_form(request, found, like, form, status=422)
-    if not is_new:
-        messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")
-    return redirect("agents:version", request.project.slug, found.name, made.number)
+    if form.is_valid():
+        with refusal_shown(form):
+            made, is_new = make_version(agent=found, actor=request.actor, parent=like, **form.content())
+            if not is_new:
+                messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")
+            return redirect("agents:version", request.project.slug, found.name, made.number)
+    return _version_form(request, found, like, form, status=422)
 
 
 def _version_form(

@@ -67,11 +67,11 @@ class VersionForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.like = like
         self.stored = {artifact.digest: artifact for artifact in artifacts_of(agent.project)}
-        for name, kind, nothing in (("weights", "model", "none"), ("adapter", "adapter", "none")):
+        for name, kind in (("weights", "model"), ("adapter", "adapter")):
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)
             kept = [(one.digest, _named(one)) for one in self.stored.values() if one.kind == kind]
-            field.choices = [("", nothing), *kept, (UPLOAD, "upload files")]
+            field.choices = [("", "none"), *kept, (UPLOAD, "upload files")]
         for name, label in (("weights_files", "Files of the weights"), ("adapter_files", "Files of the adapter")):
             accepted = ",".join(sorted(artifacts.ALLOWED))
             self.fields[name].widget.attrs |= {"accept": accepted, "multiple": True, "aria-label": label}

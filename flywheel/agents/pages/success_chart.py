@@ -38,6 +38,7 @@ def success_chart(agent: Agent, days: int = DAYS) -> dict[str, Any]:
     lines: dict[int, list[tuple[date, int, int]]] = {}
     for row in rows:
         lines.setdefault(row["version__number"], []).append((row["day"], row["good"], row["n"]))
+    live = agent.live.number if agent.live else None
     newest = sorted(lines, reverse=True)[:VERSIONS]
     moves = agent.promotions.filter(created_at__gte=since).select_related("after").order_by("pk")
     return {
@@ -47,16 +48,12 @@ def success_chart(agent: Agent, days: int = DAYS) -> dict[str, Any]:
         "note": f"judged trajectories of the last {days} days, 95 % intervals",
         "x": {"title": "day"},
         "y": {"title": "success", "unit": "%"},
-        "series": [_line(number, lines[number], is_live=number == _live(agent)) for number in sorted(newest)],
+        "series": [_line(number, lines[number], is_live=number == live) for number in sorted(newest)],
         "marks": [
             {"x": move.created_at.date().isoformat(), "label": f"v{move.after.number} live"} for move in moves[:12]
         ],
         "empty": "No judged trajectory of a known version in this period",
     }
-
-
-def _live(agent: Agent) -> int | None:
-    return agent.live.number if agent.live else None
 
 
 def _line(number: int, days: list[tuple[date, int, int]], *, is_live: bool) -> dict[str, Any]:

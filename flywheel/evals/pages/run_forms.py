@@ -1,7 +1,7 @@
 """The form of a new eval run, and of what one may take."""
 
 import uuid
-from typing import Any
+from typing import Any, Self
 
 from django import forms
 from django.db.models import F
@@ -51,7 +51,7 @@ class EvalForm(BudgetForm):
             self.fields[name].widget.attrs |= {"list": listed, "autocomplete": "off", "spellcheck": "false"}
 
     @classmethod
-    def start(cls, project: Project, given: dict[str, str]) -> "EvalForm":
+    def start(cls, project: Project, given: dict[str, str]) -> Self:
         """The form with what the address says; else with what is most often meant: what is live, the usual set; a
         regression suite's runs by itself."""
         live = Version.objects.filter(agent__project=project, agent__live=F("pk")).select_related("agent")[:2]

@@ -12,7 +12,7 @@ from flywheel.agents.models import Agent, Version
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key, number
-from flywheel.edge.paging import about, page_at
+from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import Refused, show_at_field
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, Task, TaskSet
@@ -34,8 +34,7 @@ SUGGESTED = 200
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
     rows = _filtered(request, EvalRun.objects.filter(project=request.project))
-    page = page_at(request, rows)
-    page.total, page.about = about(rows)
+    page = page_at(request, rows, is_counted=True)
     context = {
         "page": page,
         "runs": [{"run": run, "success": run_facts.success(run)} for run in page.items],

@@ -160,9 +160,7 @@ def approve_candidate(request: HttpRequest, pk: int, body: DecisionIn) -> Any:
     """Approve and promote. 409 when the live version moved since `generation`, 422 when the move is refused."""
     asked = keyed(request)
     row = get_object_or_404(_candidates(asked), pk=pk)
-    return live_version.promote(
-        candidate=row, actor=asked.actor, reason=body.reason, generation=body.generation, override=body.override
-    )
+    return live_version.promote(candidate=row, actor=asked.actor, **body.dict())
 
 
 @router.post("/candidates/{pk}/reject", response=CandidateOut, auth=Key(Scope.APPROVE))

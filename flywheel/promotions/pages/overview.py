@@ -1,7 +1,7 @@
 """The wheel at a glance: how production does, what fails, what waits for whom."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,13 +15,13 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project, User
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent
 from flywheel.core.evidence.statistics.estimates import Estimate, clustered_rate, proportion
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Task
 from flywheel.evals.models import RewardAudit
 from flywheel.promotions.models import Candidate, Promotion
-from flywheel.promotions.suite_standings import LiveResult, live_results
+from flywheel.promotions.suite_standings import live_results
 from flywheel.training.models import TrainingRun
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.annotations.project_buckets import every
@@ -62,28 +62,6 @@ DECIDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """One agent's live version and how it does."""
-
-    agent: Agent
-    version: Version | None
-    since: Promotion | None
-    success: Estimate | None
-    suites: list[LiveResult]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Something that waits for a person."""
-
-    count: int
-    what: str
-    who: str
-    url: str
-    is_yours: bool
-
-
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
@@ -104,8 +82,8 @@ def index(request: PageRequest) -> HttpResponse:
     return render(request, "overview/index.html", context)
 
 
-def live(project: Project, since: datetime) -> list[Live]:
-    """Every agent, live ones first, and the success of its live version in production; None where none was reported."""
+def live(project: Project, since: datetime) -> list[dict[str, Any]]:
+    """Every agent, live ones first, and how its live version does in production; None where none was reported."""
     found = []
     agents = Agent.objects.filter(project=project).select_related("live__agent").order_by("name")
     results = live_results(agents)
@@ -113,7 +91,7 @@ def live(project: Project, since: datetime) -> list[Live]:
         move = agent.promotions.order_by("-generation").first()
         rows = Trajectory.objects.filter(project=project, version=agent.live, started_at__gte=since)
         success = success_of(rows.exclude(source=Source.ROLLOUT)) if agent.live else None
-        found.append(Live(agent, agent.live, move, success, results[agent.pk]))
+        found.append({"agent": agent, "since": move, "success": success, "suites": results[agent.pk]})
     return found
 
 
@@ -143,17 +121,8 @@ def success_chart(project: Project, produced: Any) -> dict[str, Any]:
     for row in days:
         key = (row["version__agent__name"], row["version__number"])
         name = f"{key[0]}@{key[1]}" if key[1] else "unknown version"
-        line = lines.setdefault(
-            name,
-            {
-                "name": name,
-                "role": "candidate" if key in live_now else "baseline",
-                "x": [],
-                "y": [],
-                "low": [],
-                "high": [],
-            },
-        )
+        role = "candidate" if key in live_now else "baseline"
+        line = lines.setdefault(name, {"name": name, "role": role, "x": [], "y": [], "low": [], "high": []})
         share = proportion(row["good"], row["n"])
         line["x"].append(row["day"].date().isoformat())
         for part, value in (("y", share.mean), ("low", share.low), ("high", share.high)):
@@ -194,7 +163,7 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
     return sorted(({**row, "most": most} for row in rows), key=lambda row: -(row["confirmed"] + row["proposed"]))
 
 
-def waiting(project: Project, permissions: Iterable[str], user: User) -> list[Waiting]:
+def waiting(project: Project, permissions: Iterable[str], user: User) -> list[dict[str, Any]]:
     """What waits for whom; nothing that waits for nobody."""
     produced = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
     counts = {
@@ -212,8 +181,9 @@ def waiting(project: Project, permissions: Iterable[str], user: User) -> list[Wa
         if count := counts[name]:
             is_yours = permission is None or permission in permissions
             url = reverse(page, args=[project.slug])
-            items.append(Waiting(count, one if count == 1 else many, DECIDERS[permission], url, is_yours))
-    return sorted(items, key=lambda item: not item.is_yours)
+            what, who = one if count == 1 else many, DECIDERS[permission]
+            items.append({"count": count, "what": what, "who": who, "url": url, "is_yours": is_yours})
+    return sorted(items, key=lambda item: not item["is_yours"])
 
 
 def wheel(project: Project, produced: Any) -> list[dict[str, Any]]:
@@ -240,7 +210,7 @@ def _by(rows: Any, field: str) -> dict[str, int]:
 
 def _trend(produced: Any) -> dict[str, list[int]]:
     """Failures a day by bucket, the confirmed one where there is one, else the proposed."""
-    counts: dict[str, dict[Any, int]] = {}
+    counts: defaultdict[str, Counter[Any]] = defaultdict(Counter)
     days = set()
     for field, rows in (
         ("label_bucket", produced.filter(label=Label.FAILURE)),
@@ -249,6 +219,5 @@ def _trend(produced: Any) -> dict[str, list[int]]:
         by_day = rows.annotate(day=TruncDay("started_at")).values_list(field, "day").annotate(n=Count("pk"))
         for bucket, day, n in by_day:
             days.add(day)
-            counts.setdefault(bucket, {})
-            counts[bucket][day] = counts[bucket].get(day, 0) + n
-    return {bucket: [found.get(day, 0) for day in sorted(days)] for bucket, found in counts.items()}
+            counts[bucket][day] += n
+    return {bucket: [found[day] for day in sorted(days)] for bucket, found in counts.items()}

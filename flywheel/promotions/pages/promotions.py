@@ -11,7 +11,7 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import page_at
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import refusal_shown
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.rollout_looks import note_look
 from flywheel.promotions import sealed_comparison
@@ -76,17 +76,8 @@ def approve(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
     form = DecisionForm(request.POST)
     if form.is_valid():
-        try:
-            promotion = promote(
-                candidate=row,
-                actor=request.actor,
-                reason=form.cleaned_data["reason"],
-                generation=form.cleaned_data["generation"],
-                override=form.cleaned_data["override"],
-            )
-        except Refused as error:
-            form.add_error(None, str(error))
-        else:
+        with refusal_shown(form):
+            promotion = promote(candidate=row, actor=request.actor, **form.cleaned_data)
             messages.success(request, f"{promotion.after} is live. {row.baseline} can be brought back in one click.")
             return redirect("promotions:index", request.project.slug)
     return _show(request, _candidate(request, pk), form, status=422)
@@ -98,11 +89,8 @@ def decline(request: PageRequest, pk: int) -> HttpResponse:
     row = _candidate(request, pk)
     form = DecisionForm(request.POST)
     if form.is_valid():
-        try:
+        with refusal_shown(form):
             reject(candidate=row, actor=request.actor, reason=form.cleaned_data["reason"])
-        except Refused as error:
-            form.add_error(None, str(error))
-        else:
             messages.success(request, f"{row} is rejected; {row.agent} stays at {row.agent.live}.")
             return redirect("promotions:index", request.project.slug)
     return _show(request, row, form, status=422)
@@ -116,14 +104,8 @@ def roll_back(request: PageRequest, agent: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, "Nothing was rolled back: say why; it is kept with the rollback.")
         return redirect("promotions:index", request.project.slug)
-    to = get_object_or_404(Version, agent=row, number=form.cleaned_data["version"])
-    move = roll_back_to(
-        agent=row,
-        to=to,
-        actor=request.actor,
-        reason=form.cleaned_data["reason"],
-        generation=form.cleaned_data["generation"],
-    )
+    to = get_object_or_404(Version, agent=row, number=form.cleaned_data.pop("version"))
+    move = roll_back_to(agent=row, to=to, actor=request.actor, **form.cleaned_data)
     messages.success(request, f"{to} is live again.")
     if move.unserved:
         messages.warning(request, f"But {move.unserved}. Restart it (make serve): it begins with what is live.")

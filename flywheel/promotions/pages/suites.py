@@ -1,7 +1,7 @@
 """Regression suites: of an agent, and beside a comparison."""
 
 from django.contrib import messages
-from django.db.models import Case, QuerySet, When
+from django.db.models import Case, When
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
@@ -10,8 +10,8 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent
 from flywheel.edge.htmx import answer
-from flywheel.edge.refusals import Refused, show_at_field
-from flywheel.environments.models import Suite, TaskSet
+from flywheel.edge.refusals import refusal_shown
+from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions
 from flywheel.evals.models import EvalRun
 from flywheel.promotions import suite_standings
@@ -28,20 +28,17 @@ def of_agent(request: PageRequest, agent: str) -> HttpResponse:
     found = _agent(request, agent)
     present = list(suite_definitions.present(found))
     like = next((suite for suite in present if suite.name == request.GET.get("change")), None)
-    return _show(request, found, SuiteForm.start(_sets(request), present, like), like)
+    return _show(request, found, SuiteForm.start(suite_definitions.sets_for(request.project), present, like), like)
 
 
 @require_POST
 @requires(Permission.BUILD)
 def put(request: PageRequest, agent: str) -> HttpResponse:
     found = _agent(request, agent)
-    form = SuiteForm(_sets(request), request.POST)
+    form = SuiteForm(suite_definitions.sets_for(request.project), request.POST)
     if form.is_valid():
-        try:
+        with refusal_shown(form, margin="points"):
             suite, is_new = suite_definitions.put(agent=found, actor=request.actor, **form.content())
-        except Refused as error:
-            show_at_field(form, error, margin="points")
-        else:
             suite_standings.check_waiting(suite)
             said = f"Every candidate of {found} runs {suite} from now on." if is_new else f"{suite} is exactly that."
             messages.success(request, said)
@@ -69,7 +66,7 @@ def retire(request: PageRequest, agent: str, suite: str) -> HttpResponse:
 @requires(Permission.BUILD)
 def run(request: PageRequest, agent: str, suite: str) -> HttpResponse:
     """Evaluate the live version at the suite."""
-    row = _suite(request, agent, suite)
+    row = get_object_or_404(suite_definitions.present(_agent(request, agent)), name=suite)
     found = suite_standings.run_live(suite=row, actor=request.actor)
     return redirect("evals:run", request.project.slug, found.pk)
 
@@ -136,16 +133,8 @@ def _show(request: PageRequest, agent: Agent, form: SuiteForm, like: Suite | Non
     return answer(request, "promotions/suites.html", "promotions/_suites.html", context, status)
 
 
-def _sets(request: PageRequest) -> QuerySet[TaskSet]:
-    return suite_definitions.sets_for(request.project)
-
-
 def _agent(request: PageRequest, name: str) -> Agent:
     return get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
-
-
-def _suite(request: PageRequest, agent: str, name: str) -> Suite:
-    return get_object_or_404(suite_definitions.present(_agent(request, agent)), name=name)
 
 
 def _eval(request: PageRequest, pk: int) -> EvalRun:

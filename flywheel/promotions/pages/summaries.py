@@ -1,12 +1,11 @@
 """What the pages of this room show."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
 
 from flywheel.accounts.models import Project
-from flywheel.agents.models import Agent, Version
+from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate import Policy
 from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
@@ -17,17 +16,8 @@ DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
 """What a project decides by before anybody has written a policy down."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveAgent:
-    """An agent, and the versions that it could be rolled back to, newest first."""
-
-    agent: Agent
-    since: Promotion | None
-    earlier: list[Version]
-
-
-def live_agents(project: Project) -> list[LiveAgent]:
-    """Every agent with what is live and what was."""
+def live_agents(project: Project) -> list[dict[str, Any]]:
+    """Every agent, since when it is live as it is, and the versions that it could be rolled back to, newest first."""
     agents = list(Agent.objects.filter(project=project).select_related("live__agent").order_by("name"))
     moves = list(
         Promotion.objects.filter(agent__in=agents).select_related("after__agent", "approved_by").order_by("-generation")
@@ -36,7 +26,7 @@ def live_agents(project: Project) -> list[LiveAgent]:
     for agent in agents:
         mine = [move for move in moves if move.agent_id == agent.pk]
         earlier = {move.after_id: move.after for move in mine if move.after_id != agent.live_id}
-        shown.append(LiveAgent(agent, mine[0] if mine else None, list(earlier.values())))
+        shown.append({"agent": agent, "since": mine[0] if mine else None, "earlier": list(earlier.values())})
     return shown
 
 
@@ -88,22 +78,16 @@ def _standings(row: Candidate) -> dict[str, Any]:
 
 def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:
     """From the task set to the promotion, each a link."""
-    slug = project.slug
     task_set = row.version_eval.task_set
-    chain: list[dict[str, Any]] = [
-        {
-            "label": f"set {task_set} (held-out)",
-            "url": reverse("environments:task_set", args=[slug, task_set.name, task_set.version]),
-        }
+    chain: list[tuple[Any, ...]] = [
+        (f"set {task_set} (held-out)", "environments:task_set", task_set.name, task_set.version),
+        (f"version {row.version.number}", "agents:version", row.agent.name, row.version.number),
+        (f"eval {row.version_eval_id}", "evals:run", row.version_eval_id),
+        (str(row), "promotions:candidate", row.pk),
     ]
     if row.run_id:
-        chain.append({"label": f"run {row.run}", "url": reverse("training:run", args=[slug, row.run_id])})
-    chain += [
-        {
-            "label": f"version {row.version.number}",
-            "url": reverse("agents:version", args=[slug, row.agent.name, row.version.number]),
-        },
-        {"label": f"eval {row.version_eval_id}", "url": reverse("evals:run", args=[slug, row.version_eval_id])},
-        {"label": str(row), "url": reverse("promotions:candidate", args=[slug, row.pk]), "current": True},
+        chain.insert(1, (f"run {row.run}", "training:run", row.run_id))
+    return [
+        {"label": label, "url": reverse(page, args=[project.slug, *of]), "current": page == "promotions:candidate"}
+        for label, page, *of in chain
     ]
-    return chain

@@ -1,7 +1,6 @@
 """Datasets for programs: build one, list them, read the rows."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -84,17 +83,12 @@ def get_dataset(request: HttpRequest, name: str, version: int) -> Dataset:
 def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Query[RowsQuery]) -> dict[str, Any]:
     """The rows in order from `start` on."""
     found = dataset_of(request, name, version)
+    following = asked.start + asked.limit
     try:
-        items = list(_rows(found, asked.start, asked.limit))
+        with datasets.open_rows(found) as file:
+            items = [json.loads(line) for line in islice(file, asked.start, following)]
     except FileNotFoundError:
         raise HttpError(
             410, f"the storage has lost the rows of {found}; build it again from {found.task_set}"
         ) from None
-    following = asked.start + asked.limit
     return {"items": items, "next": following if following < found.rows else None}
-
-
-def _rows(found: Dataset, start: int, limit: int) -> Iterator[dict[str, Any]]:
-    with datasets.open_rows(found) as file:
-        for line in islice(file, start, start + limit):
-            yield json.loads(line)

@@ -47,8 +47,8 @@ class CollectIn(Body):
     key: uuid.UUID | None = Field(None, description="the same key twice makes one run; leave it out for a new one")
 
 
-class ChoiceQuery(Schema):
-    """What is not said stands at its default; an empty `reward`, `alike` or `cap` takes that filter away."""
+class RolloutQuery(Schema):
+    # What is not said of the choice stands at its default; an empty `reward`, `alike` or `cap` takes that filter away.
 
     form: str | None = Field(None, description="`sft`, `pairs` or `tasks`")
     reward: str | None = None
@@ -61,9 +61,6 @@ class ChoiceQuery(Schema):
     gap: str | None = None
     solved_min: str | None = None
     solved_max: str | None = None
-
-
-class RolloutQuery(ChoiceQuery):
     show: str = Field("kept", description="`kept`, `left`, `unscored`, `dropped` or `all`")
     limit: int = Field(50, ge=1, le=500)
     cursor: str = ""
@@ -88,17 +85,17 @@ class StepOut(Schema):
 
 
 class RolloutOut(Schema):
-    task: str
-    sample: int
-    trajectory: str
+    task: str = Field(alias="rollout.task_name")
+    sample: int = Field(alias="rollout.sample")
+    trajectory: str = Field(alias="rollout.trace_id")
     """Its trace id; empty where nothing was answered."""
-    reward: float | None
+    reward: float | None = Field(alias="rollout.score")
     """None: unscored."""
-    parts: dict[str, Any]
-    turns: int
-    tokens: int | None
-    synthetic: bool
-    dropped: str
+    parts: dict[str, Any] = Field(alias="rollout.parts")
+    turns: int = Field(alias="rollout.turns")
+    tokens: int | None = Field(alias="rollout.tokens")
+    synthetic: bool = Field(alias="rollout.is_synthetic")
+    dropped: str = Field(alias="rollout.why_dropped")
     left_out: str
     """The step at which it was left out; empty for one that is kept."""
     like: str
@@ -149,11 +146,9 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
     check_choice(query.show, show.SHOW, field="show")
     page = show.listed(found, query.show, query.cursor, query.limit)
     return {
-        "items": [_rollout(found, row) for row in page.items],
+        "items": page.items,
         "next": page.next_cursor or None,
-        "steps": [
-            {"name": s.name, "words": s.words, "before": s.before, "after": s.after} for s in found.selection.steps
-        ],
+        "steps": found.selection.steps,
         "kept": len(found.selection.kept),
         "rows": len(found.draft.rows) if found.draft else 0 if found.problem else None,
         "problem": found.problem,
@@ -193,27 +188,9 @@ def _policy(request: HttpRequest, body: CollectIn) -> Version:
         with at_field("version"):
             return find_version(asked.project, body.version)
     try:
-        made = teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
+        return teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
     except Refused as error:
         raise Refused(error.problem, field=f"teacher.{error.field}") from None
-    return find_version(asked.project, str(made))
-
-
-def _rollout(found: show.Shown, row: dict[str, Any]) -> dict[str, Any]:
-    rollout, twin = row["rollout"], row["twin"]
-    return {
-        "task": rollout.task_name,
-        "sample": rollout.sample,
-        "trajectory": rollout.trace_id,
-        "reward": rollout.score,
-        "parts": rollout.parts,
-        "turns": rollout.turns,
-        "tokens": rollout.tokens,
-        "synthetic": rollout.is_synthetic,
-        "dropped": rollout.dropped,
-        "left_out": found.selection.left.get(rollout.pk, ""),
-        "like": twin.trace_id if twin else "",
-    }
 
 
 def _run(request: HttpRequest, eval_id: int) -> EvalRun:

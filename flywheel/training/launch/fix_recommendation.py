@@ -23,11 +23,8 @@ from flywheel.trajectories.models import Step
 
 def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
     """The newest finished eval of the version on the set's held-out split."""
-    return (
-        EvalRun.objects.filter(version=version, task_set=task_set, split=Split.HELD_OUT, state=State.SUCCEEDED)
-        .order_by("-pk")
-        .first()
-    )
+    runs = EvalRun.objects.filter(version=version, task_set=task_set, split=Split.HELD_OUT, state=State.SUCCEEDED)
+    return runs.order_by("-pk").first()
 
 
 def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:

@@ -5,10 +5,8 @@ from typing import Any
 from django import forms
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.agents.references import find_version
-from flywheel.edge.refusals import Refused, show_at_field
+from flywheel.edge.refusals import refusal_shown
 from flywheel.evals.pages.run_forms import EvalForm
 from flywheel.training.rollouts.teachers import teacher
 
@@ -22,12 +20,6 @@ class CollectForm(EvalForm):
     model = forms.CharField(max_length=200, required=False)
     api_key_env = forms.CharField(max_length=100, required=False)
 
-    @classmethod
-    def start(cls, project: Project, given: dict[str, str]) -> "CollectForm":
-        started = super().start(project, given)
-        assert isinstance(started, cls)
-        return started
-
     def clean_version(self) -> Version | None:  # type: ignore[override]
         return super().clean_version() if self.cleaned_data["version"] else None
 
@@ -40,19 +32,9 @@ class CollectForm(EvalForm):
 
     def policy(self, actor: Actor) -> Version | None:
         """Who is asked; None with what is wrong noted in the form."""
-        chosen = self.cleaned_data
-        if chosen["version"]:
-            found: Version = chosen["version"]
-            return found
-        try:
-            made = teacher(
-                project=self.project,
-                base_url=chosen["base_url"],
-                model=chosen["model"],
-                api_key_env=chosen["api_key_env"],
-                actor=actor,
-            )
-            return find_version(self.project, str(made))
-        except Refused as error:
-            show_at_field(self, error)
-            return None
+        version: Version | None = self.cleaned_data["version"]
+        if version is None:
+            with refusal_shown(self):
+                endpoint = {name: self.cleaned_data[name] for name in ("base_url", "model", "api_key_env")}
+                version = teacher(project=self.project, actor=actor, **endpoint)
+        return version

@@ -6,19 +6,22 @@ from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.edge.paging import page_at
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_mix
 from flywheel.training.models import Dataset
 from flywheel.training.pages import run_details
-from flywheel.training.pages.listing import PAGE, listed
+
+RUNS_SHOWN = 50
 
 
 @require_GET
 @requires(Permission.VIEW)
 def datasets(request: PageRequest) -> HttpResponse:
     rows = Dataset.objects.filter(project=request.project).select_related("task_set", "created_by")
-    return listed(request, "training/datasets.html", rows, tab="datasets")
+    context = {"page": page_at(request, rows, is_counted=True), "tab": "datasets"}
+    return render(request, "training/datasets.html", context)
 
 
 @require_GET
@@ -33,7 +36,7 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         "problem": problem,
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
         "beside": leaks.beside(contamination_checks.shown(found)),
-        "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:PAGE],
+        "runs": found.training_runs.select_related("base__agent", "produced__agent").order_by("-pk")[:RUNS_SHOWN],
         "lineage": run_details.dataset_lineage(found),
         "mix": dataset_mix.parts_of(found),
     }

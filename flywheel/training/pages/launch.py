@@ -4,10 +4,11 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET, require_http_methods
+from django_htmx.http import HttpResponseClientRedirect
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
@@ -16,7 +17,7 @@ from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.jobs import State
 from flywheel.edge.numbers import key
-from flywheel.edge.refusals import Refused
+from flywheel.edge.paging import page_at
 from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
@@ -24,7 +25,6 @@ from flywheel.training.launch import launch_estimate, reward_lock, run_control
 from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
 from flywheel.training.pages import launch_form
-from flywheel.training.pages.listing import listed
 from flywheel.training.pages.runs import run_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
@@ -39,7 +39,8 @@ def recommendations(request: PageRequest) -> HttpResponse:
     rows = Recommendation.objects.filter(project=request.project).select_related(
         "version__agent", "task_set", "eval_run"
     )
-    return listed(request, "training/recommendations.html", rows, tab="recommendations")
+    context = {"page": page_at(request, rows, is_counted=True), "tab": "recommendations"}
+    return render(request, "training/recommendations.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -51,7 +52,8 @@ def launch_page(request: PageRequest) -> HttpResponse:
         data = launch_form.as_data(run_of(request, key(request.GET["like"]) or 0))
     form = launch_form.LaunchForm(request.project, data)
     if request.method == "POST" and (run := _launch(request, form)):
-        return _to_run(request, run)
+        address = reverse("training:run", args=[request.project.slug, run.pk])
+        return HttpResponseClientRedirect(address) if request.htmx else redirect(address)
     status = 422 if request.method == "POST" else 200
     response = answer(request, "training/launch.html", "training/_launch.html", _launch_context(request, form), status)
     if request.method == "GET" and wants_fragment(request):
@@ -61,15 +63,11 @@ def launch_page(request: PageRequest) -> HttpResponse:
 
 def _launch(request: PageRequest, form: launch_form.LaunchForm) -> TrainingRun | None:
     """The run, or None with everything that is wrong noted in the form."""
-    wanted = form.request()
-    if wanted is None:
-        return None
-    try:
-        run, _ = run_control.launch(wanted, request.actor)
-    except Refused as error:
-        form.refuse(error.field, error.problem)
-        return None
-    return run
+    if wanted := form.request():
+        with form.refusals():
+            run, _ = run_control.launch(wanted, request.actor)
+            return run
+    return None
 
 
 def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[str, Any]:
@@ -121,13 +119,6 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "duration": launch_estimate.expected_duration(base, form.settings_now, form.known.name),
         "running": TrainingRun.objects.filter(state=State.RUNNING, slot="local-0").exists(),
     }
-
-
-def _to_run(request: PageRequest, run: TrainingRun) -> HttpResponse:
-    address = reverse("training:run", args=[request.project.slug, run.pk])
-    if not request.htmx:
-        return redirect(address)
-    return HttpResponse(headers={"HX-Redirect": address})
 
 
 def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:

@@ -6,8 +6,8 @@ they were written; a setting that nobody changed follows the default of the algo
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django import forms
@@ -19,7 +19,7 @@ from flywheel.agents.references import UnknownReference, find_version
 from flywheel.core import recipes
 from flywheel.core.errors import FieldError
 from flywheel.core.recipes import SETTINGS, Setting
-from flywheel.edge.numbers import BIGINT, number
+from flywheel.edge.numbers import BIGINT, form_key, number
 from flywheel.edge.refusals import Refused
 from flywheel.edge.schema_form import ObjectForm, json_or_text
 from flywheel.environments.models import TaskSet
@@ -61,10 +61,7 @@ class LaunchForm(ObjectForm):
 
     def clean_key(self) -> uuid.UUID:
         """The key that the form was given; another for a form that is new or lost it."""
-        try:
-            return uuid.UUID(self.cleaned_data["key"])
-        except ValueError:
-            return uuid.uuid4()
+        return form_key(self.cleaned_data["key"])
 
     def clean_base(self) -> Version | None:
         ref = self.cleaned_data["base"]
@@ -159,10 +156,8 @@ class LaunchForm(ObjectForm):
         if seed is None:
             self.refuse("seed", f"{self['seed'].data!r} is not a whole number")
         if self.base and tuning:
-            try:
+            with self.refusals():
                 check_settings(self.known, self.base, tuning, settings)
-            except Refused as error:
-                self.refuse(error.field, error.problem)
         for name in ("base", "task_set"):
             if not chosen.get(name) and name not in self.errors:
                 self.refuse(name, "is missing")
@@ -178,6 +173,14 @@ class LaunchForm(ObjectForm):
             override_reason=chosen["reason"],
             leave_out=self.left_out,
         )
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Go on after a refusal inside, which is shown at its field."""
+        try:
+            yield
+        except Refused as error:
+            self.refuse(error.field, error.problem)
 
     def refuse(self, name: str, problem: str) -> None:
         """Show at its field what a verb refused."""
@@ -212,11 +215,9 @@ class LaunchForm(ObjectForm):
         if value["mode"] == "lora":
             texts = {name: self.cleaned_data.get(name, "") for name in LORA}
             value |= {name: number(text, most=BIGINT) or text for name, text in texts.items()}
-        try:
+        with self.refusals():
             return check_tuning(value)
-        except Refused as error:
-            self.refuse(error.field, error.problem)
-            return None
+        return None
 
     def _defaults_before(self) -> dict[str, Any]:
         """The defaults that the settings in the form were shown with."""

@@ -41,8 +41,7 @@ def mix_page(request: PageRequest) -> HttpResponse:
             _preview(context, parts)
     except Refused as error:
         context["problem"] = error.problem
-        return render(request, "training/mix.html", context, status=422)
-    return render(request, "training/mix.html", context)
+    return render(request, "training/mix.html", context, status=422 if "problem" in context else 200)
 
 
 def _usual(request: PageRequest) -> str:

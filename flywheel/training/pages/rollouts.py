@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.edge.refusals import Refused, show_at_field
+from flywheel.edge.refusals import Refused, refusal_shown
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.pages import run_facts
@@ -33,22 +33,18 @@ def collect_page(request: PageRequest) -> HttpResponse:
     if request.method == "GET":
         return _form(request, CollectForm.start(request.project, request.GET.dict()))
     form = CollectForm(request.project, request.POST)
-    if not form.is_valid() or (version := form.policy(request.actor)) is None:
-        return _form(request, form, status=422)
-    asked = form.cleaned_data
-    try:
-        run, _ = submit(
-            key=asked["key"],
-            version=version,
-            task_set=asked["task_set"],
-            actor=request.actor,
-            split=Split.TRAIN,  # nobody may learn from what is held out
-            settings=form.settings,
-        )
-    except Refused as error:
-        show_at_field(form, error)
-        return _form(request, form, status=422)
-    return redirect("training:rollouts", request.project.slug, run.pk)
+    if form.is_valid() and (version := form.policy(request.actor)):
+        with refusal_shown(form):
+            run, _ = submit(
+                key=form.cleaned_data["key"],
+                version=version,
+                task_set=form.cleaned_data["task_set"],
+                actor=request.actor,
+                split=Split.TRAIN,  # nobody may learn from what is held out
+                settings=form.settings,
+            )
+            return redirect("training:rollouts", request.project.slug, run.pk)
+    return _form(request, form, status=422)
 
 
 def _form(request: PageRequest, form: CollectForm, status: int = 200) -> HttpResponse:

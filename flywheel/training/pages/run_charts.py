@@ -68,11 +68,7 @@ def charts(run: TrainingRun, steps: Steps, stride: int) -> list[dict[str, Any]]:
     """Held-out success first, then everything that the run measured. `steps` are every `stride`-th step's metrics."""
     evals = list(run.points.filter(kind=Point.Kind.EVAL).order_by("step").values_list("step", "values"))
     drawn = [held_out(run, evals)] if evals else []
-    for picture in PICTURES:
-        made = _draw(picture, steps, run, stride)
-        if made is not None:
-            drawn.append(made)
-    return drawn
+    return [*drawn, *filter(None, (_draw(picture, steps, run, stride) for picture in PICTURES))]
 
 
 def step_points(run: TrainingRun) -> tuple[Steps, int]:

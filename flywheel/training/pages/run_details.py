@@ -12,7 +12,7 @@ from django.utils import timezone
 from flywheel.core.recipes import ALGORITHMS, SETTINGS
 from flywheel.core.text.number_words import percent
 from flywheel.edge.numbers import number
-from flywheel.environments.models import Split, Task
+from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets.dataset_builder import open_rows
 from flywheel.training.launch.fix_recommendation import baseline_of
@@ -84,12 +84,14 @@ def samples(run: TrainingRun) -> dict[str, Any]:
             by_task.setdefault(sample["task_id"], {})[point.step] = sample
             prompts[sample["task_id"]] = sample["prompt"]
     environment = run.task_set.environment_version.environment
-    numbers = [each for name in by_task if (each := _number(name)) is not None]
-    known = set(Task.objects.filter(environment=environment, number__in=numbers).values_list("number", flat=True))
+    place = (run.project.slug, environment.name)
+    numbers = {task: number(task.removeprefix("t-")) for task in by_task if task.startswith("t-")}
+    known = environment.tasks.filter(number__in=set(numbers.values())).values_list("number", flat=True)
+    urls = {number: reverse("environments:task", args=[*place, number]) for number in known}
     rows = [
         {
             "task": task,
-            "url": _task_url(run, environment.name, task) if _number(task) in known else "",
+            "url": urls.get(numbers.get(task) or 0, ""),
             "prompt": prompts[task],
             "cells": [at.get(step) for step in chosen],
         }
@@ -215,11 +217,3 @@ ADVICE: Mapping[str, str] = {
 
 def _link(label: str, name: str, *args: Any) -> dict[str, Any]:
     return {"label": label, "url": reverse(name, args=args), "current": False}
-
-
-def _number(task: str) -> int | None:
-    return number(task[2:]) if task.startswith("t-") else None
-
-
-def _task_url(run: TrainingRun, environment: str, task: str) -> str:
-    return reverse("environments:task", args=[run.project.slug, environment, _number(task)])

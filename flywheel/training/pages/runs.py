@@ -12,13 +12,13 @@ from flywheel.accounts.models import Permission
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.edge import job_pages
 from flywheel.edge.jobs import State
+from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress, unchanged
 from flywheel.environments import ledger
 from flywheel.environments.models import Opening
 from flywheel.training.launch import reward_lock, run_control
 from flywheel.training.models import Point, TrainingRun
 from flywheel.training.pages import run_charts, run_details
-from flywheel.training.pages.listing import page_of
 
 
 @require_GET
@@ -36,7 +36,7 @@ def index(request: PageRequest) -> HttpResponse:
         eval_values=Subquery(evals.order_by("-step").values("values")[:1]),
         start_values=Subquery(evals.filter(step=0).values("values")[:1]),
     )
-    page = page_of(request, shown)
+    page = page_at(request, shown, is_counted=True)
     return render(
         request,
         "training/index.html",

@@ -90,9 +90,10 @@ def read(given: Mapping[str, Any]) -> Choice:
             f"is unknown, one of {', '.join(f.name for f in fields(Choice))} is wanted", field=unknown[0][:100]
         )
     chosen: dict[str, Any] = {}
-    for name in ("form", "synthetic"):
+    for name, known in (("form", FORMS), ("synthetic", SYNTHETIC)):
         if name in given:
-            chosen[name] = _word(name, given[name], FORMS if name == "form" else SYNTHETIC)
+            check_choice(given[name], known, field=name)
+            chosen[name] = given[name]
     if "parts" in given:
         chosen["parts"] = _conditions(given["parts"])
     for name, low, high in (("reward", -1e6, 1e6), ("alike", 0.5, 1.0)):
@@ -108,11 +109,6 @@ def read(given: Mapping[str, Any]) -> Choice:
     if choice.solved_min > choice.solved_max:
         raise Refused(f"{choice.solved_min:g} is above solved_max, {choice.solved_max:g}", field="solved_min")
     return choice
-
-
-def _word(name: str, value: Any, known: Mapping[str, str]) -> str:
-    check_choice(value, known, field=name)
-    return str(value)
 
 
 def _conditions(value: Any) -> tuple[Condition, ...]:

@@ -183,7 +183,9 @@ def _card(
         "steps": [{**asdict(step), "out": step.out} for step in found.steps],
         "rollouts": len(found.rollouts),
         "dropped": [
-            {"rollout": rollout.trace_id, "reason": rollout.dropped} for rollout in found.rollouts if rollout.dropped
+            {"rollout": rollout.trace_id, "reason": rollout.why_dropped}
+            for rollout in found.rollouts
+            if rollout.why_dropped
         ],
         "tasks": len(learnt),
         "from_failures": sum(bool(task.bucket) and not task.is_synthetic for task in learnt),

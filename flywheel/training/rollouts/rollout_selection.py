@@ -15,7 +15,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Count, F
+from django.db.models import Count, F, Value
+from django.db.models.functions import Coalesce
 
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import canonical
@@ -65,7 +66,7 @@ class Rollout:
     is_synthetic: bool
     cause: str = ""
     error: str = ""
-    dropped: str = ""
+    why_dropped: str = ""
     """The reason of whoever dropped it."""
 
     @property
@@ -143,49 +144,23 @@ def rollouts_of(run: EvalRun) -> list[Rollout]:
         raise NotForTraining(f"{run} has {count} rollouts; a dataset is made of at most {MOST}: collect in parts")
     said = Step.objects.filter(trajectory__result__run=run, kind="assistant").order_by()
     turns = dict(said.values_list("trajectory").annotate(Count("pk")))
+    columns = ("pk", "task", "sample", "score", "success", "parts", "trajectory", "cause", "error")
     rows = results.values(
-        "pk",
-        "sample",
-        "score",
-        "success",
-        "parts",
-        "trajectory",
-        "cause",
-        "error",
-        task_pk=F("task"),
+        *columns,
         number=F("task__number"),
         tokens=F("tokens_out"),
-        trace_id=F("trajectory__trace_id"),
-        synthetic=F("task__is_synthetic"),
-        why_dropped=F("dropped__reason"),
+        trace_id=Coalesce("trajectory__trace_id", Value("")),
+        is_synthetic=F("task__is_synthetic"),
+        why_dropped=Coalesce("dropped__reason", Value("")),
     )
-    return [
-        Rollout(
-            pk=row["pk"],
-            task=row["task_pk"],
-            number=row["number"],
-            sample=row["sample"],
-            score=row["score"],
-            success=row["success"],
-            parts=row["parts"],
-            tokens=row["tokens"],
-            turns=turns.get(row["trajectory"], 0),
-            trajectory=row["trajectory"],
-            trace_id=row["trace_id"] or "",
-            is_synthetic=row["synthetic"],
-            cause=row["cause"],
-            error=row["error"],
-            dropped=row["why_dropped"] or "",
-        )
-        for row in rows
-    ]
+    return [Rollout(**row, turns=turns.get(row["trajectory"], 0)) for row in rows]
 
 
 def select(rollouts: Sequence[Rollout], choice: Choice) -> Selection:
     """Those that can be looked at further: scored, not dropped, and of the size and kind that is wanted."""
     found = Selection(list(rollouts), kept=list(rollouts))
     found.pass_(UNSCORED, "has a score", lambda rollout: rollout.score is not None)
-    found.pass_(DROPPED, "not dropped by hand", lambda rollout: not rollout.dropped)
+    found.pass_(DROPPED, "not dropped by hand", lambda rollout: not rollout.why_dropped)
     found.pass_(SILENT, "the policy said something", lambda rollout: rollout.turns > 0)
     if choice.synthetic:
         words = {"no": "of a real task", "only": "of a synthetic task"}[choice.synthetic]

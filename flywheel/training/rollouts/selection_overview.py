@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any, Final
 
 from flywheel.edge.numbers import number
@@ -39,16 +40,14 @@ class Shown:
         """Names that conditions can have."""
         return sorted({name for rollout in self.rollouts[:200] for name in rollout.parts})
 
-    def why(self, rollout: Rollout) -> str:
-        """The step at which it was left out, in words; empty for one that is kept."""
-        name = self.selection.left.get(rollout.pk, "")
-        return next((step.words for step in self.selection.steps if step.name == name), "")
-
-    def row(self, rollout: Rollout) -> dict[str, Any]:
-        """A rollout as a list shows it."""
-        like = self.selection.alike.get(rollout.pk)
-        twin = next((each for each in self.rollouts if like and each.pk == like[0]), None)
-        return {"rollout": rollout, "why": self.why(rollout), "twin": twin, "likeness": like[1] if like else None}
+    def row(self, rollout: Rollout) -> SimpleNamespace:
+        """A rollout as a list shows it: with the step at which it was left out, and the one that it nearly repeats."""
+        left_out = self.selection.left.get(rollout.pk, "")
+        why = next((step.words for step in self.selection.steps if step.name == left_out), "")
+        pk, likeness = self.selection.alike.get(rollout.pk, (None, None))
+        twin = next((each for each in self.rollouts if each.pk == pk), None)
+        like = twin.trace_id if twin else ""
+        return SimpleNamespace(rollout=rollout, left_out=left_out, why=why, twin=twin, likeness=likeness, like=like)
 
 
 def shown(run: EvalRun, given: Mapping[str, str]) -> Shown:
@@ -84,7 +83,7 @@ def listed(found: Shown, show: str, cursor: str, limit: int = LISTED) -> Page[An
         "kept": lambda rollout: rollout.pk not in left,
         "left": lambda rollout: left.get(rollout.pk) not in (None, UNSCORED, DROPPED),
         "unscored": lambda rollout: rollout.score is None,
-        "dropped": lambda rollout: bool(rollout.dropped),
+        "dropped": lambda rollout: bool(rollout.why_dropped),
         "all": lambda _: True,
     }
     rows = [rollout for rollout in found.rollouts if wanted.get(show, wanted["kept"])(rollout)]

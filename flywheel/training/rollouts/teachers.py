@@ -22,9 +22,7 @@ def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_ke
         actor=actor,
         description=f"Shows how it is done: {model[:200]}, asked for rollouts to learn from.",
     )
-    endpoint = {"kind": OPENAI, "base_url": base_url, "model": model}
-    if api_key_env:
-        endpoint["api_key_env"] = api_key_env
+    endpoint = {"kind": OPENAI, "base_url": base_url, "model": model, "api_key_env": api_key_env}
     version, _ = make_version(
         agent=agent, actor=actor, base_model=model.strip(), endpoint=endpoint, note="asked as a teacher"
     )

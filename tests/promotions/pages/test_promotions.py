@@ -137,7 +137,7 @@ def test_the_overview_begins_with_what_is_live(cast: Cast, build: Build, sign_in
     version.agent.save()
     build.agent("aardvark")
     page = sign_in(cast.viewer).get(reverse("overview:index", args=["acme"]))
-    assert [row.agent.name for row in page.context["live"]] == ["assistant", "aardvark"]
+    assert [row["agent"].name for row in page.context["live"]] == ["assistant", "aardvark"]
 
 
 def test_the_overview_leaves_out_buckets_that_are_closed(cast: Cast, build: Build, sign_in: SignIn) -> None:

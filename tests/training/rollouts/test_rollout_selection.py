@@ -209,7 +209,7 @@ def test_the_page_filters_drops_and_writes(room: Room, run: EvalRun, sign_in: Si
     result = run.results.filter(success=False).earliest("pk")
     client.post(f"{address}{result.task.number}/{result.sample}/drop/?show=all", {"reason": "<b>odd</b>"})
     left = client.get(f"{address}?show=dropped")
-    assert [row["rollout"].pk for row in left.context["page"].items] == [result.pk]
+    assert [row.rollout.pk for row in left.context["page"].items] == [result.pk]
     assert "&lt;b&gt;odd&lt;/b&gt;" in left.text
     wrong = client.get(f"{address}?reward=x")
     assert wrong.context["shown"].errors == {"reward": "'x' is not a number from -1e+06 to 1e+06"}
@@ -261,12 +261,12 @@ def test_a_page_begins_after_the_last_of_the_one_before(room: Room, run: EvalRun
     seen, cursor = [], ""
     for _ in range(10):
         page = listed(found, "all", cursor, 7)
-        seen += [row["rollout"].pk for row in page.items]
+        seen += [row.rollout.pk for row in page.items]
         cursor = page.next_cursor
         if not cursor:
             break
     assert seen == [rollout.pk for rollout in found.rollouts]
-    assert listed(found, "all", page.previous_cursor, 7).items[-1]["rollout"].pk == seen[-len(page.items) - 1]
+    assert listed(found, "all", page.previous_cursor, 7).items[-1].rollout.pk == seen[-len(page.items) - 1]
 
 
 def test_collecting_from_the_form(room: Room, sign_in: SignIn) -> None:

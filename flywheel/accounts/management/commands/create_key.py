@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.contrib.auth.hashers import make_password
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
@@ -57,10 +58,7 @@ def _person(username: str) -> User:
 
 def system_account(project: Project, scopes: list[str]) -> User:
     """The machine account, with the smallest roles that the scopes need."""
-    user, made = User.objects.get_or_create(username=SYSTEM)
-    if made:
-        user.set_unusable_password()
-        user.save()
+    user, _ = User.objects.get_or_create(username=SYSTEM, defaults={"password": make_password(None)})
     for scope in scopes:
         needed = SCOPE_NEEDS[Scope(scope)]
         if needed not in user.permissions(project):

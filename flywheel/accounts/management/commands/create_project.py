@@ -8,7 +8,7 @@ from django.core.validators import validate_slug
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Membership, Project, Role, User
+from flywheel.accounts.models import Membership, Project, Role
 from flywheel.accounts.project_settings import members
 
 
@@ -30,17 +30,9 @@ class Command(BaseCommand):
         if Project.objects.filter(slug=slug).exists():
             raise CommandError(f"there is a project {slug!r} already")
         project = Project.objects.create(slug=slug, name=options["name"] or slug)
-        admin, password = _account(options["admin"])
+        admin, password = members.account(options["admin"], must_change_password=True)
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
         Actor(admin, "manage.py create_project").record(
             project=project, action="accounts.create_project", subject=project
         )
         self.stdout.write(f"project {slug}, admin {admin}" + (f", password {password}" if password else ""))
-
-
-def _account(username: str) -> tuple[User, str]:
-    user = User.objects.filter(username=username).first()
-    if user is not None:
-        return user, ""
-    password = members.new_password()
-    return User.objects.create_user(username=username, password=password, must_change_password=True), password

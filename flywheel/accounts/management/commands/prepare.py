@@ -79,7 +79,7 @@ class Command(BaseCommand):
         project, _ = Project.objects.get_or_create(slug=slug, defaults={"name": slug.capitalize()})
         if Membership.objects.filter(project=project, role=Role.ADMIN).exists():
             return
-        admin, password = _user("admin", members.new_password())
+        admin, password = members.account("admin")
         Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
         Actor(admin, THROUGH).record(project=project, action="accounts.create_project", subject=project)
         if password:
@@ -100,23 +100,14 @@ def _demo() -> None:
     project, _ = Project.objects.get_or_create(slug="demo", defaults={"name": "Demo", "is_demo": True})
     logins = _read(_file())
     for username, roles in DEMO_ROLES.items():
-        user, password = _user(username, logins.get(username) or members.new_password())
+        user, password = members.account(username, logins.get(username, ""))
         if password:
             logins[username] = password
         for role in roles:
             Membership.objects.get_or_create(user=user, project=project, role=role)
-    admin = User.objects.get(username="admin") if User.objects.filter(username="admin").exists() else None
-    if admin:
+    if admin := User.objects.filter(username="admin").first():
         Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)
     _write(_file(), logins)
-
-
-def _user(username: str, password: str) -> tuple[User, str]:
-    """The account, made if it is not there, and its password if it was made."""
-    user = User.objects.filter(username=username).first()
-    if user is not None:
-        return user, ""
-    return User.objects.create_user(username=username, password=password), password
 
 
 def _file() -> Path:

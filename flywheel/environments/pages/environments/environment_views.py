@@ -19,7 +19,7 @@ from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.errors import FieldError
 from flywheel.core.interop import foreign_tasks
 from flywheel.edge.jobs import FINISHED
-from flywheel.edge.paging import about, page_at
+from flywheel.edge.paging import page_at
 from flywheel.environments import ledger, task_statistics
 from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
 from flywheel.environments.pages.environments.environment_forms import (
@@ -205,8 +205,7 @@ def environment_page(
     found = task_selection.chosen_tasks(row, chosen)
     tasks = found if chosen["split"] == Split.SEALED else found.exclude(split=Split.SEALED)
     tasks = tasks.select_related("source")
-    page = page_at(request, tasks)
-    page.total, page.about = about(tasks)
+    page = page_at(request, tasks, is_counted=True)
     if chosen["split"] in MEASURED:
         ledger.looked(page.items, request.actor)
     tally = task_statistics.counts(Environment.objects.filter(pk=row.pk)).get()
