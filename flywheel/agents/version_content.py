@@ -1,4 +1,4 @@
-"""What a version may be made of: how it is asked, its sampling, its tools. Checked where a person or a program says it.
+"""Checks of a version's content: its endpoint, sampling and tools. Made where a person or a program says it.
 
 Every refusal is a `Refused` whose message begins with the field: `endpoint.base_url: …`.
 """
@@ -42,7 +42,7 @@ _KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
 
 
 def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
-    """How the version is asked, as `Version.endpoint` keeps it. Raises Refused.
+    """Check how the version is asked, and return it as `Version.endpoint` keeps it. Raises Refused.
 
     A key is named, never written down: the worker reads the variable. Its name must end in `_API_KEY`, so that nobody
     can have a database URL or another secret of the worker sent to a server of their choice, and the operator must have

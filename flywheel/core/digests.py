@@ -41,5 +41,5 @@ def is_deep(value: Any) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """What a JSON text holds; NaN and infinity are no JSON. Raises ValueError and RecursionError."""
+    """Return the value that a JSON text holds; NaN and infinity are no JSON. Raises ValueError and RecursionError."""
     return _decode(text)

@@ -1,1 +1,1 @@
-"""What every room's pages do alike at the edge: how a request is read, and how it is answered."""
+"""The edge that every room's pages share: reading a request, and answering it."""

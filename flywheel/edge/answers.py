@@ -29,7 +29,7 @@ Number = Annotated[int, BeforeValidator(lambda row: getattr(row, "number", row))
 
 
 class JobOut(Schema):
-    """What every job tells of itself."""
+    """Fields that every job's answer has."""
 
     id: int
     state: str

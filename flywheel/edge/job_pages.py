@@ -32,7 +32,7 @@ def live(
     door: Callable[[Callable[..., HttpResponse]], V],
     context: Callable[[Any, J], dict[str, Any]] = lambda _, job: {"job": job},
 ) -> V:
-    """What the page of a job that is not over asks for every two seconds; at the end it is loaded anew."""
+    """Make the view that a job's page asks for every two seconds until the job ends; then the page is loaded anew."""
 
     def view(request: HttpRequest, **number: int) -> HttpResponse:
         job = find(request, *number.values())

@@ -169,12 +169,12 @@ class Job(models.Model):
 
     @property
     def elapsed(self) -> timedelta | None:
-        """How long it has taken; None before its start."""
+        """Time taken so far; None before its start."""
         return (self.finished_at or timezone.now()) - self.started_at if self.started_at else None
 
     @property
     def remaining(self) -> timedelta | None:
-        """How long it will take at its pace so far; None where nothing can be said yet, or who began it is gone."""
+        """Time left at its pace so far; None where nothing can be said yet, or who began it is gone."""
         if self.state != State.RUNNING or self.attempt != 1 or self.elapsed is None or self.total is None:
             return None
         return self.elapsed / self.done * (self.total - self.done) if 0 < self.done < self.total else None
@@ -188,7 +188,7 @@ class Job(models.Model):
 
     @property
     def audit_subject(self) -> object:
-        """What the audit log calls the job."""
+        """The job's subject in the audit log."""
         return self
 
     def cancel(self, actor: Actor) -> Self:

@@ -134,13 +134,13 @@ def page_at(
 
 
 def about(rows: QuerySet[Any]) -> tuple[int, bool]:
-    """How many rows, and whether that is a guess; never counts more than `EXACT_UP_TO` of them."""
+    """Return the number of rows, and whether that is a guess; never counts more than `EXACT_UP_TO` of them."""
     exact = rows.order_by()[: EXACT_UP_TO + 1].count()
     return (exact, False) if exact <= EXACT_UP_TO else (_guess(rows, EXACT_UP_TO), True)
 
 
 def _guess(rows: QuerySet[Any], at_least: int) -> int:
-    """How many the planner thinks, in two digits."""
+    """Return the planner's row estimate, rounded down to two digits."""
     guess = max(at_least, int(json.loads(rows.order_by().values("pk").explain(format="json"))[0]["Plan"]["Plan Rows"]))
     magnitude = 10 ** (len(str(guess)) - 2)
     return int(guess // magnitude * magnitude)

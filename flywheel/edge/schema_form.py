@@ -97,7 +97,7 @@ def fields_of(schema: Any, value: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def texts_of(fields: Mapping[str, forms.Field], value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """What the fields send for an object."""
+    """Return the texts that the fields send for an object."""
     as_json = {name for name, each in value.items() if not isinstance(each, str) or isinstance(fields[name], Json)}
     return {
         f"{prefix}{name}": json.dumps(each, ensure_ascii=False) if name in as_json else each
@@ -127,7 +127,7 @@ class ObjectForm(forms.Form):
             return self.unread(text)
 
     def unread(self, text: str) -> Any:
-        """What stands for a text that its field cannot read."""
+        """Return the value for a text that its field cannot read."""
         return json_or_text(text)
 
     def refuse(self, name: str, problem: str) -> None:
@@ -136,7 +136,7 @@ class ObjectForm(forms.Form):
 
 
 def json_or_text(text: str) -> Any:
-    """What the text is in JSON; else the text itself."""
+    """Read the text as JSON; else return the text itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

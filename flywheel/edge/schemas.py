@@ -1,4 +1,4 @@
-"""What the bodies of the API's requests are made of."""
+"""The base of the API's request bodies."""
 
 from ninja import Schema
 from pydantic import ConfigDict

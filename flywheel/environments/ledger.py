@@ -68,7 +68,7 @@ def _looked(sets: set[int], kind: Opening.Kind, subject: str, actor: Actor) -> N
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """How often the tasks of a held-out part were measured, in whatever set, and how many people saw them."""
+    """Measurements of a held-out part's tasks, in whatever set, and the number of people who saw them."""
 
     times: int
     """Measurements of a task, in the mean: those of another set count by the share of these tasks that it has."""
@@ -107,7 +107,7 @@ def openings(task_set: TaskSet) -> Openings:
 
 
 def openings_of(task_sets: Sequence[TaskSet]) -> dict[int, Openings]:
-    """Of each set, by its key; three statements, whatever the number of sets."""
+    """Return each set's openings, by its key; three statements, whatever the number of sets."""
     projects = {task_set.project_id for task_set in task_sets}
     rows = Opening.objects.filter(task_set__project__in=projects).exclude(kind=Opening.Kind.SEALED).order_by()
     opened: dict[int, Any] = {row["task_set"]: row for row in rows.values("task_set").annotate(**_COUNTS)}
@@ -139,7 +139,7 @@ Pattern = tuple[list[int], int]
 
 
 def _patterns(task_sets: Sequence[int], opened: Collection[int]) -> dict[int, list[Pattern]]:
-    """Of each set, where its tasks stand: versions share nearly all of theirs, so there are few, and time is linear."""
+    """Count each set's tasks by sets they are in: versions share nearly all, so there are few, and time is linear."""
     found: dict[int, list[Pattern]] = {}
     with connection.cursor() as cursor:
         cursor.execute(_PATTERNS, [list(task_sets), list(opened)])
@@ -171,7 +171,7 @@ def _summed(
 
 
 def sealed_openings(task_set: TaskSet) -> list[Opening]:
-    """Of its sealed part, the first one first; those of other sets too that have one of its sealed sources."""
+    """List openings of its sealed part, and of other sets that have one of its sealed sources, the first one first."""
     environment = task_set.environment_version.environment_id
     sealed = TaskSetMember.objects.filter(split=Split.SEALED, task__environment=environment)
     sources = sealed.filter(task_set=task_set).values("task__cluster")

@@ -1,4 +1,4 @@
-"""How often versions solve what stands in this room. Results are read from the tasks' side; they belong to evals."""
+"""Success rates of versions on what this room holds. Results are read from the tasks' side; they belong to evals."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ def sizes(task_sets: QuerySet[TaskSet]) -> QuerySet[TaskSet]:
 
 
 def shape(task_set: TaskSet) -> dict[str, Any]:
-    """What a frozen set is made of: tasks and clusters by split, and that the splits share none."""
+    """Return the make-up of a frozen set: tasks and clusters by split, and the check that splits share none."""
     members = task_set.members.order_by()
     by_split = {
         row["split"]: row

@@ -103,7 +103,7 @@ def keep(job: Rescore, results: Sequence[Result], verdicts: Sequence[Verdict]) -
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the other verifier changed, counted over all attempts."""
+    """Changes by the other verifier, counted over all attempts."""
 
     n: int
     to_pass: int

@@ -1,4 +1,4 @@
-"""How far a verifier agrees with people, on rollouts that both have judged.
+"""Agreement of a verifier with people, on rollouts that both have judged.
 
 People's word on a rollout is the decision about its trajectory (`failures`: a failure, or nothing wrong), else what
 they said of it in a finished reward audit. The verifier's is the score that it gave in an eval, or when it judged old
@@ -35,7 +35,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of the whole verifier, or of one judge in it."""
+    """Agreement with people of the whole verifier, or of one judge in it."""
 
     name: str
     """Of the part; empty for the whole."""
@@ -49,7 +49,7 @@ class Agreement:
 
 
 def agreements(version: EnvironmentVersion) -> list[Agreement]:
-    """Of the verifier of a version, and of each judge beside other parts; wherever this very verifier has scored."""
+    """Measure a version's verifier, and each judge beside other parts; wherever this very verifier has scored."""
     results = Result.objects.filter(run__task_set__environment_version__environment=version.environment_id)
     said = _by_people(results)
     scored = [row for row in _scored(version, results) if row[0].pk in said]
@@ -99,7 +99,7 @@ def disputed(runs: Collection[EvalRun]) -> set[tuple[int, int]]:
 
 
 def _scored(version: EnvironmentVersion, results: QuerySet[Result]) -> Iterator[Scored]:
-    """What this verifier said of rollouts that people may have judged, the newest first, each once."""
+    """Yield this verifier's scores of rollouts that people may have judged, the newest first, each once."""
     seen: set[int] = set()
     labelled = results.filter(trajectory__failures__current=True) | results.filter(
         audit_items__audit__finished_at__isnull=False

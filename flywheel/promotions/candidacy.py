@@ -101,7 +101,7 @@ def report_of(version_eval: EvalRun, baseline_eval: EvalRun, policy: Policy) -> 
 
 
 def evidence_of(version_eval: EvalRun, baseline_eval: EvalRun) -> Evidence:
-    """What the two evals, of one split, tell of the two versions."""
+    """Return the evidence of two evals, of one split, on their versions."""
     return _evidence(version_eval, baseline_eval)[0]
 
 
@@ -128,8 +128,8 @@ def _settings(run: EvalRun) -> dict[str, Any]:
 
 
 def _contamination(checks: list[ContaminationCheck], before: list[Row], after: list[Row]) -> dict[str, Any]:
-    """What the candidate learnt from, beside the held-out tasks, and its gain without every task of which that has
-    anything: None where no task or all of them are flagged."""
+    """Return the candidate's training data beside the held-out tasks, and its gain without the flagged ones, of which
+    that data has anything: None where no task or all of them are flagged."""
     flagged = {name.rpartition("/")[2] for check in checks for name in check.report["flagged"]}
     flagged &= {row.task_id for row in before}  # the sealed ones are not among them
     arms = [[row for row in rows if row.task_id not in flagged] for rows in (before, after)]

@@ -81,8 +81,8 @@ def _evaluated(row: Trajectory, tasks: list[Task]) -> Iterator[Origin]:
 
 
 def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Iterator[Origin]:
-    """What learns from the tasks, of which only those to train on are in a dataset, or from the rollout as a
-    demonstration, and what that led to."""
+    """Yield the datasets that learn from the tasks, of which only those to train on are in one, or from the rollout
+    as a demonstration, then their training runs, versions and candidates."""
     if not tasks and result is None:
         return
     learnt = Q(task_set__in=TaskSet.objects.filter(members__task__in=tasks, members__split=Split.TRAIN))

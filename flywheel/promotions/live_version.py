@@ -105,7 +105,7 @@ def make_first(*, agent: Agent, version: Version, actor: Actor, reason: str) -> 
 def _check(
     row: Candidate, *, actor: Actor, reason: str, generation: int, override: bool
 ) -> tuple[list[suite_standings.Standing], Comparison | None, list[str]]:
-    """How it stands at its suites and at the sealed part, and why the gate does not let it through. Raises
+    """Return its standing at its suites and at the sealed part, and why the gate does not let it through. Raises
     Refused where it cannot be approved, by this actor or so."""
     if row.state != Candidate.State.WAITING:
         raise Refused(f"this candidate is {row.state} already")

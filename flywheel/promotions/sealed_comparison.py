@@ -92,7 +92,7 @@ class Comparison:
 
 
 def final_of(candidate: Candidate) -> Comparison | None:
-    """How the candidate stands at the sealed part of its set; None where that has none."""
+    """Return the candidate's standing at the sealed part of its set; None where that has none."""
     task_set = candidate.version_eval.task_set
     members = task_set.members.filter(split=Split.SEALED).order_by()
     tasks = members.count()
@@ -120,7 +120,7 @@ def final_of(candidate: Candidate) -> Comparison | None:
 
 
 def final(row: Candidate) -> dict[str, Any] | None:
-    """How it stands at the sealed part: now while it is open, as it was decided where it was promoted."""
+    """Return a candidate's standing at the sealed part: now while it is open, as decided where it was promoted."""
     promotion = Promotion.objects.filter(candidate=row).first()
     if promotion is not None:
         return promotion.sealed or None
@@ -203,7 +203,7 @@ def _state(
 
 
 def _reach(candidate: Candidate, tasks: int, opening: int) -> str:
-    """What can be shown, as the held-out tasks vary: told before they are asked, for they can be asked only once."""
+    """Say which gain can be shown, as the held-out tasks vary; told before they are asked, as they can be only once."""
     before, after, rules = rows_of(candidate.baseline_eval), rows_of(candidate.version_eval), _rules(candidate)
     least = detectable(rules, before, after, tasks, spending(rules.alpha, opening))
     known = "nobody has seen what any version does here" if opening == 1 else "other candidates were asked them before"

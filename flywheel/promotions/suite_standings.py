@@ -1,4 +1,4 @@
-"""What the agent's regression suites say of a candidate, and the evals that they rest on.
+"""A candidate's standing at the agent's regression suites, and the evals that it rests on.
 
     start(version_eval, baseline_eval)         have both arms run every present suite, as the two evals were run
     standings(version_eval, baseline_eval)     how the newer version stands at each: judged now, from stored results
@@ -111,7 +111,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """What the live version of an agent last did at one of its suites."""
+    """The live version's last result at one of its agent's suites."""
 
     suite: Suite
     run: EvalRun | None
@@ -127,7 +127,7 @@ class LiveResult:
 
 
 def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *, is_open: bool) -> dict[str, Any]:
-    """What `_standings.html` shows, and the tile of a candidate's page."""
+    """Return the context of `_standings.html`, and of the tile of a candidate's page."""
     return {
         "stands": stands,
         "stands_passed": sum(stand.is_passed for stand in stands),
@@ -175,7 +175,7 @@ def start_for(*, candidate: Candidate, actor: Actor) -> list[str]:
 
 
 def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
-    """How the candidate stands at every present suite of its agent."""
+    """Return the candidate's standing at every present suite of its agent."""
     suites = list(suite_definitions.present(version_eval.version.agent))
     if not suites:
         return []
@@ -198,8 +198,8 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
 
 
 def standings_of(candidate: Candidate) -> list[Standing]:
-    """How a candidate stands at what binds its agent now, and while it waits at what did when it was made and was
-    retired since."""
+    """Return a candidate's standing at the suites that bind its agent now, and while it waits at those that did when
+    it was made and were retired since."""
     shown = standings(candidate.version_eval, candidate.baseline_eval)
     if candidate.state != Candidate.State.WAITING:
         return shown
@@ -211,7 +211,7 @@ def standings_of(candidate: Candidate) -> list[Standing]:
 
 
 def live_results(agents: Collection[Agent]) -> dict[int, list[LiveResult]]:
-    """Of each agent, by its key, what its live version last did at each of its present suites."""
+    """Return the last results of each agent's live version at its present suites, by the agent's key."""
     every = list(suite_definitions.present(*agents))
     suites: dict[int, list[Suite]] = {agent.pk: [] for agent in agents}
     for suite in every:

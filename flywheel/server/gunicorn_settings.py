@@ -1,4 +1,4 @@
-"""How gunicorn serves the web: `gunicorn flywheel.wsgi --config python:flywheel.server.gunicorn_settings`, everywhere.
+"""Settings of gunicorn, everywhere: `gunicorn flywheel.wsgi --config python:flywheel.server.gunicorn_settings`.
 
 A model call that passes through the gateway holds a thread for seconds, so there are more threads than requests that
 a machine could work on. What must not grow with them is bounded on its own: the database's connections by a pool in
@@ -159,7 +159,7 @@ def check(connection: psycopg.Connection[Any]) -> None:
 
 
 def _give_memory_back() -> None:
-    """What was taken for a large body goes back to the system with it, whichever thread had read it."""
+    """Let a large body's memory go back to the system with it, whichever thread had read it."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc has it
         libc.mallopt(-3, LARGE)  # M_MMAP_THRESHOLD; unset, it grows with what was freed

@@ -1,4 +1,4 @@
-"""What every answer tells the browser, so that hostile text in a trajectory stays text even if a template errs; and the
+"""Security headers of every answer, so that hostile text in a trajectory stays text even if a template errs; and the
 short way of the calls that programs make."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every page shows around its content: the rooms with their live counts, the projects, what this person may do."""
+"""The frame of every page around its content: the rooms with live counts, the projects, what this person may do."""
 
 import json
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What the first request of a process would else wait for: addresses and templates, read once before it comes."""
+"""Addresses and templates, read once before a process's first request, which would else wait for them."""
 
 from django.conf import settings
 from django.template import engines

@@ -235,7 +235,7 @@ def _run(identity: Identity, lock: int, directory: Path, program: Path, *argumen
 
 
 def _become(become: Callable[[], None]) -> None:
-    """Of what is raised here, subprocess says only that it was."""
+    """Run `become` and print its error: of what is raised here, subprocess says only that it was."""
     try:
         become()
     except BaseException as error:

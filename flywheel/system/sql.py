@@ -74,7 +74,7 @@ def planned(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def patience(statement_s: float, lock_s: float) -> None:
-    """How long a statement and a lock may take in this transaction, which begins with it: one question for both."""
+    """Limit a statement's time and a lock's in this transaction, which begins with it: one question for both."""
     connection.ensure_connection()
     raw = connection.connection
     said = f"SET LOCAL statement_timeout = {statement_s * 1000:.0f}; SET LOCAL lock_timeout = {lock_s * 1000:.0f}"

@@ -1,4 +1,4 @@
-"""What agents and people wrote, as pages show it. It is hostile: nothing here marks text as safe."""
+"""Texts by agents and people, as pages show them. They are hostile: nothing here marks text as safe."""
 
 import difflib
 import json

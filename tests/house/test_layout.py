@@ -251,3 +251,14 @@ def test_nothing_is_named_by_a_bare_participle() -> None:
                         if isinstance(target, ast.Name) and BANNED.match(target.id)
                     ]
     assert set(bad) == KEPT_NAMES
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    clauses = []
+    for name, path in files().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+                first = (ast.get_docstring(node) or " ").split(maxsplit=1)[:1]
+                if first and first[0].rstrip(",:") in ("What", "Of", "How"):
+                    clauses.append(f"{name}.{getattr(node, 'name', '')}")
+    assert clauses == []

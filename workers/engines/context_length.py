@@ -4,7 +4,7 @@ from typing import Any
 
 
 def room_of(model: Any) -> int | None:
-    """How many tokens a model of transformers takes in all; None where its configuration does not say."""
+    """Count the tokens that a model of transformers takes in all; None where its configuration does not say."""
     room: int | None = getattr(model.config, "max_position_embeddings", None)
     return room
 

@@ -88,7 +88,7 @@ def _groups(arms: Sequence[str], size: int) -> list[list[str]]:
 
 
 def _compare(arm: str, request: ChatRequest, alone: Trail, among: Trail) -> tuple[Difference | None, float]:
-    """What differs, if anything does that rounding cannot explain, and the greatest difference of a probability."""
+    """Return the difference that rounding cannot explain, if any, and the greatest difference of a probability."""
     worst = 0.0
     for place, (one, other) in enumerate(zip(alone.tokens, among.tokens, strict=False)):
         if one != other:

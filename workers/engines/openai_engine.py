@@ -75,7 +75,7 @@ class Failed(Exception):
 
 
 class Flow:
-    """How many requests may be under way: half as many when the server is full, one more with each round that went
+    """The limit of requests under way: half as many when the server is full, one more with each round that went
     well. A full server tells everybody at once, which counts as once."""
 
     def __init__(self, most: int) -> None:
@@ -332,7 +332,7 @@ def _tool_call(row: Mapping[str, Any]) -> ToolCall:
 
 
 def _refusal(reply: http.client.HTTPResponse, content: bytes) -> Failed:
-    """What a status other than 200 means for this request and for the others."""
+    """Say what a status other than 200 means for this request and for the others."""
     reason = f"the server answered {reply.status} {reply.reason}"
     if location := reply.headers.get("Location"):
         reason += f" to {location[:200]}, which is not followed; put the final address into base_url"

@@ -130,7 +130,7 @@ class Process:
         return answer
 
     def _answer(self, patience: float | None) -> Any:
-        """What it says at the end. It is ended where it renders one request for longer than our patience."""
+        """Return the process's final answer. It is ended where it renders one request for longer than our patience."""
         while self._line.poll(patience):
             answer = self._line.recv()
             if not isinstance(answer, int):
@@ -215,7 +215,7 @@ class Model(Engine, Protocol):
 
 
 class Holder:
-    """What runs in the process: one thread reads, so that a model can be closed while the other computes."""
+    """The part that runs in the process: one thread reads, so that a model can be closed while the other computes."""
 
     def __init__(self, line: Connection, idle_s: float) -> None:
         self._line, self._idle_s = line, idle_s
@@ -264,7 +264,7 @@ class Holder:
 
 
 def _broken(error: Exception) -> EngineError:
-    """What ends this process, for whoever asked."""
+    """Return the error that ends this process, for whoever asked."""
     if model_process.is_shortage(error):
         traceback.clear_frames(error.__traceback__)  # which hold on to what filled the memory
         return EngineError(f"the process of the model broke: {model_process.shortage()}")

@@ -36,7 +36,7 @@ def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
 def answer_of(
     tokenizer: Any, tokens: Sequence[int], ends: Collection[int], tokens_in: int, latency_ms: float
 ) -> ChatResponse:
-    """What generated tokens say, up to the first of `ends`; without one the answer was cut off."""
+    """Read the answer in generated tokens, up to the first of `ends`; without one the answer was cut off."""
     end = next((place for place, token in enumerate(tokens) if token in ends), None)
     kept = tokens[:end]
     text, calls = read_tool_calls(tokenizer.decode(kept, skip_special_tokens=True))

@@ -251,7 +251,7 @@ def _start(run: TrainingRun, place: Path) -> subprocess.Popen[bytes]:
 
 
 def _trainer_env() -> dict[str, str]:
-    """What a trainer may know: no database, no keys."""
+    """Return the environment variables that a trainer may know: no database, no keys."""
     passed = model_process.environment("FLYWHEEL_SANDBOX_WITHOUT")  # which layers its verifiers may do without
     return {**passed, "FLYWHEEL_SUPERVISED": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -426,7 +426,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
 
 
 def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
-    """Of a mix: evaluate on the held-out tasks of its other environments too."""
+    """Evaluate a mix on the held-out tasks of its other environments too."""
     for task_set in run.dataset.task_sets[1:]:
         with lease.guard():
             try:

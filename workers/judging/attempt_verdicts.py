@@ -48,7 +48,7 @@ RUNNERS = Runners(python=python, each=at_once)
 
 
 def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
-    """What the environment's verifier says of each, in their order. What runs in processes of its own runs on every
+    """Return the verifier's verdict on each attempt, in their order. What runs in processes of its own runs on every
     core; of judges and servers as many are asked at once as they take."""
     asked = judge_of(env)
     if asked:
@@ -92,7 +92,7 @@ def judge_of(env: Environment) -> llm_judge.Judge | None:
 
 
 def questions(env: Environment, attempts: Sequence[Attempt]) -> Iterator[llm_judge.Asked]:
-    """What judges may be asked of these."""
+    """Yield the questions that judges may be asked about these."""
     parts = [part.settings for part in env.rubric.parts if part.type == "judge"] if isinstance(env, Judged) else []
     for task, messages in attempts if parts else ():
         trace = attempt_json(Trace.from_messages("", messages))

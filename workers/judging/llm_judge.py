@@ -40,7 +40,7 @@ class JudgeError(RuntimeError):
 
 
 class Memory(Protocol):
-    """What judges said in other runs, by key."""
+    """Verdicts of judges in other runs, by key."""
 
     def recall(self, keys: Iterable[str]) -> Mapping[str, Verdict]: ...
 
@@ -207,7 +207,7 @@ class _Part:
         return self._key(judge_prompts.messages_of(self._settings, trace, reference))
 
     def _key(self, messages: Sequence[Message]) -> str:
-        """Of the part, the attempt in its words, the address, and the model that answers there now."""
+        """Return the key of the part, the attempt in its words, the address, and the model that answers there now."""
         said = [message.content for message in messages]
         return digests.digest([self._digest, self._address, self._model, said])
 

@@ -81,7 +81,7 @@ def note(lease: Lease, env: Environment) -> dict[str, Any]:
 
 
 def report_of(runners: Runners) -> dict[str, Any]:
-    """What is known of the judges by now, by part."""
+    """Return the report on the judges so far, by part."""
     return runners.judge.report if isinstance(runners.judge, Judge) else {}
 
 

@@ -22,7 +22,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def environment(*also: str) -> dict[str, str]:
-    """What a process may know that computes: no database, no keys. `also`: how names begin that are told, too."""
+    """Return the variables of a computing process: no database, no keys. `also`: prefixes of further names to pass."""
     memory_limit()  # a setting that cannot be used is refused here, where somebody hears of it
     begin = (*_FAMILIES, *also)
     return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(begin)}
@@ -95,7 +95,7 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def shortage() -> str:
-    """What to say then. The limit is lifted for it: whoever got no more memory has none left to say so, and ends."""
+    """Describe the shortage. This lifts the limit: whoever got no more memory has none left to say so, and ends."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     allowed = memory_limit() / 2**30
@@ -109,7 +109,7 @@ _AS_WHEN: dict[int, str] = {
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words."""
+    """Say in words how a process ended."""
     if code >= 0:
         return f"with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

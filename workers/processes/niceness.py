@@ -35,13 +35,13 @@ def humbly(work: Callable[[], T]) -> T:
 
 
 class Crowd:
-    """How many others want the processor, as this thread has felt it since it last asked."""
+    """Competition for the processor, as this thread has felt it since it last asked."""
 
     def __init__(self) -> None:
         self._ran, self._waited = _scheduled()
 
     def share(self) -> float:
-        """Of the time in which this thread could have worked, the part in which others did."""
+        """Return the share of this thread's possible working time that others took."""
         ran, waited = _scheduled()
         since = ran - self._ran + waited - self._waited
         share = (waited - self._waited) / since if since else 0.0

@@ -57,7 +57,7 @@ class Hosted(Server):
             self.tell()
 
     def tell(self) -> None:
-        """What the judges took, where that is news."""
+        """Tell what the judges took, where that is news."""
         told = [_taken(name, row) for name, row in self.judge.report.items()] if self.judge else []
         if told != self._told:
             for line in told:

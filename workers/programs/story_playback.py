@@ -184,7 +184,7 @@ def label_all(project: Project, before: datetime | None = None) -> list[Failure]
 
 
 def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) -> Failure:
-    """What the oracle, who knows the target, says of one trajectory."""
+    """Label one trajectory as the oracle does, who knows the target."""
     parsed = tooling.parse_call(trace.final())
     note = "labelled by the story's oracle, which knows what the customer wanted"
     call = parsed.call
@@ -247,7 +247,7 @@ def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
 
 
 def stands(candidate: Candidate) -> list[Standing]:
-    """How the candidate stands at its agent's regression suites, once it and the live version have run them."""
+    """Return the candidate's standings in its agent's regression suites, once it and the live version have run them."""
 
     def now() -> list[Standing]:
         return standings(candidate.version_eval, candidate.baseline_eval)
@@ -257,7 +257,7 @@ def stands(candidate: Candidate) -> list[Standing]:
 
 
 def confirm(candidate: Candidate) -> Comparison | None:
-    """How the candidate stands at the sealed part, once an approver has had it asked; None where its set has none, or
+    """Compare the candidate on the sealed part, once an approver has had it asked; None where its set has none, or
     where there is nothing to confirm."""
     if candidate.verdict != Candidate.Verdict.ELIGIBLE or final_of(candidate) is None:
         return None

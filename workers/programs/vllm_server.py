@@ -123,7 +123,7 @@ def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list
 
 
 def environment(base: Path) -> dict[str, str]:
-    """What vLLM is told by variables, and nothing of what else this process knows."""
+    """Return the environment variables for vLLM, and nothing of what else this process knows."""
     passed = model_process.environment("VLLM_", "HF_HOME", "XDG_CACHE_HOME")
     told = {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

@@ -79,7 +79,7 @@ Talk = list[tuple[str, bool]]
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a policy is made of."""
+    """The material that a policy is made of."""
 
     talks: Callable[[], Iterator[Talk]]
     """Without end, always the same."""
@@ -150,7 +150,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 
 def logged(count: int | None = None) -> Iterator[tuple[str, str]]:
-    """What the policy learns from: requests and the answers that an older agent's log has for them."""
+    """Yield the policy's training pairs: requests and the answers that an older agent's log has for them."""
     customers = (
         story.sessions(1, SEED + index // CUSTOMERS_A_SEED, {"known": 1.0}, "pretraining", index % CUSTOMERS_A_SEED)
         for index in itertools.count()

@@ -80,7 +80,7 @@ def _logged(board: str, rng: random.Random) -> Message:
 
 
 def teacher(messages: Sequence[Message], seed: int) -> Message:
-    """What the teacher says next in a game; always the same for a seed."""
+    """Return the teacher's next message in a game; always the same for a seed."""
     board = board_of(messages)
     rng = random.Random(f"teacher {seed} {board}")
     cell = rng.choice(free_cells(board)) if rng.random() < ERRS else rng.choice(best_cells(board))

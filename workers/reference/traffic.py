@@ -49,7 +49,7 @@ class _Ids(IdGenerator):
 
 
 def answer(engine: Engine, requests: Sequence[story.Request]) -> list[Rollout]:
-    """What the policy answers, sampled as in production, seeded by the request."""
+    """Return the policy's answers, sampled as in production, seeded by the request."""
     env = ToolCallEnvironment(story.environment_config(), VERIFIER)
     seeds = [int.from_bytes(hashlib.sha256(request.id.encode()).digest()[:6]) for request in requests]
     attempts = [(request.to_task(), 0, seed) for request, seed in zip(requests, seeds, strict=True)]

@@ -195,7 +195,7 @@ def _read(answer: bytes, asked: dict[str, Any]) -> Outcome:
 
 
 def _ending(head: dict[str, Any], asked: dict[str, Any]) -> tuple[Status, None, str] | None:
-    """How the watcher saw it end, unless it ended by itself and well."""
+    """Return the ending that the watcher saw; None where the call ended by itself and well."""
     if head["refused"]:
         layer = head["refused"].partition(":")[0]
         return Status.REFUSED, None, f"{MISSING}{head['refused']}. {GETTING[layer]}"
@@ -219,7 +219,7 @@ def _ending(head: dict[str, Any], asked: dict[str, Any]) -> tuple[Status, None, 
 
 
 def _returned(sent: bytes) -> tuple[Status, Any, str]:
-    """What the guest wrote: `{"value"}`, `{"raised", "line"}` or `{"memory", "line"}`, strictly."""
+    """Read the guest's answer: `{"value"}`, `{"raised", "line"}` or `{"memory", "line"}`, strictly."""
     try:
         told = clean(json.loads(sent.decode("utf-8"), parse_constant=_no_number, parse_float=_finite))
     except _NoNumber:

@@ -1,4 +1,4 @@
-"""What stands between a guest and the machine, in the order in which it must be put on.
+"""The layers between a guest and the machine, in the order in which they must be put on.
 
 The order matters. The account comes first: a user namespace entered as root would let the guest write root's files.
 Namespaces come before the limits and before Landlock, which forbid the mounts that empty the file system. seccomp is
@@ -45,7 +45,7 @@ _MOUNT_POINTS = ("/tmp", "/proc", "/usr", "/var")  # noqa: S108 the first that e
 
 
 class Granted(NamedTuple):
-    """What one call may use, as the guest's own process sees it."""
+    """Limits of one call, as the guest's own process sees them."""
 
     cpu_seconds: int
     address_space: int
@@ -61,7 +61,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """What a dead child leaves behind becomes a child of this process, and can be found and ended."""
+    """Make what a dead child leaves behind a child of this process, so that it can be found and ended."""
     prctl(_SUBREAPER, 1)
 
 

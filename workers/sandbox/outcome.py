@@ -1,4 +1,4 @@
-"""What may be asked of the sandbox, and what it answers."""
+"""Requests to the sandbox, and its answers."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ MIB = 2**20
 
 
 class Status(StrEnum):
-    """How a call ended. Everything but `OK` means: there is no value, and `reason` says why."""
+    """The way a call ended. Everything but `OK` means: there is no value, and `reason` says why."""
 
     OK = "ok"
     RAISED = "raised"
@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one call may use. The upper bounds are those of hosted graders, so that a verifier can move."""
+    """Limits of one call. The upper bounds are those of hosted graders, so that a verifier can move."""
 
     cpu_seconds: int = 5
     wall_seconds: float = 10.0
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call ended, as the processes around it saw it."""
+    """The outcome of one call, as the processes around it saw it."""
 
     status: Status
     value: Any = None

@@ -1,4 +1,4 @@
-"""What this machine offers: each layer tried for real, by a guest that has it alone and attempts what it stops."""
+"""Layers that this machine offers: each tried for real, by a guest that has it alone and attempts what it stops."""
 
 import os
 import platform

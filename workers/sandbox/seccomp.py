@@ -104,5 +104,5 @@ class _Program(ctypes.Structure):
 
 
 def as_argument(code: bytes) -> ctypes.Structure:
-    """What `prctl(PR_SET_SECCOMP, …)` is given a pointer to."""
+    """Make the structure that `prctl(PR_SET_SECCOMP, …)` is given a pointer to."""
     return _Program(len(code) // 8, code)

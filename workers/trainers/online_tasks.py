@@ -1,4 +1,4 @@
-"""What GRPOTrainer and RLOOTrainer share: tasks in the run's own order, the verifier's rewards, one way to a prompt."""
+"""Base of GRPOTrainer and RLOOTrainer: tasks in the run's own order, the verifier's rewards, one way to a prompt."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -40,7 +40,7 @@ class Judge:
         return self.verdicts([(task, answer)])[0]
 
     def verdicts(self, answers: Sequence[tuple[Task, Message]], *, anew: bool = False) -> list[Verdict]:
-        """Of each answer, in their order; those that are new are judged together, and with `anew` those that could not
+        """Return each answer's verdict, in order; new ones are judged together, and with `anew` those that could not
         be scored before."""
         keys = [(task.id, digests.canonical(answer.to_json()).decode()) for task, answer in answers]
         if anew:
@@ -76,7 +76,7 @@ def reward_functions(judge: Judge, tasks: Sequence[Task]) -> tuple[list[Reward],
 
 
 def _reward(judge: Judge, tasks: Sequence[Task], part: str, shares: Mapping[str, float], *, is_first: bool) -> Reward:
-    """Of a part. TRL asks for all parts of a step's completions one after the other, `is_first` before the others."""
+    """Make a part's reward. TRL asks for all parts of a step's completions in turn, `is_first` before the others."""
 
     def reward(
         completions: Sequence[Any], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """What a trainer knows of its run directory. `step` is the last finished step."""
+    """A trainer's view of its run directory. `step` is the last finished step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

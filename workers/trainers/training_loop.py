@@ -1,4 +1,4 @@
-"""What every trainer shares around TRL's loop: its arguments, its metrics in our names, checkpoints, the end."""
+"""The common part of all trainers around TRL's loop: its arguments, its metrics in our names, checkpoints, the end."""
 
 import dataclasses
 import importlib.metadata
@@ -52,7 +52,7 @@ VERSIONS = ("torch", "transformers", "trl", "peft")
 
 
 def canonical(logs: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
-    """What TRL logged in our names, and the names of what was not a number."""
+    """Return TRL's metrics under our names, and the names of those that were not numbers."""
     metrics: dict[str, float] = {}
     bad = []
     for name, value in logs.items():

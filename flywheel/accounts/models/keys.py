@@ -74,7 +74,7 @@ class ApiKey(models.Model):
 
     @property
     def permissions(self) -> frozenset[str]:
-        """What its maker may do in its project now; of a key that `find` has found."""
+        """The maker's current permissions in the key's project; only for a key that `find` has found."""
         return granted(self.maker_roles) if self.created_by.is_active else frozenset()
 
 

@@ -22,7 +22,7 @@ class User(AbstractUser):
     """Somebody else knows the password: an admin was shown it. Nothing else is open until it is changed."""
 
     def permissions(self, project: "Project") -> frozenset[str]:
-        """What this user may do in the project; empty for a stranger, and for an account that is closed."""
+        """Return this user's permissions in the project; empty for a stranger, and for an account that is closed."""
         if not self.is_active:
             return frozenset()
         return granted(self.memberships.filter(project=project).values_list("role", flat=True))

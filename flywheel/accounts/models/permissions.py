@@ -1,4 +1,4 @@
-"""What may be done at all: permissions, the roles that grant them, and the scopes of API keys."""
+"""Access rights: permissions, the roles that grant them, and the scopes of API keys."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Permission(models.TextChoices):
-    """What a URL or an API call may ask for. Every one of them belongs to a project."""
+    """A permission that a URL or an API call may require. Every one of them belongs to a project."""
 
     VIEW = "view", "see the project"
     REVIEW = "review", "label failures"
@@ -37,12 +37,12 @@ GRANTS: dict[str, frozenset[str]] = {
 
 
 def granted(roles: Iterable[str]) -> frozenset[str]:
-    """What these roles together may do."""
+    """Return the permissions that these roles grant together."""
     return frozenset().union(*(GRANTS[role] for role in roles))
 
 
 class Scope(models.TextChoices):
-    """What an API key may do. `ingest` alone can neither read anything nor spend anything."""
+    """A right of an API key. `ingest` alone can neither read anything nor spend anything."""
 
     INGEST = "ingest", "send trajectories"
     GATEWAY = "gateway", "call models through the gateway, at the upstream's price"

@@ -1,4 +1,4 @@
-"""What is taken out of traces, version by version."""
+"""Redaction policies: what is taken out of traces, version by version."""
 
 from django.db import models
 from django.db.models import Q

@@ -1,4 +1,4 @@
-"""What people type on the pages of this room."""
+"""Forms on the pages of this room."""
 
 import uuid
 from typing import Any

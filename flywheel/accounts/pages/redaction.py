@@ -43,7 +43,7 @@ def policy(request: PageRequest) -> HttpResponse:
 @require_POST
 @requires(Permission.ADMIN)
 def try_redaction(request: PageRequest) -> HttpResponse:
-    """What would become of a text. Nothing of it is stored."""
+    """Show how a text would be redacted. Nothing of it is stored."""
     given = request.POST.get("text", "")[:LONGEST_TRIAL]
     redactor = redaction_policy.redactor_of(request.project)
     new, counts = redactor.text(given)

@@ -1,4 +1,4 @@
-"""What a page answers that may not be shown."""
+"""Answers in place of a page that may not be shown."""
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse

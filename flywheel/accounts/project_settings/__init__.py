@@ -1,1 +1,1 @@
-"""What an admin sets for a project: members, keys, redaction, the gateway's upstream; and the log of it."""
+"""Project settings, for admins: members, keys, redaction, the gateway's upstream; and the log of changes to them."""

@@ -6,7 +6,7 @@ from flywheel.accounts.models import AuditEntry, Project
 
 
 def entries(project: Project, *, action: str = "", actor: str = "", text: str = "") -> QuerySet[AuditEntry]:
-    """What was changed in the project. `action` is a room or one verb of it; `text` stands in the subject or reason."""
+    """Find the changes in the project. `action` is a room or one verb of it; `text` stands in the subject or reason."""
     found = AuditEntry.objects.filter(project=project).select_related("actor")
     if action:
         found = found.filter(action=action) if "." in action else found.filter(action__startswith=f"{action}.")

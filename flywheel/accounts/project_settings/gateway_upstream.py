@@ -84,7 +84,7 @@ def check(base_url: str, api_key_env: str) -> dict[str, Any]:
 
 
 def read_prices(text: str) -> dict[str, list[float]]:
-    """What a million tokens cost in and out, in dollars, by model; a line for each. Raises Refused."""
+    """Read the prices of a million tokens in and out, in dollars, by model; a line for each. Raises Refused."""
     found: dict[str, list[float]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -111,7 +111,7 @@ def written_prices(upstream: Mapping[str, Any]) -> str:
 
 
 def prices_of(upstream: Mapping[str, Any], model: str) -> tuple[float, float] | None:
-    """What a million of the model's tokens cost in and out, in dollars; None where nobody has named it."""
+    """Return the price of a million of the model's tokens in and out, in dollars; None where nobody has named it."""
     found = upstream.get("prices", {}).get(model)
     return None if found is None else (found[0], found[1])
 

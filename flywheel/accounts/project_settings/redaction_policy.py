@@ -24,14 +24,14 @@ DEFAULT = Mode.SECRETS
 
 
 def policy_of(project: Project) -> RedactionPolicy:
-    """What holds now; unsaved, with number 0, for a project that never chose."""
+    """Return the policy in force; unsaved, with number 0, for a project that never chose."""
     return project.redaction_policies.order_by("-number").first() or RedactionPolicy(
         project=project, number=0, mode=DEFAULT.value, rules=[]
     )
 
 
 def redactor_of(project: Project) -> Redactor:
-    """What every trace of this project passes before it is stored."""
+    """Return the redactor that every trace of this project passes before it is stored."""
     found = planned(  # with every request, so not by way of the ORM
         "SELECT mode, rules::text FROM accounts_redactionpolicy WHERE project_id = %s ORDER BY number DESC LIMIT 1",
         [project.pk],

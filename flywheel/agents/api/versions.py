@@ -85,7 +85,7 @@ def get_version(request: HttpRequest, name: str, number: int) -> Version:
 
 
 def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[str, Any]:
-    """What is given, over what is copied. Raises Refused."""
+    """Return the content of a new version: fields of the body, else those of the version copied. Raises Refused."""
     content: dict[str, Any] = {"base_model": "", "endpoint": {}}
     if like is not None:
         names = ("base_model", "endpoint", "weights", "adapter", "system_prompt", "tools", "sampling")

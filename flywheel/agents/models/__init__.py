@@ -1,4 +1,4 @@
-"""What can act: agents, their immutable versions, and the artifacts (weights) that versions are made of."""
+"""Agents, their immutable versions, and the artifacts (weights) that versions are made of."""
 
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact

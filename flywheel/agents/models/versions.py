@@ -47,7 +47,7 @@ class Version(models.Model):
         return f"{self.agent.name}@{self.number}"
 
     def content(self) -> dict[str, Any]:
-        """What makes this version this version; its digest is the version's identity."""
+        """Return all that tells this version from others; its digest is the version's identity."""
         return {
             "base_model": self.base_model,
             "endpoint": self.endpoint,

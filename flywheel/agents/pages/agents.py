@@ -122,7 +122,7 @@ def _agent(request: PageRequest, name: str) -> Agent:
 
 
 def _newest_evals(agent: Agent) -> dict[int, Any]:
-    """Of each version, by primary key, its newest finished held-out run; on one task set for all where there is one.
+    """Find each version's newest finished held-out run, by its primary key; on one task set for all where there is one.
 
     That set is the one which most versions were measured on, the newest of them where there are several: success on
     different sets says nothing of which version is better. The evals room lies to the right of this one and is asked by

@@ -122,7 +122,7 @@ class VersionForm(forms.Form):
         }
 
     def _endpoint(self) -> dict[str, Any]:
-        """What the form says; options that it does not show stay as they are in the version that is copied."""
+        """Read the endpoint from the form; options not shown stay as they are in the version that is copied."""
         cleaned = self.cleaned_data
         copied = self.like.endpoint if self.like and self.like.endpoint.get("kind") == cleaned["kind"] else {}
         endpoint = {"kind": cleaned["kind"], **{name: copied[name] for name in HIDDEN if name in copied}}

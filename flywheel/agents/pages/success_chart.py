@@ -1,4 +1,4 @@
-"""How an agent's versions fare in production, by day."""
+"""Success of an agent's versions in production, by day."""
 
 from datetime import date, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a version changes against another one, usually its parent."""
+"""Changes in a version against another one, usually its parent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

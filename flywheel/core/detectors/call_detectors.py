@@ -1,4 +1,4 @@
-"""What a single call shows: broken format, invented tools, bad arguments, unsafe actions."""
+"""Faults of a single call: broken format, invented tools, bad arguments, unsafe actions."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

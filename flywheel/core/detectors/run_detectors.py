@@ -1,4 +1,4 @@
-"""What a whole run shows: loops, errors passed over, work left undone, claims that the record does not bear out."""
+"""Faults of a whole run: loops, errors passed over, work left undone, claims that the record does not bear out."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What every detector works with: the context, the scene it looks at, quoting, and how tools are told apart."""
+"""Shared parts of the detectors: the context, the scene they look at, quoting, and how tools are told apart."""
 
 import json
 import re
@@ -24,7 +24,7 @@ LONG = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known beside the trace."""
+    """Facts known beside the trace."""
 
     tools: Sequence[Mapping[str, Any]] = ()
     """The agent's tools; when empty, those that the trace brought."""
@@ -52,7 +52,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a detector looks at: the trace, its episode, and the context with the tools filled in.
+    """The view that a detector gets: the trace, its episode, and the context with the tools filled in.
 
     What several detectors need, or few, is made when the first one asks.
     """

@@ -1,4 +1,4 @@
-"""What every environment is: the protocol, the tasks that it plays, and one attempt by a policy that is a function."""
+"""The protocol of every environment, the tasks that it plays, and one attempt by a policy that is a function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,11 +86,11 @@ class Environment(Protocol):
         """The judge of an attempt at this task. It is guarded: it never raises and never returns a bad number."""
 
     def solve(self, task: Task, messages: Sequence[Message]) -> Message:
-        """What one who does everything right says next. May raise anything for a target that is none."""
+        """Return the next message of a faultless policy. May raise anything for a target that is none."""
 
     def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
-        """How the world stands now, for people; nothing where there is only the conversation. May raise anything for a
-        task that names no world."""
+        """Return the world's state now, for people; nothing where there is only the conversation. May raise anything
+        for a task that names no world."""
 
     def probes(self, task: Task) -> dict[str, Say]:
         """Trivial policies by name that must score low: empty, constant, echo of the prompt, …"""

@@ -1,4 +1,4 @@
-"""How a policy is asked, and how an attempt at a task comes about.
+"""Requests to a policy, and attempts at a task.
 
 `Engine` is the one protocol behind which a policy answers: weights through transformers, or an OpenAI-compatible server
 (`workers.engines.engine_endpoints`). `play` runs many episodes of an environment through an engine, a batch a turn.
@@ -180,14 +180,14 @@ def _is_said(env: Environment, rollout: Rollout, response: ChatResponse) -> bool
 
 
 def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message]]:
-    """What the environment answers to each; one that is elsewhere answers all of them at once."""
+    """Return the environment's answers to each; one that is elsewhere answers all of them at once."""
     if isinstance(env, NemoGym):
         return env.respond_all([(rollout.task, rollout.messages) for rollout in rollouts])
     return [_guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)) for rollout in rollouts]
 
 
 def _guarded(rollout: Rollout, say: Callable[[Rollout], list[Message]]) -> list[Message]:
-    """What the environment says in this attempt; nothing where it raises."""
+    """Return the environment's messages in this attempt; nothing where it raises."""
     try:
         return say(rollout)
     except Exception as error:

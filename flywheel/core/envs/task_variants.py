@@ -79,7 +79,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is varied: entities and, where somebody gave some, their values; other wordings of the request."""
+    """The things to vary: entities and, where somebody gave some, their values; other wordings of the request."""
 
     swap: tuple[str, ...] = ()
     """Texts of the entities; each must be one that `entities` finds."""
@@ -98,7 +98,7 @@ class Spec:
 
 
 def entities(task: Task) -> list[Entity]:
-    """What can be swapped, in the order of the request: the first `MOST` of its first `READ` characters."""
+    """Find the entities to swap, in the order of the request: the first `MOST` of its first `READ` characters."""
     asked, said = task.prompt[:READ], list(dict.fromkeys(_texts(task.target)))
     numbers = Counter(_PLAIN["number"].findall("\n".join(_texts([task.target, task.state], keys=True))))
     spans = [
@@ -209,7 +209,7 @@ def _is_whole(task: Task, swapped: Sequence[Entity]) -> None:
 
 
 class _DoesNotFit(ValueError):
-    """What was drawn cannot stand where the entity stands."""
+    """A drawn value that cannot stand where the entity stands."""
 
 
 def _changes(entity: Entity, value: str | None) -> dict[str, str]:
@@ -317,7 +317,7 @@ def _plain(prompt: str, said: Sequence[str]) -> Iterator[Entity]:
 
 
 def _shapes(when: date) -> list[str]:
-    """How people write a date without saying which it is."""
+    """Return the forms in which people write a date without saying which form it is."""
     month = MONTHS[when.month - 1]
     return [
         f"{month} {when.day}, {when.year}",

@@ -49,7 +49,7 @@ _MOVE = re.compile(r"<move>\s*([0-9]+)\s*</move>")
 
 @dataclass(slots=True)
 class Game:
-    """How a game stands after what the policy said; every board in it is the environment's own."""
+    """The state of a game after the policy's answers; every board in it is the environment's own."""
 
     board: str
     """Nine cells, each `X`, `O` or `.`."""
@@ -135,7 +135,7 @@ def generate(count: int, *, seed: int, low: float = 0.0, high: float = 1.0, stra
 
 
 def _task_text(state: Mapping[str, Any], word: str) -> str:
-    """What the task is, for people; the policy sees the board."""
+    """Describe the task to people; the policy sees the board."""
     begins = "X" if state["starts"] == "X" else "O, the opponent,"
     return (
         f"Play X against a {word} opponent ({state['random_share']:.0%} random, seed {state['seed']}); {begins} begins"
@@ -156,7 +156,7 @@ def move(cell: int, thought: str = "") -> Message:
 
 
 def shown(game: Game) -> str:
-    """What the policy is told: what was wrong, the board, and where it may move."""
+    """Write the message to the policy: what was wrong, the board, and where it may move."""
     rows = "\n".join(" ".join(game.board[start : start + 3]) for start in (0, 3, 6))
     free = ", ".join(str(cell) for cell in free_cells(game.board))
     return (f"{game.problem} Choose again.\n" if game.problem else "") + f"{rows}\nFree cells: {free}"

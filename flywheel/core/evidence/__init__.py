@@ -1,1 +1,1 @@
-"""What figures show, and what may follow from it. The only part of the core that needs numpy and scipy."""
+"""Evidence from figures, and what may follow from it. The only part of the core that needs numpy and scipy."""

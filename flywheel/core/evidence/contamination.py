@@ -110,7 +110,7 @@ class Report:
         return sorted({finding.held_out for finding in self.findings})
 
     def among(self, held_out: Collection[str]) -> "Report":
-        """What was found of these held-out items."""
+        """Return the report on these held-out items alone."""
         kept = [finding for finding in self.findings if finding.held_out in held_out]
         return replace(self, held_out=len(held_out), findings=kept)
 
@@ -164,7 +164,7 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
 
 
 def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What an agent's messages do: their calls, in order, else what they say. Empty for nothing."""
+    """Return what an agent's messages do, as text: their calls, in order, else their words. Empty for nothing."""
     agent = [_message(message) for message in messages if message["role"] == "assistant"]
     calls = [[call.name, call.arguments] for message in agent for call in calls_of(message)]
     if calls:
@@ -173,7 +173,7 @@ def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a target says is right, in the form of `answer_of`; empty for one that is a criterion, as in a game."""
+    """Return a target's right answers, in the form of `answer_of`; empty where it is a criterion, as in a game."""
     if "calls" in target:
         return (canonical([[call["tool"], call["arguments"]] for call in target["calls"]]).decode(),)
     if "tool" in target:
@@ -299,7 +299,7 @@ ABOUT: Final = frozenset(("id", "task_id", "cluster", "slice", "origin", "synthe
 
 
 def key_of_row(row: Mapping[str, Any]) -> str:
-    """What makes two rows of a dataset duplicates: the same request, however it is written, and exactly one answer."""
+    """Return the key of duplicate dataset rows: the same request, however it is written, and exactly one answer."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         asked: Any = normalise(prompt)
@@ -320,7 +320,7 @@ class Pair:
 
 
 def key_of(item: Item) -> tuple[str, tuple[str, ...], str]:
-    """What makes two items of one set duplicates: the request as it is compared, the answers and the world."""
+    """Return the key of duplicate items of one set: the request as it is compared, the answers and the world."""
     return normalise(item.prompt), item.answers, item.world
 
 

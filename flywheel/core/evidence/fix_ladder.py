@@ -77,7 +77,7 @@ AIMS: dict[Fix, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a version: its labelled failures, its baseline, and the data that people made."""
+    """Facts known about a version: its labelled failures, its baseline, and the data that people made."""
 
     buckets: Mapping[str, int]
     """Labelled failures by bucket."""

@@ -56,7 +56,7 @@ Verdict = Literal["eligible", "not_shown", "regressed", "invalid"]
 
 @dataclass(frozen=True)
 class Limit:
-    """What a number of the policy may be, and how a form asks for it; an error and the form say the same."""
+    """The range of a number of the policy, and how a form asks for it; an error and the form say the same."""
 
     least: float
     most: float
@@ -77,7 +77,7 @@ def limited(default: float | None, least: float, most: float, label: str = "", *
 
 @dataclass(frozen=True)
 class Policy:
-    """What a candidate must show. Rates and margins are fractions: 0.01 is one point, or one percent of a ratio."""
+    """Demands on a candidate. Rates and margins are fractions: 0.01 is one point, or one percent of a ratio."""
 
     version: str = "1"
     """Names this policy in every report; give it a new one when a number changes."""
@@ -520,7 +520,7 @@ def detectable(policy: Policy, before: Sequence[Row], after: Sequence[Row], task
 
 
 def _variance(before: Sequence[Row], after: Sequence[Row]) -> Variance | None:
-    """How the tasks of both arms vary."""
+    """Estimate how the tasks of both arms vary."""
     value = METRICS["success"].value
     cluster, old, new = clusters_of(before), task_samples(before, value), task_samples(after, value)
     tasks = [task for task in old if task in new]
@@ -528,7 +528,7 @@ def _variance(before: Sequence[Row], after: Sequence[Row]) -> Variance | None:
 
 
 def _reach(policy: Policy, before: Sequence[Row], after: Sequence[Row], gain: Check, alpha: float) -> str:
-    """What would change a verdict for lack of evidence: more tasks, or a bigger gain."""
+    """Say what would change a verdict for lack of evidence: more tasks, or a bigger gain."""
     variance = _variance(before, after)
     cluster, also = clusters_of(before), clusters_of(after)
     tasks = [task for task in cluster if task in also]

@@ -58,7 +58,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an audit found."""
+    """The findings of an audit."""
 
     agreement: Estimate
     kappa: Estimate
@@ -113,7 +113,7 @@ def spread(attempts: Iterable[T], task_of: Callable[[T], Hashable], seed: int) -
 
 
 def examine(judgements: Sequence[Judgement], *, unscored: int, attempts: int, rule: Rule = RULE) -> Finding:
-    """How far people and verifier agree, and whether that is enough."""
+    """Measure how far people and verifier agree, and say whether that is enough."""
     told = [each for each in judgements if each.person is not None]
     agreement = _share([each.person == each.verdict for each in told])
     kappa = cohen_kappa([each.person for each in told], [each.verdict for each in told])

@@ -20,7 +20,7 @@ State = Literal["passed", "below", "not_shown"]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the attempts at one task."""
+    """Counts of the attempts at one task, by outcome."""
 
     attempts: int
     bad: int = 0
@@ -126,7 +126,7 @@ def worse_of(pairs: Pairs) -> list[int]:
 
 
 def more_often(pairs: Pairs) -> float:
-    """How likely so many bad attempts after, or more, are by chance, given how many of each task were bad in both arms:
+    """Return the chance of so many bad attempts after, or more, given how many of each task were bad in both arms:
     Fisher's exact test, one-sided, stratified by task. Only what was scored counts; 1 where that tells nothing."""
     chances, seen = np.ones(1), 0
     for old, new in pairs.values():

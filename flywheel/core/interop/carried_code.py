@@ -38,7 +38,7 @@ def files(roots: Iterable[str] = RUNTIME) -> dict[str, bytes]:
 
 
 def requirements(roots: Iterable[str] = RUNTIME) -> list[str]:
-    """What has to be installed beside them. Raises KeyError for a library that nobody said the version of."""
+    """List the packages that these modules need. Raises KeyError for a library that nobody said the version of."""
     names = {
         imported.partition(".")[0]
         for module in _closure(tuple(roots))

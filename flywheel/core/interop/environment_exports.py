@@ -31,7 +31,7 @@ class CannotExport(FieldError):
 
 
 def uncarried(ref: str, verifier: Mapping[str, Any]) -> str:
-    """What judges it that no export can carry along; empty where it is pure code."""
+    """Name the judges of an environment that no export can carry along; empty where it is pure code."""
     if not (needed := needs(verifier)):
         return ""
     return (
@@ -84,7 +84,7 @@ class Export:
 
 
 def _bundle(export: Export, folder: str = "") -> Iterator[File]:
-    """What every export carries: the environment, its tasks, and the code that judges them."""
+    """Yield the files that every export carries: the environment, its tasks, and the code that judges them."""
     yield f"{folder}{ENVIRONMENT}", _json(export.about())
     yield f"{folder}{TASKS}", b"".join(_line({**task.to_json(), "split": split}) for split, task in export.tasks())
 
@@ -121,7 +121,7 @@ def _filled(export: Export, template: str, **more: str) -> bytes:
 
 
 def _title(export: Export) -> str:
-    """What it is in one line that may stand in any of the files: letters, digits and harmless marks."""
+    """Describe the environment in one line that may stand in any of the files: letters, digits and harmless marks."""
     words = re.sub(r"[^\w .,;:()@-]", "", " ".join(export.description.split()))[:200].strip()
     return words if words.endswith(".") else f"{words or 'An environment'}."
 

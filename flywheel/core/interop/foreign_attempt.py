@@ -45,7 +45,7 @@ def judge(env: Environment, task: Task, said: Sequence[Message], seed: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of a turn."""
+    """The outcome of a turn."""
 
     reply: list[Message]
     """The environment's words; empty when the episode is over."""

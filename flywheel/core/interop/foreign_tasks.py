@@ -113,7 +113,7 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row says beside its request, wherever it says it."""
+    """Collect the fields that a row has beside its request, wherever they stand."""
     more = [row[name] for name in ("verifier_metadata", "info", "extra_info") if isinstance(row.get(name), dict)]
     # No calls at all may be what is right; any other field that is empty says nothing.
     return {key: value for each in [*more, row] for key, value in each.items() if value or (key, value) == (_CALLS, [])}
@@ -127,7 +127,7 @@ def _tool_names(given: Any) -> set[str]:
 
 
 def _request_text(row: Mapping[str, Any]) -> str:
-    """What the user asks: one request, with what a system prompt may say before it left out."""
+    """Return the user's one request, leaving out what a system prompt may say before it."""
     params = row.get("responses_create_params")
     if isinstance(params, dict):
         field, given = "responses_create_params.input", params.get("input")

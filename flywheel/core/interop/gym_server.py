@@ -63,7 +63,7 @@ class Gym:
         self._lock = threading.Lock()
 
     def answer(self, path: str, body: Any, session: str = "") -> Answer:
-        """What a POST to `path` is answered, in the session of its cookie."""
+        """Answer a POST to `path`, in the session of its cookie."""
         try:
             if not isinstance(body, dict):
                 raise _Refused(422, "the body is not a JSON object")

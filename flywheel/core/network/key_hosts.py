@@ -36,7 +36,7 @@ def refusal(variable: str, base_url: str) -> str:
 
 
 def _hosts(variable: str) -> list[str]:
-    """What the operator has bound the key to, as `host` and `host:port`."""
+    """List the hosts that the operator has bound the key to, as `host` and `host:port`."""
     bound = [each.strip().lower() for each in os.environ.get(variable + SUFFIX, "").split(",") if each.strip()]
     if variable == VLLM_KEY and (url := os.environ.get("FLYWHEEL_VLLM_URL")):
         parts = urlsplit(url)

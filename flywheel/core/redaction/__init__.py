@@ -130,7 +130,7 @@ class Redactor:
         return self._string(text, run), run.counts
 
     def findings(self, value: Any) -> list[Finding]:
-        """What `value` would replace, and where; for a report. Nothing of the secrets is in it."""
+        """List what `value` would replace, and where; for a report. Nothing of the secrets is in it."""
         run = _Run(findings=[])
         if self.mode is not Mode.OFF:
             self._value(value, run)
@@ -174,7 +174,7 @@ class Redactor:
         return value if new == raw else json.loads(new)
 
     def _pieces(self, value: Any, run: _Run, depth: int) -> Any:
-        """Of something that JSON cannot say, what it can say: each member by itself."""
+        """Redact a value that JSON cannot hold as a whole: each member by itself."""
         if depth > 50:
             return value
         if isinstance(value, dict):
@@ -386,7 +386,7 @@ class _Walk:
 
 
 def warnings(counts: Counter[str]) -> list[str]:
-    """What a person has to know of a redaction: sentences for the ledger."""
+    """List the warnings that a person needs about a redaction: sentences for the ledger."""
     return [
         f"the redaction rule {name[len(TIMED_OUT) :]!r} took too long on {count} values, which were redacted as a whole"
         for name, count in sorted(counts.items())

@@ -76,7 +76,7 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
 @functools.lru_cache(maxsize=65536)
 def sensitive(name: str) -> Sensitive | None:
-    """What stands under this name, or None when the name says nothing."""
+    """Say which kind of secret stands under this name; None when the name says nothing."""
     if len(name) > LONGEST:
         return None
     words = [word.lower() for word in _WORD.findall(name)]

@@ -32,7 +32,7 @@ def compiled(pattern: str) -> Any:
 
 
 def _fixed(kind: str, pattern: str, near: str, *, ok: Callable[[bytes], object] = bool, strict: bool = False) -> Shape:
-    """What matches `pattern` (its first group, where it has one) and is `ok`."""
+    """Make the shape of texts that match `pattern` (its first group, where it has one) and are `ok`."""
     regex = compiled(pattern)
     group = 1 if regex.groups else 0
 

@@ -275,7 +275,7 @@ _Identity = tuple[str, str, bytes, str]
 
 
 def _identity(message: Message) -> _Identity:
-    """What makes two messages one. Reasoning and names do not count: senders drop them from the history."""
+    """Return the key of equal messages. Reasoning and names do not count: senders drop them from the history."""
     calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
     return message.role, message.content, fingerprint(calls) if calls else b"", message.tool_call_id
 

@@ -88,7 +88,7 @@ class Episode:
 
     @property
     def closing(self) -> str:
-        """What the agent said at the end, when it ended by saying something."""
+        """The agent's last words, when it ended by saying something."""
         return self.last.text if self.last and not self.last.calls else ""
 
 

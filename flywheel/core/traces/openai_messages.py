@@ -30,7 +30,7 @@ def names(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def definitions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What may be called, as `responses_create_params.tools` has it."""
+    """List the tools that may be called, in the form of `responses_create_params.tools`."""
     return [
         {
             "type": "function",
@@ -49,7 +49,7 @@ def opening(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def policy_messages(items: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """What the policy said, a message a turn: all that it wrote between two things that it was told is one.
+    """Return the policy's messages, one a turn: all that it wrote between two things that it was told is one.
 
     Outputs of tools and words of users are not read: the environment says again what it says.
     """

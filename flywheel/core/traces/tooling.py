@@ -74,7 +74,7 @@ def find(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | N
 def schema_problems(
     tool: Mapping[str, Any], arguments: Mapping[str, Any], *, patterns: bool = True
 ) -> list[FieldError]:
-    """What is wrong with the arguments under the tool's schema, with its place in them; empty when nothing is.
+    """List the arguments' problems under the tool's schema, with their places in them; empty when there are none.
 
     Leave `patterns` out for a schema that came from outside: RE2, which runs them, may not know what they say.
     """
@@ -87,7 +87,7 @@ def schema_problems(
 
 
 def check_definitions(tools: Any) -> list[str]:
-    """What is wrong with a list of tool definitions; empty when nothing is."""
+    """List the problems of a list of tool definitions; empty when there are none."""
     if not isinstance(tools, list):
         return ["tools must be a list of definitions"]
     problems = []

@@ -103,7 +103,7 @@ class Gym(Protocol):
         """Why it did not, where that is still known."""
 
     def verify(self, episode: Any, response: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the server says of an attempt. Raises GymError."""
+        """Return the server's verdict on an attempt. Raises GymError."""
 
 
 Each = Callable[[Callable[[Any], Verdict], Sequence[Any]], list[Verdict]]
@@ -116,7 +116,7 @@ def one_by_one(judge: Callable[[Any], Verdict], items: Sequence[Any]) -> list[Ve
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """What verifiers need that is not pure, handed in by whoever has it. A part whose runner is missing refuses."""
+    """Impure services of verifiers, handed in by whoever has them. A part whose runner is missing refuses."""
 
     python: Python | None = None
     judge: Judge | None = None

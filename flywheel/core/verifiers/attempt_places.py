@@ -21,11 +21,11 @@ _INDEX = re.compile(r"-?\d{1,6}")
 
 
 class NotThere(Exception):
-    """What is looked for is not in the attempt: the part scores 0, and says why."""
+    """Something looked for that is not in the attempt: the part scores 0, and says why."""
 
 
 class NotJson(NotThere):
-    """What should be JSON is none: nothing can be said of its fields, not even that one is absent."""
+    """Something that should be JSON and is not: nothing can be said of its fields, not even that one is absent."""
 
 
 class TooLong(Exception):
@@ -55,7 +55,7 @@ def answer_of(messages: Sequence[Message]) -> str:
 
 
 def read(place: str, path: str, trace: Trace, *, as_json: bool = False) -> list[Any]:
-    """What stands there: one value, or for `any_call` one for each call. Raises NotThere and TooLong.
+    """Read the values at a place: one, or for `any_call` one for each call. Raises NotThere and TooLong.
 
     An answer of which a field is named is read as JSON; `as_json` asks for that where none is.
     """
@@ -98,7 +98,7 @@ MISSING = object()
 
 
 def dig(value: Any, path: str) -> Any:
-    """What stands under a dotted path, such as `arguments.to` or `calls.0.tool`; MISSING when nothing does."""
+    """Return the value under a dotted path, such as `arguments.to` or `calls.0.tool`; MISSING when there is none."""
     for name in path.split("."):
         if isinstance(value, Mapping) and name in value:
             value = value[name]

@@ -69,7 +69,7 @@ def part_digest(settings: Mapping[str, Any]) -> str:
 
 
 def messages_of(settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any) -> tuple[Message, ...]:
-    """What the judge is asked of an attempt, told as `attempt_places.attempt_json` tells it. Raises TooLong."""
+    """Write the judge's prompt about an attempt, told as `attempt_places.attempt_json` tells it. Raises TooLong."""
     data = plain(json.dumps(_data(settings, trace, reference), ensure_ascii=False, indent=1))
     if len(data) > LONGEST:
         raise TooLong(f"the attempt has {len(data):,} characters; a judge is shown up to {LONGEST:,}")
@@ -93,8 +93,8 @@ def fence(data: str) -> str:
 
 
 def schema(top: int, *, is_bounded: bool = True) -> dict[str, Any]:
-    """What every answer must fit. The reason comes first, so that the mark follows from it. Some servers refuse a bound
-    on its length."""
+    """Return the schema of every answer. The reason comes first, so that the mark follows from it. Some servers refuse
+    a bound on its length."""
     reason = {"type": "string", "maxLength": LONGEST_REASON} if is_bounded else {"type": "string"}
     return {
         "type": "object",
@@ -188,7 +188,7 @@ def check(where: str, settings: dict[str, Any]) -> None:
 
 
 def _anchors(where: str, text: str, top: int) -> str:
-    """What the marks mean, a line for each that is described."""
+    """Return the meanings of the marks, a line for each that is described."""
     if not text.strip() and top == 1:
         return SCALE_OF_TWO
     found: dict[int, str] = {}
@@ -213,7 +213,7 @@ def _data(settings: Mapping[str, Any], trace: Mapping[str, Any], reference: Any)
 
 
 def _opening(trace: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What stood there before the agent spoke."""
+    """Return the messages before the agent first spoke."""
     rows: Sequence[Mapping[str, Any]] = trace["messages"]
     return rows[: next((at for at, row in enumerate(rows) if row["role"] == "assistant"), len(rows))]
 

@@ -53,7 +53,7 @@ def schema(where: str, settings: dict[str, Any]) -> None:
 
 
 def _leaves(schema: Any) -> str:
-    """What asks for another dialect within the schema, or leads to a place that was not looked at."""
+    """Find what asks for another dialect within the schema, or leads to a place that was not looked at."""
     if isinstance(schema, list):
         return next(filter(None, map(_leaves, schema)), "")
     if not isinstance(schema, Mapping):
@@ -108,7 +108,7 @@ def python(where: str, settings: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def _source_problem(source: str) -> str:
-    """What is wrong with the source of a Python verifier, as far as reading it can tell; it is not run."""
+    """Say what is wrong with the source of a Python verifier, as far as reading it can tell; it is not run."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""What a rubric is composed of: each type of part with its settings, how they are checked, and how it judges.
+"""The parts of a rubric: each type with its settings, how they are checked, and how it judges.
 
 A part reads a named place of the attempt (`attempt_places`), and what is wanted there: a value of its own, or a named
 key of the task's target. A type is declared once, by `@part(…)` above the function that judges; form, API and rubric
@@ -116,7 +116,7 @@ _VALUE = Setting("Wanted: value", "json", 'As JSON: a text stands in quotes, suc
 
 
 def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
-    """What the part says of the attempt. May raise anything where an attempt is beyond what it can judge."""
+    """Return the part's verdict on the attempt. May raise anything where an attempt is beyond what it can judge."""
     try:
         return PARTS[kind].judge(settings, case)
     except NotThere as error:
@@ -436,7 +436,7 @@ def _python(settings: Mapping[str, Any], case: Case) -> Verdict:
 
 
 def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
-    """What a judge is shown as right; None where it is shown nothing. Raises NoTarget."""
+    """Return the reference that a judge is shown as right; None where it is shown nothing. Raises NoTarget."""
     return _of_target(settings["target"], target) if settings.get("target") else None
 
 

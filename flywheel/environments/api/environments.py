@@ -77,7 +77,7 @@ class EnvironmentIn(Body):
 
 
 class VersionIn(Body):
-    """What is left out stays as it is in the newest version."""
+    """A new version; what is left out stays as it is in the newest one."""
 
     config: dict[str, Any] | None = None
     """All settings; of a kind that makes its own tasks."""

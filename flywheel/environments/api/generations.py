@@ -62,7 +62,7 @@ def generate_tasks(request: HttpRequest, name: str, wanted: GenerateIn) -> Statu
 
 @router.get("/generations/{pk}", response=GenerationOut, auth=Key(Scope.READ))
 def get_generation(request: HttpRequest, pk: int) -> Generation:
-    """How far it is."""
+    """Return a generation with its progress."""
     return one(Generation.objects.select_related("environment").filter(project=keyed(request).project), pk=pk)
 
 

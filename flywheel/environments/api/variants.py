@@ -33,8 +33,8 @@ class VariantsIn(Body):
 
 @router.get("/environments/{name}/tasks/{int:number}/entities", response=list[EntityOut], auth=Key(Scope.READ))
 def list_entities(request: HttpRequest, name: str, number: int) -> list[Entity]:
-    """What variants of the task can have swapped: what its request and its target both say. At most 60 are found, in
-    the first 8,000 characters of the request."""
+    """List the entities that variants of the task can swap: those in both its request and its target. At most 60 are
+    found, in the first 8,000 characters of the request."""
     return synthetic_variants.offered(find_task(request, name, number))
 
 

@@ -137,7 +137,7 @@ def try_verifier(request: HttpRequest, name: str, wanted: TrialIn) -> Status[Tri
 
 @router.get("/trials/{pk}", response=TrialOut, auth=Key(Scope.BUILD))
 def get_trial(request: HttpRequest, pk: int) -> Trial:
-    """How far it is, and what it says of each task that is done. Gone an hour after the next trial."""
+    """Return a trial: its progress, and its report on each task that is done. Gone an hour after the next trial."""
     return one(Trial.objects.filter(project=keyed(request).project), pk=pk)
 
 

@@ -174,7 +174,7 @@ def download(*, task_set: TaskSet, format: str, actor: Actor, held_out: bool) ->
 
 
 class _Sink(io.RawIOBase):
-    """What was written since somebody last took it."""
+    """The bytes written since somebody last took them."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()

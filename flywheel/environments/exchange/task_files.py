@@ -40,7 +40,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Taken:
-    """What a file holds, or what became of it."""
+    """The content of a task file, or the outcome of its import."""
 
     tasks: list[Task] = field(default_factory=list)
     """The new ones; not saved in a preview."""
@@ -85,7 +85,7 @@ class Taken:
 
 
 def look(*, environment: Environment, lines: Iterable[bytes]) -> Taken:
-    """What an import would make of them; nothing is saved. Raises Refused."""
+    """Preview an import of these lines; nothing is saved. Raises Refused."""
     return _read(environment, latest(environment), lines, None)
 
 

@@ -1,4 +1,4 @@
-"""What can be practised: environments and their immutable versions, tasks, frozen task sets, and who looked at them."""
+"""Models for practice: environments and their immutable versions, tasks, frozen task sets, and who looked at them."""
 
 from flywheel.environments.models.environments import Environment, EnvironmentVersion
 from flywheel.environments.models.openings import Opening

@@ -59,12 +59,12 @@ class Play(models.Model):
 
     @property
     def tokens_in(self) -> int | None:
-        """What its versions read; None where one does not say."""
+        """Tokens that its versions read; None where one does not say."""
         return _sum([move.tokens_in for move in self.made if move.by])
 
     @property
     def tokens_out(self) -> int | None:
-        """What its versions wrote; None where one does not say."""
+        """Tokens that its versions wrote; None where one does not say."""
         return _sum([move.tokens_out for move in self.made if move.by])
 
 
@@ -74,8 +74,8 @@ def _sum(counts: list[int | None]) -> int | None:
 
 
 class PlayTurn(Job):
-    """What a worker does in an episode: a version's next move or all that are left, and the verdict of a verifier that
-    runs elsewhere."""
+    """A worker's job in an episode: a version's next move or all that are left, and the verdict of a verifier that runs
+    elsewhere."""
 
     play = models.ForeignKey(Play, on_delete=models.CASCADE, related_name="turns")
     version = models.ForeignKey(Version, on_delete=models.CASCADE, null=True, blank=True, related_name="+")

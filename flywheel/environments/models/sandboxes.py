@@ -1,4 +1,4 @@
-"""What the machines of the workers offer for code that nobody vouches for."""
+"""Sandboxes that the workers' machines offer for code that nobody vouches for."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ FRESH = timedelta(hours=3)
 
 
 class SandboxReport(models.Model):
-    """What a worker found when it tried each layer of the sandbox on its own machine. It belongs to no project."""
+    """A worker's findings from trying each layer of the sandbox on its own machine. It belongs to no project."""
 
     host = models.CharField(max_length=200, unique=True)
     at = models.DateTimeField(default=timezone.now)
@@ -29,7 +29,7 @@ class SandboxReport(models.Model):
 
     @property
     def milliseconds(self) -> float | None:
-        """What one call took."""
+        """The duration of one call."""
         seconds: float | None = self.report["seconds_a_call"]
         return None if seconds is None else seconds * 1000
 

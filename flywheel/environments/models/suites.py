@@ -9,7 +9,7 @@ from flywheel.agents.models import Agent
 
 
 class Suite(models.Model):
-    """What every candidate of an agent runs before it may go live: the held-out part of a task set, and a rule.
+    """The test that every candidate of an agent runs before going live: the held-out part of a task set, and a rule.
 
     Numbers rest on it, so a trigger refuses every change; another content is the next version, and the one before is
     retired. Written by `suite_definitions.py` alone.

@@ -16,7 +16,7 @@ class TaskSets(models.QuerySet["TaskSet"]):
         return self.filter(Exists(learnt))
 
     def usual(self) -> "TaskSet | None":
-        """What is most often meant: the newest to train on, else the newest of all."""
+        """Return the set most often meant: the newest to train on, else the newest of all."""
         return self.to_train_on().order_by("-pk").first() or self.order_by("-pk").first()
 
 

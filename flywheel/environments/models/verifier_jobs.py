@@ -42,7 +42,7 @@ class TrialEvent(JobEvent):
 
 
 class JudgeMemory(models.Model):
-    """What a judge said of an attempt, so that nobody asks it twice. A memory and no record: scores stand with their
+    """A judge's verdict on an attempt, so that nobody asks it twice. A memory and no record: scores stand with their
     results, and this may go at any time. It goes when a trajectory of the project is deleted, whose words it may hold.
     """
 

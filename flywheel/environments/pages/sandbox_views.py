@@ -1,4 +1,4 @@
-"""What the machines of the workers offer for code that nobody vouches for."""
+"""The page of sandboxes that the workers' machines offer for code that nobody vouches for."""
 
 from django.http import HttpResponse
 from django.shortcuts import render

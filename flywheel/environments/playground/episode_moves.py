@@ -118,12 +118,12 @@ def have_judged(*, play: Play, actor: Actor, at: int) -> PlayTurn:
 
 
 def waiting(play: Play) -> PlayTurn | None:
-    """What a worker still has to do in it; no move is made meanwhile."""
+    """Return the turn that a worker still has to finish in it, if any; no move is made meanwhile."""
     return play.turns.exclude(state__in=FINISHED).first()
 
 
 def hint(play: Play) -> Message | None:
-    """What one who does everything right would say now; None where that is not known."""
+    """Return the next message of a player who does everything right; None where that is not known."""
     env = environment_of(play)
     try:
         return env.solve(core_task(play.task), conversation(play))

@@ -1,4 +1,4 @@
-"""How the world of an episode stands, and what the last move has changed in it, for people to look at."""
+"""The state of an episode's world, and the changes made by the last move, for people to look at."""
 
 import logging
 from collections.abc import Mapping

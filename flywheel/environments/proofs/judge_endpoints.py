@@ -1,4 +1,4 @@
-"""What a project's judges are asked at, what they said before, and what becomes of scores that a canary made void.
+"""Addresses of a project's judges, their earlier verdicts, and the fate of scores that a canary made void.
 
 The only servers are those that an admin or the operator has named: the project's upstream, and this installation's
 vLLM. A builder names one of the two, so that no key of the worker's can be sent to an address of a builder's choice.
@@ -27,7 +27,7 @@ MISSING = {
 
 
 def endpoints(project: Project) -> dict[str, dict[str, Any]]:
-    """What there is to ask, by the names that parts have for it."""
+    """Return the endpoints there are to ask, by the names that parts have for them."""
     found = {"upstream": dict(project.upstream)} if project.upstream else {}
     if url := env.vllm_url():
         key = VLLM_KEY if key_of(VLLM_KEY) else ""
@@ -70,7 +70,7 @@ def void_since(version: EnvironmentVersion) -> str:
 
 
 class Memory:
-    """What judges said of a project's attempts."""
+    """Judges' verdicts on a project's attempts."""
 
     def __init__(self, project: Project) -> None:
         self.project = project

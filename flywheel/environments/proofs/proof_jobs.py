@@ -81,7 +81,7 @@ def prove_all_again(environment: Environment, version: EnvironmentVersion, actor
 
 
 def proof_notice(environment: Environment, version: EnvironmentVersion) -> str:
-    """What its maker is told of a new version."""
+    """Return the notice of a new version to its maker."""
     if waiting(environment, version).exists():
         return f"{version} is the newest version. A worker proves its tasks under it."
     unproved = environment.tasks.filter(retired_at=None, is_proved=False).count()

@@ -129,7 +129,7 @@ def prove(
 def _choose_probes(
     env: Played, task: Task, answer: Say, is_failure: bool | None, common: Message | None
 ) -> tuple[list[Probe], dict[str, str]]:
-    """What the verifier is asked, and why it is not asked the rest."""
+    """Choose the probes to put to the verifier, and give the reasons for leaving out the rest."""
     pure = _as_played(task)
     probes: list[Probe] = []
     missing: dict[str, str] = {}
@@ -201,7 +201,7 @@ def _recorded_failures(environment: Environment) -> Iterator[tuple[int, Message]
 
 
 def _wrong_rollouts(environment: Environment, version: EnvironmentVersion) -> Iterator[tuple[int, Message]]:
-    """Of the newest runs."""
+    """Yield wrong answers from the newest runs, each with its task's key."""
     sets = TaskSet.objects.filter(
         environment_version__environment=environment,
         eval_runs__split=Split.TRAIN,
@@ -227,7 +227,7 @@ def failed_checks(task: Task) -> list[dict[str, Any]]:
 def judge_rollouts(
     task: Task, version: EnvironmentVersion, messages: Sequence[Sequence[Message]], runners: Runners
 ) -> list[Verdict]:
-    """What a version's verifier says of old attempts at the task. Nobody is asked anything."""
+    """Return the verdicts of a version's verifier on old attempts at the task. Nobody is asked anything."""
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
     return runners.each(partial(_verdict, env, pure), messages)
@@ -272,7 +272,7 @@ def _shown(answer: Message) -> str:
 
 
 def _judge(env: Played, task: envs.Task, policies: Sequence[Say], runners: Runners) -> list[Verdict]:
-    """What the verifier says of each policy's episode."""
+    """Return the verifier's verdict on each policy's episode."""
 
     def verdict(played: list[Message] | Verdict) -> Verdict:
         return played if isinstance(played, Verdict) else _verdict(env, task, played)

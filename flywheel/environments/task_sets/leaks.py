@@ -1,4 +1,4 @@
-"""What training data has of a held-out part, as pages and the API show it. The checks belong to the training room; from
+"""Leaks of a held-out part into training data, as pages and the API show them. The checks belong to the training room;
 here they are read from the task set's side."""
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class Beside:
 
     @property
     def levels(self) -> list[dict[str, Any]]:
-        """How many held-out tasks show each level, of those that any shows."""
+        """The number of held-out tasks at each level, for levels that any shows."""
         counts = self.report["counts"]
         return [
             {"label": label, "tasks": counts[level], "blocks": level in BLOCKING}
@@ -59,7 +59,7 @@ def of_task_set(task_set: TaskSet, most: int) -> list[Beside]:
 
 @dataclass(frozen=True, slots=True)
 class TrainedOn:
-    """What a version and those that it comes from learnt from, beside what a set measures."""
+    """The training data of a version and of those that it comes from, beside what a set measures."""
 
     version: Version
     verdict: str
@@ -86,7 +86,7 @@ class TrainedOn:
 
 
 def trained_on(versions: Iterable[Version], task_set: TaskSet) -> dict[int, TrainedOn]:
-    """Of each version, by its key. Checks are made when datasets are built and versions evaluated, and read here."""
+    """Return a TrainedOn per version key. Checks are made when datasets are built and versions evaluated, not here."""
     versions = list(versions)
     lines = {version.pk: line_of(version) for version in versions}
     learnt: dict[int, set[int]] = {}

@@ -42,7 +42,7 @@ def present(*agents: Agent) -> QuerySet[Suite]:
 
 
 def left(agent: Agent, *, since: datetime) -> list[tuple[Suite, Suite | None]]:
-    """What bound a candidate of that moment and was retired after it, each with its next version where it has one."""
+    """List suites that bound a candidate of that moment and have retired since, each with its next version, if any."""
     rows = agent.suites.filter(created_at__lte=since, retired_at__gt=since).select_related("retired_by")
     gone = list(rows.order_by("-kind", "name", "version"))
     named = agent.suites.filter(name__in=[suite.name for suite in gone]) if gone else []

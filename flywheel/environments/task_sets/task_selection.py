@@ -36,7 +36,7 @@ def fresh(tasks: QuerySet[Task]) -> QuerySet[Task]:
 
 
 def to_freeze(row: Environment, tasks: QuerySet[Task]) -> QuerySet[Task]:
-    """Of these what can stand in a set: proved and in use; sealed ones of enough sources to show a gain, or opened."""
+    """Select those fit for a set: proved and in use; sealed ones of enough sources to show a gain, or opened."""
     usable = tasks.filter(is_proved=True, retired_at=None).exclude(split=Split.SET_ASIDE)
     is_sealed = Q(split=Split.SEALED) & ~Q(cluster__in=ledger.opened_clusters(row))
     if usable.filter(is_sealed).order_by().values("cluster").distinct().count() < SEALED_SOURCES:
@@ -45,6 +45,6 @@ def to_freeze(row: Environment, tasks: QuerySet[Task]) -> QuerySet[Task]:
 
 
 def splits_of(tasks: QuerySet[Task]) -> list[tuple[str, int]]:
-    """How many there are of each split, those that have any, in their order."""
+    """Count the tasks of each split that has any, in the order of splits."""
     counts = dict(tasks.order_by().values_list("split").annotate(count=Count("pk")))
     return [(str(split.label).lower(), counts[split]) for split in Split if counts.get(split)]

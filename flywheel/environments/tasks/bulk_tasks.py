@@ -25,7 +25,7 @@ AT_ONCE = 200
 
 @dataclass(slots=True)
 class Made:
-    """What a bulk request came to."""
+    """The outcome of a bulk request."""
 
     made: list[Task] = field(default_factory=list)
     existing: int = 0

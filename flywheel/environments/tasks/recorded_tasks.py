@@ -108,7 +108,7 @@ def _again(task: Task, failure: Failure) -> Task:
 
 
 def _prompt(trace: Trace) -> str:
-    """What the user asked. A kind with one turn has room for one request."""
+    """Return the user's request. A kind with one turn has room for one."""
     asked = [message.content for message in trace.conversation() if message.role == "user" and message.content.strip()]
     if not asked:
         raise Refused("this trajectory has no request by a user to make a task of")
@@ -118,8 +118,8 @@ def _prompt(trace: Trace) -> str:
 
 
 def _recorded(trace: Trace, failure: Failure) -> tuple[list[Message], Message | None]:
-    """What had been said, and what the agent then did: at the step that the reviewer marked (a tool's execution is of
-    the call before it), else in the end."""
+    """Return the conversation and the agent's next action: at the step that the reviewer marked (a tool's execution is
+    of the call before it), else in the end."""
     talk = Conversation()
     for step in speaking(trace.steps):
         talk.add(step)

@@ -32,7 +32,7 @@ PERSONAL = ("name", "email", "id")
 
 
 def offered(task: Task) -> list[Entity]:
-    """What can be swapped in a task; nothing where somebody else's server judges, for it knows its own rows alone."""
+    """List entities to swap in a task; none where somebody else's server judges, for it knows its own rows alone."""
     return [] if KINDS[task.environment.kind].is_external else task_variants.entities(core_task(task))
 
 

@@ -27,7 +27,7 @@ class Attempt:
 
 
 def attempt_of(source: Trajectory) -> Attempt:
-    """What is known of the task behind it; for what an agent did in use, nothing."""
+    """Return the known facts of the task behind it; none for what an agent did in use."""
     result = getattr(source, "result", None)  # of an eval, in a room to the right
     tasks = [result.task] if result else []
     told = [about for place in _PLACES if isinstance(about := source.metadata.get(place), dict)]

@@ -11,7 +11,7 @@ from flywheel.environments.tasks.task_splits import split_in
 
 
 def next_number(environment: Environment) -> int:
-    """Of its next task; hold the environment's row."""
+    """Return the number of its next task; hold the environment's row."""
     return int(environment.tasks.aggregate(last=Max("number"))["last"] or 0) + 1
 
 

@@ -96,7 +96,7 @@ def submit(
 
 
 def _named(environment: Environment, trajectories: Sequence[str]) -> dict[str, Task]:
-    """Of each trajectory, by its id, the task that it is judged at. Raises Refused."""
+    """Return the task that each trajectory is judged at, by the trajectory's id. Raises Refused."""
     if len(trajectories) > TRAJECTORIES_MOST:
         raise Refused(f"{len(trajectories)} are too many; {TRAJECTORIES_MOST} are the most", field="trajectories")
     rows = environment.project.trajectories.filter(trace_id__in=trajectories)
@@ -130,7 +130,7 @@ def suggested(environment: Environment) -> list[int]:
 
 
 def reports(trial: Trial, runners: Runners) -> Iterator[dict[str, Any]]:
-    """What the verifier says, a task at a time, from where the trial stands."""
+    """Yield the verifier's reports, a task at a time, from where the trial stands."""
     newest = latest(trial.environment)
     version = EnvironmentVersion(
         environment=trial.environment,
@@ -156,7 +156,7 @@ def reports(trial: Trial, runners: Runners) -> Iterator[dict[str, Any]]:
 
 
 def taken_back(shown: Sequence[dict[str, Any]], void: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What was shown, without what void judges said."""
+    """Return the shown reports without the verdicts of void judges."""
     found = []
     for task in shown:
         rows = [_taken_back(row, void) if is_touched(row["parts"], void) else row for row in task["rows"]]

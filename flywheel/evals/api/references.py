@@ -11,12 +11,12 @@ from flywheel.environments.task_sets.task_set_references import find_task_set
 
 
 def version_of(request: HttpRequest, ref: str, field: str = "version") -> Version:
-    """What `field` of the body names. Raises Refused."""
+    """Find the version that `field` of the body names. Raises Refused."""
     with at_field(field):
         return find_version(keyed(request).project, ref)
 
 
 def task_set_of(request: HttpRequest, ref: str) -> TaskSet:
-    """What `task_set` of the body names. Raises Refused."""
+    """Find the task set that `task_set` of the body names. Raises Refused."""
     with at_field("task_set"):
         return find_task_set(keyed(request).project, ref)

@@ -112,7 +112,7 @@ def rescore_eval(request: HttpRequest, pk: int, wanted: RescoreIn) -> Status[Res
 
 @router.get("/environments/{name}/agreement", response=AgreementsOut, auth=Key(Scope.READ))
 def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
-    """How far the environment's newest verifier, and each judge in it, agrees with people."""
+    """Measure how far the environment's newest verifier, and each judge in it, agrees with people."""
     version = latest(one(Environment.objects.filter(project=keyed(request).project), name=name))
     found = agreements(version)
     note_looks(found, keyed(request).actor)
@@ -121,7 +121,7 @@ def get_verifier_agreement(request: HttpRequest, name: str) -> dict[str, Any]:
 
 @router.get("/rescores/{pk}", response=RescoreOut, auth=Key(Scope.READ))
 def get_rescore(request: HttpRequest, pk: int) -> Rescore:
-    """How far it is, and what changed so far."""
+    """Get a rescore's progress, and the changes so far."""
     rows = Rescore.objects.select_related("project", "environment_version__environment", "run__task_set")
     return one(rows.filter(project=keyed(request).project), pk=pk)
 

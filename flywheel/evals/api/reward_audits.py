@@ -161,7 +161,7 @@ def list_audited_outputs(request: HttpRequest, audit_id: int, asked: Query[ItemQ
 
 @router.get("/reward-audits/{audit_id}/tasks", response=list[SolvedOut], auth=Key(Scope.READ))
 def list_audited_tasks(request: HttpRequest, audit_id: int) -> list[Solved]:
-    """How often the version solved each task of the eval, the least solved first."""
+    """List how often the version solved each task of the eval, the least solved first."""
     return solve_rates(get_reward_audit(request, audit_id).run)
 
 

@@ -131,7 +131,7 @@ class ResultOut(Schema):
 
 
 class SelfTestOut(Schema):
-    """Of the vLLM server: it passed, and asked both versions."""
+    """A self-test of the vLLM server that passed, and asked both versions."""
 
     eval: int
     """Before whose attempts it was made."""

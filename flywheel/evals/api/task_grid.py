@@ -28,7 +28,7 @@ class GridQuery(ListQuery):
 
 
 class TrainedOnOut(Schema):
-    """What a version, and those that it comes from, learnt from, beside the tasks by which it is measured."""
+    """Training data of a version, and of those that it comes from, beside the tasks by which it is measured."""
 
     verdict: str
     """`clean`, `warned`, `contaminated`: a score on these tasks means nothing; `unchecked`; `none`: from no dataset."""
@@ -80,7 +80,7 @@ class GridOut(Schema):
 
 @router.get("/task-sets/{name}/{int:version_number}/grid", response=GridOut, auth=Key(Scope.READ))
 def get_task_grid(request: HttpRequest, name: str, version_number: int, asked: Query[GridQuery]) -> dict[str, Any]:
-    """How each of several versions did at each task of a split."""
+    """Get the results of several versions at each task of a split."""
     given = keyed(request)
     task_set = find_task_set(given.project, f"{name}@{version_number}")
     check_choice(asked.split, grids.SPLITS, field="split")

@@ -62,8 +62,8 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
 
 
 def trained_on(candidate: EvalRun, baseline: EvalRun) -> list[leaks.TrainedOn]:
-    """What either version learnt from, beside the tasks by which it is measured here, the candidate first; where it has
-    some of them the comparison is invalid."""
+    """Return either version's training data, beside the tasks by which it is measured here, the candidate's first;
+    where it has some of them the comparison is invalid."""
     return [learnt for run in (candidate, baseline) if (learnt := leaks_of(run))]
 
 

@@ -1,4 +1,4 @@
-"""How good: eval runs with their results, comparisons of two, old rollouts judged again, and audits of rewards."""
+"""Eval runs with their results, comparisons of two, old rollouts judged again, and audits of rewards."""
 
 from flywheel.evals.models.comparisons import Comparison
 from flywheel.evals.models.rescores import Rescore, Rescored, RescoreEvent

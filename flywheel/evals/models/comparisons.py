@@ -7,7 +7,7 @@ from flywheel.evals.models.runs import EvalRun
 
 
 class Comparison(models.Model):
-    """What `run_comparison.py` found between two finished runs, kept because it takes a second to compute."""
+    """A comparison of two finished runs by `run_comparison.py`, kept because it takes a second to compute."""
 
     candidate = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")
     baseline = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="+")

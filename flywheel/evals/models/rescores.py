@@ -30,7 +30,7 @@ class RescoreEvent(JobEvent):
 
 
 class Rescored(models.Model):
-    """What the other verifier says of one attempt; the attempt's own `Result` stays as it is."""
+    """The other verifier's verdict on one attempt; the attempt's own `Result` stays as it is."""
 
     rescore = models.ForeignKey(Rescore, on_delete=models.CASCADE, related_name="scores")
     result = models.ForeignKey("evals.Result", on_delete=models.CASCADE, related_name="rescored")

@@ -10,7 +10,7 @@ from flywheel.trajectories.models import Trajectory
 
 
 class Engine(models.TextChoices):
-    """What asks the version."""
+    """The server through which the version is asked."""
 
     ENDPOINT = "", "what its endpoint names"
     VLLM = "vllm", "this installation's vLLM"

@@ -1,4 +1,4 @@
-"""How far an environment's verifier agrees with people: a fragment that its verifier's page loads."""
+"""Agreement of an environment's verifier with people: a fragment that its verifier's page loads."""
 
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, render

@@ -94,7 +94,7 @@ def comparison_context(
 
 
 def _synthetic(candidate: EvalRun, rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """How many of the compared tasks never happened, and how they changed; empty where none is synthetic."""
+    """Count the compared tasks that never happened, and how they changed; empty where none is synthetic."""
     members = candidate.task_set.members.filter(task__is_synthetic=True)
     made = {f"t-{number}" for number in members.values_list("task__number", flat=True)}
     own = [row for row in rows if row["task_id"] in made]

@@ -20,7 +20,7 @@ from flywheel.evals.runs.rollout_looks import note_look, refuse_sealed
 @require_GET
 @requires(Permission.VIEW)
 def rescores(request: PageRequest, pk: int) -> HttpResponse:
-    """What a run's page shows of other verifiers: who judged its rollouts again, and the form that asks for it."""
+    """Show a run's other verifiers: who judged its rollouts again, and the form that asks for it."""
     run = _run(request, pk)
     refuse_sealed(run)
     old = run.task_set.environment_version
@@ -52,7 +52,7 @@ def start(request: PageRequest, pk: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def rescore(request: PageRequest, rescore: int) -> HttpResponse:
-    """What the other verifier changed: counts, and the attempts, flips first."""
+    """Show the other verifier's changes: counts, and the attempts, flips first."""
     job = _find(request, rescore)
     note_look(job.run, request.actor)
     context = {

@@ -1,4 +1,4 @@
-"""What the pages of a reward audit show: the desk, which keeps the verdicts to itself, and the result."""
+"""Contexts of a reward audit's pages: the desk, which keeps the verdicts to itself, and the result."""
 
 from typing import Any
 

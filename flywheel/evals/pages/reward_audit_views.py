@@ -69,7 +69,7 @@ def reward(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def of_environment(request: PageRequest, name: str) -> HttpResponse:
-    """What an environment's page shows of the audits of its verifiers."""
+    """Show the part of an environment's page on the audits of its verifiers."""
     environment = get_object_or_404(Environment, project=request.project, name=name)
     rows = audit_lifecycle.rows(request.project).filter(run__task_set__environment_version__environment=environment)
     context = {"environment": environment, "audits": rows[:OFFERED], "newest": environment.versions.last()}

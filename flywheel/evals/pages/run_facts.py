@@ -1,4 +1,4 @@
-"""What the page of a run tells: tiles, success by slice, how far it is, its lineage."""
+"""Facts on the page of a run: tiles, success by slice, progress, lineage."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -108,7 +108,7 @@ def slices_chart(run: EvalRun, kind: str, title: str) -> dict[str, Any] | None:
 
 
 def so_far(run: EvalRun) -> dict[str, int]:
-    """How many attempts passed, failed and went unscored, and for how many of these the server was away."""
+    """Count the attempts that passed, failed and went unscored, and for how many of these the server was away."""
     counts = run.results.aggregate(
         passed=Count("pk", filter=Q(success=True)),
         failed=Count("pk", filter=Q(success=False)),

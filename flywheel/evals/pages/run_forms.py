@@ -19,7 +19,7 @@ from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, RunSettings
 
 
 class BudgetForm(forms.Form):
-    """What a run may take at most; what is left empty is not limited."""
+    """Limits of a run; fields left empty set no limit."""
 
     tokens = forms.IntegerField(min_value=1, max_value=MOST, required=False)
     usd = forms.FloatField(min_value=0, max_value=MOST, required=False)
@@ -80,7 +80,7 @@ class EvalForm(BudgetForm):
 
     @property
     def settings(self) -> RunSettings:
-        """Of sampling, what was overridden."""
+        """The run's settings; of sampling only the overrides."""
         names = ("temperature", "top_p", "max_tokens")
         sampling = {name: self.cleaned_data[name] for name in names if self.cleaned_data[name] is not None}
         same = {name: self.cleaned_data[name] for name in ("samples", "seed", "engine")}

@@ -1,4 +1,4 @@
-"""How often a version solved each task of a run, and which tasks can teach it nothing by reward."""
+"""A version's solve rate at each task of a run, and the tasks that can teach it nothing by reward."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from flywheel.evals.models import EvalRun
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """How often the version solved one task in the run."""
+    """The version's solve rate at one task of the run."""
 
     number: int
     prompt: str
@@ -25,7 +25,7 @@ class Solved:
 
 
 def solve_rates(run: EvalRun) -> list[Solved]:
-    """Of every task of the run, the least solved first."""
+    """Return the solve rate of every task of the run, the least solved first."""
     rows = (
         run.results.order_by()
         .values_list("task__number", "task__prompt")

@@ -1,4 +1,4 @@
-"""What holds of a reward now: whether somebody's audit of it is green, and for exactly what.
+"""The standing of a reward: whether somebody's audit of it is green, and for exactly what.
 
 An audit holds for one version's outputs, in one version of an environment, under one verifier digest. A changed
 verifier, prompt, tool or baseline makes it stale, because people judged other outputs or another judge.
@@ -39,7 +39,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What holds of a reward now."""
+    """The standing of a reward now."""
 
     state: str
     """`green`, `red`, `overridden`, `begun` (not finished), `stale` (green, but for something else), `none`"""

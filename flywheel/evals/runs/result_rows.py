@@ -65,7 +65,7 @@ def _row(task: int, rollout: Rollout, verdict: Verdict, trajectory: int | None) 
 
 
 def _total(responses: Sequence[ChatResponse], name: str) -> Any:
-    """What the requests took together; None where an answer does not say what it took. Those that failed need not."""
+    """Sum one figure of the requests; None where an answer does not say what it took. Those that failed need not."""
     told = [getattr(response, name) for response in responses]
     is_untold = any(value is None and not each.error for value, each in zip(told, responses, strict=True))
     known = [value for value in told if value is not None]

@@ -1,6 +1,6 @@
-"""What an eval run may take at most: tokens, dollars, minutes. A run that has spent it stops, and keeps what it has.
+"""Limits of an eval run: tokens, dollars, minutes. A run that has spent one stops, and keeps what it has.
 
-It is looked at before each chunk of attempts, so a run ends at most one chunk beyond it. Tokens and dollars are those
+They are looked at before each chunk of attempts, so a run ends at most one chunk beyond. Tokens and dollars are those
 of the whole run, and what is spent of them is resumed with a greater budget; minutes are those of one go, so that a run
 which waited, or is resumed, has them again. What judges take counts too; dollars are limited where the
 prices of all that are asked are known.
@@ -56,7 +56,7 @@ class Taken:
 
 
 def of_policy(run: EvalRun) -> Taken:
-    """What the attempts took."""
+    """Sum the tokens and dollars of the attempts."""
     answered = ~Q(cause__in=UNJUDGED) | Q(cause="broken", latency_ms__isnull=False)
     found = run.results.aggregate(
         tokens=Sum(Coalesce("tokens_in", 0) + Coalesce("tokens_out", 0), default=0),
@@ -68,7 +68,7 @@ def of_policy(run: EvalRun) -> Taken:
 
 
 def of_judges(run: EvalRun) -> Taken:
-    """What the verifier's judges took, canaries too."""
+    """Sum the tokens and dollars of the verifier's judges, canaries too."""
     rows = run.judges.values()
     costs = [row.get("cost_usd") for row in rows]
     usd = None if None in costs else sum(costs, 0.0)

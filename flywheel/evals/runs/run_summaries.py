@@ -1,4 +1,4 @@
-"""What came of an eval run: its rows as `core.evidence.statistics.eval_metrics` takes them, and its summary with every
+"""Results of an eval run: its rows as `core.evidence.statistics.eval_metrics` takes them, and its summary with every
 metric."""
 
 from collections.abc import Mapping

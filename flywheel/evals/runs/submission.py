@@ -28,7 +28,7 @@ MAX_SEED = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How a version is asked."""
+    """Settings by which a version is asked."""
 
     samples: int = 4
     """Attempts at each task."""
@@ -101,7 +101,7 @@ def submit(
 
 
 def sampling_of(version: Version, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """How a run samples: the version's own way unless another is given, complete. Raises Refused."""
+    """Return a run's complete sampling: the version's own unless another is given. Raises Refused."""
     return {**DEFAULT_SAMPLING, **check_sampling({**version.sampling, **(given or {})})}
 
 

@@ -27,7 +27,7 @@ from flywheel.evals.runs.void_scores import void_of
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What came of the attempts at one task."""
+    """Outcomes of the attempts at one task, counted."""
 
     count: int
     failed: int
@@ -111,7 +111,7 @@ def newest(versions: Collection[Version], suites: Collection[Suite], *states: St
 
 
 def tallies(runs: Iterable[EvalRun]) -> dict[int, dict[int, Attempts]]:
-    """Of each run that ended well, by task, what came of its attempts: one statement for all of them, so that none
+    """Count the outcomes of each run that ended well, by task: one statement for all of them, so that none
     shows while it is asked again."""
     counts = (
         Result.objects.filter(run__in=list(runs), run__state=State.SUCCEEDED)
@@ -133,7 +133,7 @@ def tallies(runs: Iterable[EvalRun]) -> dict[int, dict[int, Attempts]]:
 
 
 def failing(run: EvalRun, measure: str, tasks: Collection[int]) -> list[Result]:
-    """Of each of these tasks the first attempt that did not pass, with its rollout."""
+    """Find the first attempt at each of these tasks that did not pass, with its rollout."""
     bad = Q(parts__unsafe__gt=0) if measure == Suite.Measure.SAFE else Q(success=False)
     rows = run.results.filter(bad, task__in=tasks).select_related("task__environment", "trajectory")
     return list(rows.order_by("task_id", "sample").distinct("task_id"))
@@ -149,7 +149,7 @@ def _digest(suite: Suite) -> str:
 
 
 def _rank(run: EvalRun) -> int:
-    """Of two the higher is the suite's, of equals the first; 0 for one that is void, which any later one replaces."""
+    """Rank a run: the higher of two is the suite's, of equals the first; 0 if void, and any later one replaces it."""
     if void_of(run.judges):
         return 0
     if run.state == State.SUCCEEDED or run.done:

@@ -19,7 +19,7 @@ _WRITTEN = ("score", "success", "parts", "reason", "cause")
 
 
 def void_of(report: Mapping[str, Any]) -> dict[str, str]:
-    """Of a run's `judges`: the parts whose scores do not count, and why."""
+    """Find the parts in a run's `judges` whose scores do not count, and why."""
     return {name: row["void"] for name, row in report.items() if row.get("void")}
 
 

@@ -283,7 +283,7 @@ def _models(until: float = inf) -> tuple[list[str], list[str]]:
 
 
 def _call(method: str, path: str, body: dict[str, Any] | None = None, until: float = inf) -> Any:
-    """What the server answers. Raises ServerError for everything but success."""
+    """Call the server and return its answer. Raises ServerError for everything but success."""
     url, key = env.vllm_url(), key_of(VLLM_KEY)
     if not url:
         raise ServerError("no vLLM server is set: start one with make serve, and set FLYWHEEL_VLLM_URL to its address")

@@ -35,7 +35,7 @@ class SelfTest:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """What speaks for two versions being kept apart, or why they are not compared; neither where nothing can mix
+    """Evidence that two versions are kept apart, or why they are not compared; neither where nothing can mix
     them up."""
 
     test: SelfTest | None = None
@@ -67,7 +67,7 @@ def between(one: Version, other: Version) -> Apart:
 
 
 def unshown(runs: Sequence[EvalRun]) -> list[tuple[Version, Version]]:
-    """Of several evals side by side, the versions that nobody has shown to be kept apart, two by two."""
+    """Find the pairs of versions, among several evals side by side, that nobody has shown to be kept apart."""
     versions = [run.version for run in runs if run.engine == Engine.VLLM]
     pairs = [(one, other) for one, other in combinations(versions, 2) if _can_be_mixed_up(one, other)]
     tests = _tests({version.pk for pair in pairs for version in pair}) if pairs else {}

@@ -1,4 +1,4 @@
-"""How right detectors are, their switches, and how far reviewers agree: for programs."""
+"""The detectors' accuracy, their switches, and reviewers' agreement: for programs."""
 
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
@@ -143,7 +143,7 @@ def set_detector(request: HttpRequest, name: str, wanted: DetectorIn) -> dict[st
 
 @router.get("/agreement", response=ProjectAgreementOut, auth=Key(Scope.READ))
 def get_agreement(request: HttpRequest, asked: Query[DaysQuery]) -> dict[str, Any]:
-    """How far reviewers of all queues agree, and how often who decided alone was corrected."""
+    """Return reviewers' agreement over all queues, and the rate at which decisions made alone were corrected."""
     project, since = keyed(request).project, timezone.now() - timedelta(days=asked.days)
     found = agreement.corrections(project, since)
     return {

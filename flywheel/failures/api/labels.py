@@ -87,7 +87,7 @@ def list_failures(request: HttpRequest, query: Query[FailureQuery]) -> dict[str,
 
 @router.get("/trajectories/{trace_id}/failures", response=LabelsOut, auth=Key(Scope.READ))
 def get_labels(request: HttpRequest, trace_id: str) -> dict[str, Any]:
-    """What is proposed for a trajectory and what was decided."""
+    """Return a trajectory's proposals and decisions."""
     row = _trajectory(request, trace_id)
     return {"proposals": row.proposals.all(), "decisions": row.failures.select_related("trajectory", "labelled_by")}
 

@@ -1,4 +1,4 @@
-"""What the API of queues takes and answers."""
+"""Requests and responses of the API of queues."""
 
 from datetime import datetime
 from typing import Any

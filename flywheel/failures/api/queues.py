@@ -66,7 +66,7 @@ def change_queue(request: HttpRequest, queue_id: int, wanted: QueueIn) -> dict[s
 
 @router.get("/queues/{int:queue_id}/items", response=page_of(ItemOut), auth=Key(Scope.READ))
 def list_queue_items(request: HttpRequest, queue_id: int, query: Query[ItemQuery]) -> dict[str, Any]:
-    """What is in the queue, the newest first."""
+    """List the queue's items, the newest first."""
     rows = _items(request, queue_id)
     if query.state:
         check_choice(query.state, QueueItem.State.values, field="state", error=Unreadable)
@@ -148,7 +148,7 @@ def reopen_queue_item(request: HttpRequest, queue_id: int, item_id: int) -> Queu
 
 @router.get("/queues/{int:queue_id}/agreement", response=AgreementOut, auth=Key(Scope.READ))
 def get_queue_agreement(request: HttpRequest, queue_id: int) -> dict[str, Any]:
-    """How far its reviewers agree beyond chance: Krippendorff's alpha in all and by bucket, Cohen's kappa of pairs."""
+    """Return reviewers' agreement beyond chance: Krippendorff's alpha in all and by bucket, Cohen's kappa of pairs."""
     return agreed(agreement.of_queue(_queue(request, queue_id)))
 
 

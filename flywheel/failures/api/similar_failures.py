@@ -46,7 +46,7 @@ def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clust
 
 @router.get("/clusterings/{pk}", response=ClusteringOut, auth=Key(Scope.READ))
 def get_clustering(request: HttpRequest, pk: int) -> Clustering:
-    """How far it is, and what it was about."""
+    """Return a clustering: its progress and its scope."""
     return one(Clustering.objects.select_related("project").filter(project=keyed(request).project), pk=pk)
 
 

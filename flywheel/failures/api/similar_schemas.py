@@ -1,4 +1,4 @@
-"""What programs send and get about failures that are alike."""
+"""Requests and responses about failures that are alike."""
 
 import uuid
 from datetime import datetime

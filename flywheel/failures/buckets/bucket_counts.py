@@ -1,4 +1,4 @@
-"""How many failures of each kind there are: for the room's page and for a bucket's own."""
+"""Counts of failures by kind: for the room's page and for a bucket's own."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class BucketCount:
 
 
 def traffic(project: Project) -> QuerySet[Trajectory]:
-    """What the agents did in the world; attempts at tasks are none of it."""
+    """Select trajectories of what the agents did in the world; attempts at tasks are none of it."""
     return Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
 
 
@@ -52,12 +52,12 @@ def period(project: Project, days: int) -> list[date]:
 
 
 def waiting(project: Project) -> QuerySet[Trajectory]:
-    """What detectors propose and nobody decided; by its own index (`trajectory_waiting`)."""
+    """Select trajectories that detectors propose and nobody decided; by its own index (`trajectory_waiting`)."""
     return traffic(project).filter(label="", proposed_bucket__gt="")
 
 
 def failed(project: Project) -> QuerySet[Trajectory]:
-    """What people called a failure; by its own index (`trajectory_failed`)."""
+    """Select trajectories that people called a failure; by its own index (`trajectory_failed`)."""
     return traffic(project).filter(label=Label.FAILURE)
 
 

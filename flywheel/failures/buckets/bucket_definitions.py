@@ -32,7 +32,7 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a bucket is to be."""
+    """The requested definition of a bucket."""
 
     label: str
     parent: str
@@ -41,7 +41,7 @@ class Wanted:
 
 
 def of_project(project: Project) -> dict[str, Bucket]:
-    """What can be chosen, the built-in ones first; those that are archived are left out."""
+    """Return the buckets to choose from, the built-in ones first; those that are archived are left out."""
     return {key: bucket for key, bucket in every(project).items() if not bucket.is_archived}
 
 

@@ -142,7 +142,7 @@ def _standing(moves: Iterable[Any]) -> list[int]:
 
 
 def since_closing(life: Life) -> int:
-    """What detectors propose of a closed bucket since: shown, not acted upon."""
+    """Count the trajectories that detectors propose for a closed bucket since: shown, not acted upon."""
     rows = Trajectory.objects.filter(project=life.row.project, label="", proposed_bucket=life.row.bucket)
     return rows.exclude(source=Source.ROLLOUT).filter(started_at__gt=life.row.closed_at).count()
 

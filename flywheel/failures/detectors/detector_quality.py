@@ -1,4 +1,4 @@
-"""How right the detectors are, against what people decided.
+"""Precision and recall of the detectors, against what people decided.
 
 Precision: of the trajectories about which a person decided and for which the detector had proposed something, the share
 filed in its bucket. Recall: of the failures that people filed in its bucket, the share for which it had proposed. A
@@ -61,7 +61,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of one detector, or of all that propose one bucket."""
+    """Precision and recall of one detector, or of all that propose one bucket."""
 
     precision: Estimate
     is_failure: Estimate
@@ -91,13 +91,13 @@ class Measured:
 
     @property
     def bucket(self) -> str:
-        """What it proposes in the project."""
+        """The bucket that it proposes in the project."""
         return _proposes(self.detector, self.setting)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketMeasured:
-    """How much of a bucket its detectors find together."""
+    """The joint precision and recall of a bucket's detectors."""
 
     key: str
     detectors: tuple[Detector, ...]
@@ -146,7 +146,7 @@ def decisions(judged: Iterable[Judged]) -> Decisions:
 
 
 def telling(judged: Sequence[Judged], said: DetectorSetting | None) -> Sequence[Judged]:
-    """What people decided since it is off, or before it proposed what it does, says nothing of a detector."""
+    """Leave out decisions made since a detector is off, or before it proposed what it does: they say nothing of it."""
     if said is None or (said.is_on and said.bucket_since is None):
         return judged
     since, until = said.bucket_since, None if said.is_on else said.at
@@ -230,7 +230,7 @@ def settings(project: Project) -> dict[str, DetectorSetting]:
 
 
 def judged(project: Project) -> list[Judged]:
-    """What people decided, the newest first: in a handful of statements."""
+    """List people's decisions, the newest first: in a handful of statements."""
     rows = Failure.objects.filter(project=project, current=True).exclude(trajectory__source=Source.ROLLOUT)
     decided = list(
         rows.order_by("-pk").values_list("trajectory", "trajectory__started_at", "labelled_at", "bucket")[:MEASURED]
@@ -267,7 +267,7 @@ def _drawn(project: Project) -> set[int]:
 
 
 def undecided(project: Project) -> int:
-    """How many of those that were drawn by lot wait for a decision; in an archived queue none does any more."""
+    """Count those drawn by lot that wait for a decision; in an archived queue none does any more."""
     return _by_lot(project).filter(state__in=OPEN, queue__archived_at=None).count()
 
 

@@ -1,4 +1,4 @@
-"""What a project says of the detectors: which are off, and which propose another bucket than their own.
+"""A project's settings for the detectors: which are off, and which propose another bucket than their own.
 
 Off means that what it proposes and nobody decided yet is withdrawn; decisions stay, and so does what it had proposed to
 those who decided. On means that every trajectory of the project is read again. Another bucket means that what waits is
@@ -59,7 +59,7 @@ def point(*, project: Project, actor: Actor, name: str, bucket: str) -> bool:
 
 
 def settings(projects: Collection[int]) -> dict[int, dict[str, DetectorSetting]]:
-    """What these projects say, by detector; those that say nothing are left out."""
+    """Return these projects' settings, by project and detector; those that have none are left out."""
     found: dict[int, dict[str, DetectorSetting]] = {}
     for row in DetectorSetting.objects.filter(project__in=projects, detector__in=DETECTORS).select_related("by"):
         found.setdefault(row.project_id, {})[row.detector] = row
@@ -74,7 +74,7 @@ def proposing(project: Project, bucket: str) -> list[Detector]:
 
 
 def _locked(project: Project, actor: Actor, name: str) -> DetectorSetting:
-    """What the project says of the detector; nobody else changes it until the transaction ends."""
+    """Return and lock the project's setting for the detector; nobody else changes it until the transaction ends."""
     check_choice(name, DETECTORS, field="detector", error=Missing)
     # Who only refers to the project goes on: they may hold trajectories for which a catch-up waits, and we for that.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)

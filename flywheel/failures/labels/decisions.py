@@ -144,7 +144,7 @@ def undo(*, trajectory: Trajectory, actor: Actor, seen: int = LATEST) -> Failure
 
 
 def decision_for(trajectory: Trajectory, bucket: str) -> Decision:
-    """What choosing this bucket means, given what detectors propose. No bucket says that nothing is wrong."""
+    """Return the decision made by choosing this bucket, given the proposals. No bucket says that nothing is wrong."""
     if not bucket:
         return Decision.REJECTED
     proposed = set(trajectory.proposals.values_list("bucket", flat=True))
@@ -189,7 +189,7 @@ _NO_ACTION = FieldError('{"tool": name, "arguments": {…}} or {"text": answer} 
 
 
 def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[FieldError]:
-    """What is wrong with a corrected action, with the field that it is about; empty when nothing is."""
+    """List the problems of a corrected action, each with the field that it is about; empty when there are none."""
     if not isinstance(corrected, dict):
         return [_NO_ACTION]
     if set(corrected) == {"text"} and isinstance(corrected["text"], str):

@@ -1,4 +1,4 @@
-"""What a decision means for the items of queues, wherever it was made or undone.
+"""The effect of a decision on the items of queues, wherever it was made or undone.
 
 Where one reviewer is enough, the decision that counts is the one that was waited for, if it was made since the item was
 queued (or asked for again). Where several are wanted, only their reviews close an item (`queues/reviews.py`); when what
@@ -52,7 +52,7 @@ def made_it(review: Review, failure: Failure) -> bool:
 
 
 def take_back(review: Review) -> None:
-    """What its maker said before counts again, or nothing."""
+    """Take a review back: what its maker said before counts again, or nothing."""
     Review.objects.filter(pk=review.pk).update(current=False, taken_back_at=timezone.now())
     own = Review.objects.filter(item=review.item_id, reviewer=review.reviewer_id, taken_back_at=None)
     before = own.filter(pk__lt=review.pk).order_by("-pk").first()

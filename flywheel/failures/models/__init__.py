@@ -1,4 +1,4 @@
-"""What went wrong: proposals of detectors, decisions of people and their queues, and failures that are alike."""
+"""Models for failures: proposals of detectors, decisions of people and their queues, and failures that are alike."""
 
 from flywheel.failures.models.buckets import BucketLife, Priority, ProjectBucket, Severity
 from flywheel.failures.models.clusters import By, Cluster, Clustering, ClusteringEvent, Fineness, Member, Sketch, Which

@@ -65,7 +65,7 @@ class Priority(models.TextChoices):
 
 
 class Severity(models.TextChoices):
-    """How bad one failure of the bucket is, whatever their number."""
+    """The harm done by one failure of the bucket, whatever their number."""
 
     CRITICAL = "critical"
     MAJOR = "major"
@@ -73,7 +73,7 @@ class Severity(models.TextChoices):
 
 
 class BucketLife(models.Model):
-    """What people decided about a bucket of a project, also a built-in one; made when there is something to keep."""
+    """People's decisions about a bucket of a project, also a built-in one; made when there is something to keep."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="bucket_lives")
     bucket = models.CharField(max_length=64)

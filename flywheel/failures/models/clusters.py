@@ -10,7 +10,7 @@ from flywheel.trajectories.models import Trajectory
 
 
 class Sketch(models.Model):
-    """What of one failure is compared (`core.evidence.similarity.failure_similarity.pack`): hashed terms and counts,
+    """The compared part of one failure (`core.evidence.similarity.failure_similarity.pack`): hashed terms and counts,
     none of its text."""
 
     trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="+")
@@ -39,7 +39,7 @@ class Which(models.TextChoices):
 
 
 class By(models.TextChoices):
-    """What makes two failures alike."""
+    """The basis for calling two failures alike."""
 
     BOTH = "both", "text and tool calls"
     TEXT = "text", "text alone"
@@ -82,7 +82,7 @@ class Clustering(Job):
 
     @property
     def count(self) -> int:
-        """Of its clusters as people have left them, without the rest."""
+        """The number of its clusters as people have left them, without the rest."""
         return self.clusters.filter(is_rest=False).count()
 
 

@@ -1,4 +1,4 @@
-"""What detectors propose; and what a project says of a detector, whether it proposes there and into which bucket.
+"""Proposals of detectors; and a project's settings for a detector, whether it proposes there and into which bucket.
 
 `detectors/detector_settings.py` changes the settings.
 """

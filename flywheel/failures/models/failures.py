@@ -1,4 +1,4 @@
-"""What people decided about trajectories: failures, and that nothing is wrong.
+"""People's decisions about trajectories: failures, and that nothing is wrong.
 
 A decision is never overwritten: a correction is a new row that supersedes the old one.
 """

@@ -15,7 +15,7 @@ from flywheel.trajectories.models import Trajectory
 
 
 class Rule(models.TextChoices):
-    """What puts trajectories into a queue. People may add some by hand to any of them."""
+    """The rule that puts trajectories into a queue. People may add some by hand to any of them."""
 
     HAND = "hand", "by hand"
     DETECTED = "detected", "new failures that detectors propose"
@@ -133,7 +133,7 @@ class QueueItem(models.Model):
 
 
 class QueueTally(models.Model):
-    """How many items of a queue came into a state, or left it: their sum is how many are in it.
+    """The number of a queue's items that came into a state, or left it: the sum is the number in it.
 
     Triggers on the items append to it (migration 0008), so that nobody waits for a counter and nobody counts items;
     `queue_progress.py` reads the sums and folds them.
@@ -152,7 +152,7 @@ OPEN = (QueueItem.State.TO_REVIEW, QueueItem.State.NEEDS_ANOTHER)
 
 
 class Review(models.Model):
-    """What one person says of one item. `reviews.py` writes it and works out what it means for the item."""
+    """One person's verdict on one item. `reviews.py` writes it and works out what it means for the item."""
 
     item = models.ForeignKey(QueueItem, on_delete=models.CASCADE, related_name="reviews")
     reviewer = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)

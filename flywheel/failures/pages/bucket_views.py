@@ -187,7 +187,7 @@ def _candidates(project: Project, key: str) -> list[Any]:
 
 
 def _words(entry: AuditEntry) -> str:
-    """What was done, in words: `closed it`, `set priority to high`."""
+    """Put the action in words: `closed it`, `set priority to high`."""
     plain = {
         "failures.define_bucket": "defined it",
         "failures.archive_bucket": "archived it",

@@ -1,4 +1,4 @@
-"""How right the detectors of a project are, whether they are on and what they propose; how far its reviewers agree."""
+"""Pages on a project's detectors: accuracy, whether they are on and what they propose; and its reviewers' agreement."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -109,7 +109,7 @@ def agreement(request: PageRequest) -> HttpResponse:
 
 
 def _words(request: PageRequest, entry: AuditEntry) -> str:
-    """What was done, in words."""
+    """Put the action in words."""
     if entry.action == "failures.detector_bucket":
         was, now = (name_of(request.project, entry.data[name]) for name in ("before", "bucket"))
         return f"let it propose {now} in the place of {was}"

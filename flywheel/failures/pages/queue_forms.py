@@ -28,7 +28,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What of the list of trajectories a new queue begins with: those that were ticked, or all that match."""
+    """The trajectories of the list that a new queue begins with: those that were ticked, or all that match."""
 
     q: str
     ids: list[str]

@@ -1,4 +1,4 @@
-"""How far reviewers agree: in one queue, and in a project over a period; and how often who decided alone was corrected.
+"""Agreement of reviewers, in one queue and in a project over a period; and the share of lone decisions later corrected.
 
 From what reviewers said blind, and of each item only from as many as it needed: who came when the others had disagreed
 saw a hard item, and would make all of them look worse.
@@ -41,7 +41,7 @@ def of_queue(queue: Queue) -> Agreement:
 
 
 def of_project(project: Project, since: datetime) -> Agreement:
-    """Of all queues in which reviewers are blind to each other, by what was said since then."""
+    """Return the agreement over all queues in which reviewers are blind to each other, by what was said since then."""
     said = Review.objects.filter(at__gte=since)
     items = QueueItem.objects.filter(queue__project=project, queue__needed__gt=1)
     return _of(project, items.filter(Exists(said.filter(item=OuterRef("pk")))), said)
@@ -67,7 +67,7 @@ def _of(project: Project, items: QuerySet[QueueItem], reviews: QuerySet[Review])
 
 
 def first_words(told: Iterable[tuple[int, int, str, str]]) -> list[dict[str, str]]:
-    """Of each item what its first reviewers said, by name, where there are as many as it needs.
+    """Return each item's first reviews, by reviewer's name, where there are as many as it needs.
 
     `told` is item, how many reviewers it needs, reviewer and bucket, the oldest first; a later word of the same person
     takes the place of the earlier one.
@@ -113,7 +113,7 @@ class Corrections:
 
 
 def corrections(project: Project, since: datetime) -> Corrections:
-    """How many of the decisions that one person made alone since then were changed to another bucket later.
+    """Return the share of decisions by one person alone since then that were changed to another bucket later.
 
     What its maker took back is no decision; what several decided blind is another matter.
     """

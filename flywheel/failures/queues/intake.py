@@ -1,4 +1,4 @@
-"""What comes into a queue: by hand, or by its rule. Adding again what is there already does nothing.
+"""The intake of a queue: by hand, or by its rule. Adding again what is there already does nothing.
 
 Rules are applied where what they ask becomes known: `detected` and `sample` in the transaction in which detectors have
 read a trajectory, `disagreed` when reviewers of another queue disagree. `catch_up` applies the rule of a new queue to

@@ -32,7 +32,7 @@ RECENT = timedelta(hours=12)
 
 @dataclass(frozen=True)
 class Filters:
-    """What the address says. Empty text means no filter."""
+    """The filters in the page's address. Empty text means no filter."""
 
     bucket: str = ""
     detector: str = ""
@@ -85,12 +85,12 @@ def waiting(project: Project, filters: Filters) -> QuerySet[Trajectory]:
 
 
 def after(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
-    """Of the rows, those that come after the item; the item itself need not be among them any more."""
+    """Select the rows that come after the item; the item itself need not be among them any more."""
     return rows.filter(_beyond(item, filters, "gt" if filters.order == "oldest" else "lt"))
 
 
 def before(rows: QuerySet[Trajectory], item: Trajectory, filters: Filters) -> QuerySet[Trajectory]:
-    """Of the rows, those that come before the item, the nearest first."""
+    """Select the rows that come before the item, the nearest first."""
     return rows.filter(_beyond(item, filters, "lt" if filters.order == "oldest" else "gt")).reverse()
 
 
@@ -139,7 +139,7 @@ def own_decisions(project: Project, user: User) -> QuerySet[Failure]:
 
 
 def pace(project: Project, user: User) -> dict[str, int]:
-    """How many trajectories the person decided today and within the last hour."""
+    """Count the trajectories that the person decided today and within the last hour."""
     now = timezone.now()
     mine = Failure.objects.filter(project=project, labelled_by=user, taken_back_at=None).values("trajectory").distinct()
     return {
@@ -149,6 +149,6 @@ def pace(project: Project, user: User) -> dict[str, int]:
 
 
 def versions(project: Project) -> list[str]:
-    """What the version filter offers, newest first."""
+    """List the versions that the filter offers, newest first."""
     rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
     return [str(version) for version in rows[:50]]

@@ -21,7 +21,7 @@ LONGEST = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a queue is to be."""
+    """The requested definition of a queue."""
 
     name: str
     instructions: str = ""

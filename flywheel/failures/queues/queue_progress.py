@@ -1,4 +1,4 @@
-"""How far a queue is, and who did how much of it."""
+"""The progress of a queue, and each person's share of it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Progress:
 
 
 def of(queues: Iterable[Queue]) -> list[Progress]:
-    """How far each is; two statements for all of them, which cost the same however many items there are."""
+    """Return each one's progress; two statements for all of them, which cost the same however many items there are."""
     found = {queue.pk: Progress(queue) for queue in queues}
     tallied = QueueTally.objects.filter(queue__in=list(found)).order_by()
     for key, state, n in tallied.values_list("queue", "state").annotate(sum=Sum("n")):

@@ -36,7 +36,7 @@ class Held(Stale):
 
 
 def may_review(queue: Queue, user: User) -> bool:
-    """Of those who may label at all."""
+    """Say whether the user may review in this queue, given that they may label at all."""
     names = {person.pk for person in queue.assignees.all()}
     return not names or user.pk in names
 

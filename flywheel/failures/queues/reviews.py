@@ -1,4 +1,4 @@
-"""What a reviewer says of an item of a queue, and what it means for the item.
+"""Reviews of a queue's items, and their effect on the item.
 
 A queue that needs one reviewer takes the latest word, as the open queue does. One that needs several waits for them,
 blind to each other: when more than half of them say the same, that is the outcome and becomes the trajectory's

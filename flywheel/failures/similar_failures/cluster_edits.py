@@ -1,4 +1,4 @@
-"""What people change in a clustering: merge clusters, move members, name a cluster, forget all of it.
+"""People's changes to a clustering: merge clusters, move members, name a cluster, forget all of it.
 
 Nothing here changes a trajectory or a decision. A member is in exactly one cluster of its clustering before and
 afterwards: what belongs nowhere is with those that are like no other.
@@ -111,7 +111,7 @@ def forget(*, clustering: Clustering, actor: Actor) -> None:
 
 
 def put_apart(job: Clustering, found: Sequence[Sequence[int]], alone: Sequence[int]) -> None:
-    """What a worker found inside of the cluster `job.within`: its largest part stays there, the others become clusters
+    """Split the cluster `job.within` into what a worker found in it: the largest part stays, the others become clusters
     of their own. What somebody has moved away meanwhile is left where it is. In a transaction."""
     cluster = job.within
     assert cluster is not None
@@ -151,7 +151,7 @@ def measure(cluster: Cluster) -> None:
 
 
 def _described(cluster: Cluster, keys: list[int]) -> Described | None:
-    """What the members have in common, beside others of the clustering; None where none can be compared any more."""
+    """Return the members' common traits, beside others of the clustering; None where none can be compared any more."""
     beside = Member.objects.filter(clustering=cluster.clustering_id).exclude(cluster=cluster).order_by("pk")
     packed = sketches_of([*keys, *beside.values_list("trajectory_id", flat=True)[:BESIDE]])
     mine = [key for key in keys if key in packed]

@@ -105,7 +105,7 @@ def _ask(project: Project, actor: Actor, key: uuid.UUID, **fields: Any) -> Clust
 
 
 def population(job: Clustering) -> QuerySet[Trajectory]:
-    """What it is about, of what was there when it was asked for."""
+    """Select the trajectories it is about, of those that were there when it was asked for."""
     if job.within_id is not None:
         members = Member.objects.filter(cluster=job.within_id).values("trajectory")
         return Trajectory.objects.filter(pk__in=members)
@@ -167,7 +167,7 @@ class Described:
 
 
 def described(space: Space, places: Sequence[int], keys: Sequence[int]) -> Described:
-    """What the rows at these places have in common. `keys` are those of all rows."""
+    """Return the common traits of the rows at these places. `keys` are those of all rows."""
     found = average_linkage.measure(space, places)
     typical = sorted(range(len(places)), key=lambda at: -found.likeness[at])[:NAMED_BY]
     names = failure_similarity.names_of(terms_of([keys[places[at]] for at in typical]).values())

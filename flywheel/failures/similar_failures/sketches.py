@@ -35,7 +35,7 @@ Packed = dict[str, bytes]
 
 
 def failing() -> Q:
-    """What people call a failure, or detectors, as long as no person has decided."""
+    """Return the filter for failures: by people's word, or by detectors' as long as no person has decided."""
     return Q(label=Label.FAILURE) | Q(label="", proposed_bucket__gt="")
 
 
@@ -47,7 +47,7 @@ def failures_of(project: Project) -> QuerySet[Trajectory]:
 
 
 def terms_of(keys: Sequence[int]) -> dict[int, Terms]:
-    """What these trajectories are compared by. One that cannot be read is left out."""
+    """Return the terms that these trajectories are compared by. One that cannot be read is left out."""
     found: dict[int, Terms] = {}
     where = _where(keys)
     for pk, trace in _traces(keys, where):
@@ -157,7 +157,7 @@ def catch_up() -> int:
 
 
 def sketches_of(keys: Sequence[int]) -> dict[int, Packed]:
-    """What is kept of these."""
+    """Return the stored sketches of these trajectories, by their keys."""
     rows = Sketch.objects.filter(trajectory__in=keys, method=METHOD).values_list("trajectory_id", *PARTS)
     return {pk: _packed(parts) for pk, *parts in rows}
 

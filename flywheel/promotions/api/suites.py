@@ -70,7 +70,7 @@ class SuiteRunOut(Schema):
 
 
 class ToldOut(Schema):
-    """What a suite said when a candidate was approved."""
+    """A suite's verdict when a candidate was approved."""
 
     suite: str
     kind: str
@@ -181,8 +181,8 @@ def get_suites_of_live(request: HttpRequest, name: str) -> list[dict[str, Any]]:
 
 @router.get("/candidates/{pk}/suites", response=StandingsOut, auth=Key(Scope.READ))
 def list_candidate_suites(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """How a candidate stands at every suite that binds its agent now, or did when it was made and was `retired` since.
-    The gate wants each to be `passed`."""
+    """List a candidate's standing at every suite that binds its agent now, or did when it was made and was
+    `retired` since. The gate wants each to be `passed`."""
     return _standings(_candidate(request, pk))
 
 

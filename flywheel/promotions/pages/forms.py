@@ -1,4 +1,4 @@
-"""What an approver fills in."""
+"""Forms for approvers."""
 
 from typing import Any
 

@@ -164,7 +164,7 @@ def buckets(project: Project, produced: Any) -> list[dict[str, Any]]:
 
 
 def waiting(project: Project, permissions: Iterable[str], user: User) -> list[dict[str, Any]]:
-    """What waits for whom; nothing that waits for nobody."""
+    """List the work that waits, and for whom; nothing that waits for nobody."""
     produced = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT)
     counts = {
         "comments": comments.unread_count(project, user),

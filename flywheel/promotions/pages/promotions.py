@@ -1,4 +1,4 @@
-"""What may go live: candidates with their evidence, the decision about them, the log, the way back."""
+"""Promotion pages: candidates with their evidence, the decision about them, the log, the way back."""
 
 from django.contrib import messages
 from django.db import transaction
@@ -56,7 +56,7 @@ def candidate(request: PageRequest, pk: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def final(request: PageRequest, pk: int) -> HttpResponse:
-    """How it stands at the sealed part, asked for again while that is being attempted."""
+    """Show a candidate's standing at the sealed part, asked for again while that is being attempted."""
     row = _candidate(request, pk)
     context = {"candidate": row, "final": sealed_comparison.final(row)}
     return render(request, "promotions/_final.html", context) if context["final"] else HttpResponse()

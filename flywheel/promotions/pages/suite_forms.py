@@ -1,4 +1,4 @@
-"""What a builder says of a regression suite."""
+"""Forms for regression suites, which builders fill in."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the pages of this room show."""
+"""Contexts of this room's pages."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def candidate_context(row: Candidate, project: Project) -> dict[str, Any]:
 
 
 def _standings(row: Candidate) -> dict[str, Any]:
-    """How it stands at the agent's regression suites: now while it waits, as it was decided where it was promoted."""
+    """Return a candidate's standing at its agent's suites: now while it waits, as decided where it was promoted."""
     promotion = Promotion.objects.filter(candidate=row).first()
     stands = suite_standings.standings_of(row) if promotion is None else []
     kept = [{**told, "label": suite_standings.STATES[told["state"]]} for told in promotion.suites] if promotion else []

@@ -44,7 +44,7 @@ class RecommendationOut(Schema):
 
 @router.get("/recommendations", response=page_of(RecommendationOut, "Recommendations"), auth=Key(Scope.READ))
 def list_recommendations(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """What the fix ladder said, newest first."""
+    """List the fix ladder's recommendations, newest first."""
     rows = Recommendation.objects.filter(project=keyed(request).project)
     return paginate(rows.select_related("version__agent", "task_set"), query)
 

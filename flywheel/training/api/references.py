@@ -1,4 +1,4 @@
-"""What a request names, found in its project."""
+"""Evals and datasets that a request names, found in its project."""
 
 from django.http import HttpRequest
 

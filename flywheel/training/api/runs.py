@@ -164,7 +164,7 @@ def resume_run(request: HttpRequest, run_id: int) -> TrainingRun:
 
 @router.get("/training-runs/{run_id}/points", response=Points, auth=Key(Scope.READ))
 def list_run_points(request: HttpRequest, run_id: int, asked: Query[PointsQuery]) -> dict[str, Any]:
-    """What was measured: metrics of steps, held-out evaluations, or sample rollouts, by step."""
+    """List the measurements of a run: metrics of steps, held-out evaluations, or sample rollouts, by step."""
     points = _run(request, run_id).points.filter(kind=asked.kind, step__gt=asked.after).order_by("step")
     return cut_page(points, asked.limit, "step")
 

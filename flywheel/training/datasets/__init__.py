@@ -1,1 +1,1 @@
-"""What runs learn from: immutable rows, mixed from several, and held against what is held out."""
+"""Datasets, which runs learn from: immutable rows, mixed from several, and held against what is held out."""

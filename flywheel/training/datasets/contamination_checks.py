@@ -83,8 +83,8 @@ def suite_refusal(check: ContaminationCheck | Report, suite: Suite) -> str:
 
 
 def preview(rows: Iterable[Mapping[str, Any]], task_set: TaskSet) -> dict[TaskSet, Report] | None:
-    """What a dataset of these rows would have of every held-out set of the project, its own set first; None where that
-    takes longer than a page may, and is found when it is built."""
+    """Report what a dataset of these rows would share with every held-out set of the project, its own set first; None
+    where that takes longer than a page may, and is found when it is built."""
     rows = list(rows)
     sets = list(TaskSet.objects.filter(project=task_set.project_id).order_by("-pk"))
     sets.sort(key=lambda row: row.pk != task_set.pk)

@@ -90,7 +90,7 @@ def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leav
 
 
 def kept(dataset: Dataset) -> Draft:
-    """What a dataset is made of, as it would be built now. Raises Refused when the storage has lost it."""
+    """Return a stored dataset as a draft, as it would be built now. Raises Refused when the storage has lost it."""
     try:
         with open_rows(dataset) as file:
             rows = [json.loads(line) for line in file]
@@ -219,7 +219,7 @@ def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iter
 
 
 def _failed(task: Task) -> Message | None:
-    """What a person calls wrong: what the agent said at the step that was marked, which the task's proof has kept."""
+    """Return the answer that a person calls wrong: the agent's at the marked step, which the task's proof has kept."""
     if not task.source_id or task.proof.get("is_failure") is not True:
         return None
     return Message.from_json(task.proof["recorded"])
@@ -273,7 +273,7 @@ def _distinct(episodes: list[list[Message]]) -> list[list[Message]]:
 
 
 def _output_key(messages: list[Message]) -> str:
-    """What makes two episodes one: the agent's words and calls. The ids that an engine gave its calls do not count."""
+    """Return an episode's identity: the agent's words and calls. The ids that an engine gave its calls do not count."""
     spoken = [message for message in messages if message.role == "assistant"]
     return digests.canonical([[m.content, [[c.name, c.arguments] for c in m.tool_calls]] for m in spoken]).decode()
 
@@ -316,7 +316,7 @@ def keep(name: str, made: Draft, actor: Actor) -> Dataset:
 
 
 def _alike(made: Draft) -> dict[str, Any]:
-    """How many requests of the rows are nearly another's, and the pairs that are most alike."""
+    """Count the requests of the rows that are nearly another's, and return the pairs that are most alike."""
     pairs = alike([item_of_row(row) for row in made.rows])
     return {"requests": len(pairs), "pairs": [asdict(pair) for pair in pairs[:ALIKE_KEPT]]}
 

@@ -97,7 +97,7 @@ def parts_of(kept: Dataset) -> list[dict[str, Any]]:
 
 
 def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """How many rows each part gives: by weight, at least one, as many in all as there are. Raises Refused."""
+    """Share the rows out among the parts: by weight, at least one each, as many in all as there are. Raises Refused."""
     whole, total = sum(rows), math.fsum(weights)
     exact = [whole * weight / total for weight in weights]
     counts = [max(1, math.floor(share)) for share in exact]

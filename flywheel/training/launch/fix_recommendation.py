@@ -48,7 +48,7 @@ def lightest(recommendation: Recommendation) -> dict[str, Any] | None:
 
 
 def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -> Evidence:
-    """What is known: labelled failures of the version, its baseline, and the training data that people made."""
+    """Gather the evidence: labelled failures of the version, its baseline, and the training data that people made."""
     corrected = task_set.members.filter(split=Split.TRAIN).exclude(task__bucket="").count()
     metrics = baseline.summary.get("metrics", {}) if baseline else {}
     rows = rows_of(baseline) if baseline else []
@@ -67,7 +67,7 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
 
 
 def turns_of(task_set: TaskSet) -> int:
-    """How often a policy may speak in an attempt at one of its tasks."""
+    """Return the most turns that a policy may speak in an attempt at one of its tasks."""
     version = task_set.environment_version
     return envs.build(version.environment.kind, version.config, version.verifier).max_turns
 
@@ -96,7 +96,7 @@ def _estimate(kept: dict[str, Any] | None) -> Estimate | None:
 
 
 def _calls_per_attempt(baseline: EvalRun) -> float | None:
-    """How often the version spoke in an attempt, on average over the attempts that were answered."""
+    """Return the version's calls in an attempt, on average over the attempts that were answered."""
     attempts = baseline.results.exclude(trajectory=None).count()
     spoken = Step.objects.filter(trajectory__result__run=baseline, kind="assistant").count()
     return spoken / attempts if attempts and spoken else None

@@ -66,7 +66,7 @@ def data_of(
     leave_out: Collection[int] = (),
     dataset: Dataset | None = None,
 ) -> Data:
-    """What a run of this kind would learn from and be measured by."""
+    """Return the data that a run of this kind would learn from and be measured by."""
     members = list(task_set.members.values_list("split", "task__cluster"))
     clusters = {split: {cluster for found, cluster in members if found == split} for split in Split.values}
     made, problem = None, ""
@@ -95,7 +95,7 @@ def data_of(
 
 
 def _guarded(found: Mapping[TaskSet, Report], baseline: EvalRun | None) -> str:
-    """What the data has of a regression suite of the agent that learns from it."""
+    """Say what the data has of a regression suite of the agent that learns from it."""
     guards = suite_definitions.present(baseline.version.agent) if baseline else ()
     said = [contamination_checks.suite_refusal(found[suite.task_set], suite) for suite in guards]
     return next(filter(None, said), "")
@@ -139,7 +139,7 @@ def _expected_variance(rows: Sequence[Row]) -> Variance | None:
 
 
 def expected_duration(base: Version, settings: Mapping[str, Any], algorithm: str) -> Duration | None:
-    """How long the run will take, from earlier runs of the algorithm on weights and batches of this very size.
+    """Estimate the run's duration, from earlier runs of the algorithm on weights and batches of this very size.
 
     Loading and the first step are taken as they were, the other steps (evaluations and checkpoints among them) in
     proportion. None without such a run.

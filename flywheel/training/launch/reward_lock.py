@@ -42,7 +42,7 @@ def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
 
 
 def standing_of(algorithm: str, base: Version, dataset: Dataset) -> tuple[Judged, Standing] | None:
-    """What holds now of the reward that this would learn from, of several the weakest; None where it has none."""
+    """Return the standing of the reward that this would learn from, of several the weakest; None where it has none."""
     found = [(each, standing(each)) for each in judged(algorithm, base, dataset)]
     return min(found, key=lambda each: WEAKEST.index(each[1].state), default=None)
 
@@ -54,7 +54,7 @@ def refusal(run: TrainingRun) -> str:
 
 
 def kept(run: TrainingRun) -> dict[str, Any]:
-    """What stands with the run, and with every candidate that comes of it, for ever."""
+    """Return the reward's record that stays with the run, and with every candidate that comes of it, for ever."""
     audit, leave = run.reward_audit, run.audit_override
     learns = ALGORITHMS[run.algorithm].is_reinforced or run.dataset.is_chosen_by_reward
     if not learns:
@@ -77,7 +77,7 @@ def kept(run: TrainingRun) -> dict[str, Any]:
 
 
 def solved(algorithm: str, base: Version, task_set: TaskSet, chosen: EvalRun | None) -> dict[str, Any] | None:
-    """How many train tasks would teach a reinforced run nothing, by the chosen eval or the base's newest on them."""
+    """Count train tasks that would teach a reinforced run nothing, by the chosen eval or the base's newest on them."""
     if not ALGORITHMS[algorithm].is_reinforced:
         return None
     run = chosen or runs_of(Judged.now(base, task_set)).first()

@@ -27,7 +27,7 @@ LORA = {"rank": 8, "alpha": 16}
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What a person chose for a run.
+    """A person's choices for a run.
 
     Without a dataset the fitting one is built from the set's corrected failures and, when `rollouts` names a finished
     eval run on its train split, from those attempts; `leave_out` are numbers of train tasks that it shall not have.
@@ -151,7 +151,7 @@ def check_settings(
 
 
 def check_tuning(value: dict[str, Any]) -> dict[str, Any]:
-    """What is trained: all weights, or an adapter of a rank. Raises Refused."""
+    """Check the tuning: all weights, or an adapter of a rank. Raises Refused."""
     mode = value.get("mode")
     wanted = {"mode"} if mode == "full" else {"mode", *LORA}
     if mode not in ("full", "lora"):

@@ -1,4 +1,4 @@
-"""How it changes: datasets, recommendations, training runs and what they measured on the way."""
+"""Datasets, recommendations, training runs and what they measured on the way."""
 
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset

@@ -1,4 +1,4 @@
-"""What datasets have of held-out sets."""
+"""Checks of datasets against held-out sets."""
 
 from django.db import models
 from django.utils import timezone
@@ -8,7 +8,7 @@ from flywheel.training.models.datasets import Dataset
 
 
 class ContaminationCheck(models.Model):
-    """What a dataset has of the held-out part of a task set.
+    """Contamination of a dataset: what it has of the held-out part of a task set.
 
     Both never change, so it is found once and never changes either: a trigger refuses.
     """

@@ -42,7 +42,7 @@ class Dataset(models.Model):
 
     @property
     def mix(self) -> list[dict[str, Any]]:
-        """Of a mix, its parts as `dataset_mix` writes them; empty for a dataset of one environment."""
+        """Parts of a mix as `dataset_mix` writes them; empty for a dataset of one environment."""
         found: list[dict[str, Any]] = self.recipe.get("mix", [])
         return found
 

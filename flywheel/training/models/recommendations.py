@@ -1,4 +1,4 @@
-"""What the fix ladder said."""
+"""Recommendations of the fix ladder."""
 
 from django.db import models
 from django.utils import timezone
@@ -10,7 +10,7 @@ from flywheel.evals.models import EvalRun
 
 
 class Recommendation(models.Model):
-    """What the fix ladder said of a baseline, and what it said it from."""
+    """The fix ladder's advice on a baseline, with the evidence that it rests on."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="recommendations")
     version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="recommendations")

@@ -88,7 +88,7 @@ class TrainingEvent(JobEvent):
 
 
 class Point(models.Model):
-    """What was measured at one step: training metrics, or the held-out evaluation. A resumed step replaces its own."""
+    """Measurements at one step: training metrics, or the held-out evaluation. A resumed step replaces its own."""
 
     class Kind(models.TextChoices):
         STEP = "step"

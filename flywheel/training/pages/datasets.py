@@ -27,7 +27,7 @@ def datasets(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
-    """What one dataset is made of, and its first rows."""
+    """Show a dataset's make-up, and its first rows."""
     found = _dataset(request, name, version)
     rows, problem = run_details.dataset_rows(found)
     context = {

@@ -35,7 +35,7 @@ OFFERED = 50
 @require_GET
 @requires(Permission.VIEW)
 def recommendations(request: PageRequest) -> HttpResponse:
-    """What the fix ladder said, newest first."""
+    """List the fix ladder's recommendations, newest first."""
     rows = Recommendation.objects.filter(project=request.project).select_related(
         "version__agent", "task_set", "eval_run"
     )
@@ -135,7 +135,7 @@ def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:
 
 
 def _chosen(form: launch_form.LaunchForm) -> str:
-    """What the address keeps of the form: its references, not its fields."""
+    """Return the query string that keeps the form's references, not its fields."""
     rows = {name: form.cleaned_data.get(name) for name in ("dataset", "rollouts", "leave_out")}
     kept = {
         **form.refs,

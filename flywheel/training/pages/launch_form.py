@@ -150,7 +150,7 @@ class LaunchForm(ObjectForm):
         return found
 
     def request(self) -> LaunchRequest | None:
-        """What is to be launched; None with every problem noted at its field."""
+        """Return the launch that the form asks for; None with every problem noted at its field."""
         chosen, settings, tuning = self.cleaned_data, self._settings(), self._tuning()
         seed = number(chosen.get("seed", ""), most=BIGINT)
         if seed is None:
@@ -299,7 +299,7 @@ def _bound(value: float) -> str:
 
 
 def _first_base(project: Project) -> Version | None:
-    """What is live and can be trained, else the newest version that can."""
+    """Find the live version that can be trained, else the newest that can."""
     versions = Version.objects.filter(agent__project=project, weights__isnull=False).select_related("agent")
     live = versions.filter(agent__live__isnull=False, pk__in=project.agents.values("live")).order_by("-pk").first()
     return live or versions.order_by("-pk").first()

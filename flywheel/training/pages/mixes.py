@@ -70,7 +70,7 @@ def _parts(rows: list[dict[str, Any]], first: str) -> list[dataset_mix.Part]:
 
 
 def _preview(context: dict[str, Any], parts: list[dataset_mix.Part]) -> None:
-    """What each part would give."""
+    """Add the rows that each part would give to the context."""
     dataset_mix.check(parts)
     counts = dataset_mix.shares([part.rows for part, _ in parts], [weight for _, weight in parts])
     gives = {part.pk: count for (part, _), count in zip(parts, counts, strict=True)}

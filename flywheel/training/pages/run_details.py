@@ -30,7 +30,7 @@ SLIP = 0.05
 
 
 def alerts(run: TrainingRun, steps: Steps) -> list[str]:
-    """What a person should look at: the trainer's warnings, and what the curves say together."""
+    """List warnings for a person to look at: the trainer's own, and those that the curves give together."""
     told = list(dict.fromkeys(run.events.filter(level="warning").values_list("text", flat=True)))
     evals = run.points.filter(kind=Point.Kind.EVAL).order_by("step")
     measured = [(point.step, point.values["success"]) for point in evals if point.values["success"] is not None]
@@ -115,7 +115,7 @@ def fingerprint(run: TrainingRun) -> str:
 
 
 def others(run: TrainingRun) -> list[tuple[EvalRun, EvalRun | None]]:
-    """Of a mix: the produced version's evals on its other environments, each with the base's where there is one."""
+    """Find the produced version's evals on a mix's other environments, each with the base's where there is one."""
     if run.produced is None or not run.dataset.mix:
         return []
     sets = run.dataset.task_sets[1:]
@@ -192,7 +192,7 @@ def settings_rows(run: TrainingRun) -> list[dict[str, Any]]:
 
 
 def failed_advice(run: TrainingRun) -> str:
-    """What a person can do about a failure, by its kind."""
+    """Advise a person what to do about a failure, by its kind."""
     return ADVICE.get(
         run.error_kind, "Resume goes on from the newest checkpoint, or from the start where there is none."
     )

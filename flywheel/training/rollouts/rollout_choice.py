@@ -67,7 +67,7 @@ class Choice:
     """For prompts: how often the task was solved, where groups of attempts differ and so teach."""
 
     def as_dict(self) -> dict[str, Any]:
-        """What was chosen, every field, as JSON."""
+        """Return the choice, every field, as JSON."""
         return {**asdict(self), "parts": self.conditions}
 
     @property

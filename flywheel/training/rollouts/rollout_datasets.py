@@ -39,7 +39,7 @@ CARD = 1
 
 
 def choose(rollouts: list[Rollout], choice: Choice, *, most: int = READ) -> Selection:
-    """What the choice leaves of the rollouts. Near-duplicates are looked for among at most so many."""
+    """Apply the choice to the rollouts. Near-duplicates are looked for among at most `most`."""
     found = select(rollouts, choice)
     return _practised(found, choice) if choice.form == "tasks" else prefer(found, choice, most=most)
 
@@ -160,7 +160,7 @@ def _last_word(found: Selection, choice: Choice) -> str:
 def _card(
     run: EvalRun, choice: Choice, found: Selection, rows: list[dict[str, Any]], tasks: dict[int, Task]
 ) -> dict[str, Any]:
-    """What the dataset is made of and how: enough to make it again, and to judge what it teaches."""
+    """Describe what the dataset is made of and how: enough to make it again, and to judge what it teaches."""
     environment = run.task_set.environment_version
     used = {row.get("task_id", row.get("id")) for row in rows}
     learnt = [task for task in tasks.values() if str(task) in used]

@@ -90,7 +90,7 @@ class Filter:
 
 @dataclass(slots=True)
 class Selection:
-    """What a choice leaves of a run's rollouts."""
+    """The rollouts of a run that a choice leaves."""
 
     rollouts: list[Rollout]
     kept: list[Rollout] = field(default_factory=list)
@@ -174,7 +174,7 @@ def select(rollouts: Sequence[Rollout], choice: Choice) -> Selection:
 
 
 def prefer(found: Selection, choice: Choice, *, most: int | None = None) -> Selection:
-    """Of what `select` leaves, what may be imitated or preferred: good enough, each once, a few of a task."""
+    """Keep the selected rollouts that may be imitated or preferred: good enough, each once, a few of a task."""
     found = replace(found, every=found.kept, steps=list(found.steps), left=dict(found.left))
     if (reward := choice.reward) is not None:
         found.pass_("reward", f"reward at least {reward:g}", lambda rollout: (rollout.score or 0.0) >= reward)
@@ -192,7 +192,7 @@ def prefer(found: Selection, choice: Choice, *, most: int | None = None) -> Sele
 
 
 def conversations(rollouts: Iterable[Rollout]) -> dict[int, list[Message]]:
-    """What was said in each, by rollout."""
+    """Return the conversation of each, by rollout."""
     found: dict[int, list[Message]] = {}
     waiting = [rollout for rollout in rollouts if rollout.trajectory is not None]
     for start in range(0, len(waiting), AT_ONCE):
@@ -267,7 +267,7 @@ def _alike(rollouts: Sequence[Rollout], likeness: float) -> dict[int, tuple[int,
 
 
 def _repeats(texts: Mapping[int, tuple[str, str]], likeness: float) -> dict[int, tuple[int, float]]:
-    """Of these, those that are like one before that stays itself, so that a chain of small changes is not one."""
+    """Find those that are like one before that stays itself, so that a chain of small changes is not one."""
     found: dict[int, tuple[int, float]] = {}
     stays: list[tuple[int, list[Any]]] = []
     for pk, pair in texts.items():
@@ -282,13 +282,13 @@ def _repeats(texts: Mapping[int, tuple[str, str]], likeness: float) -> dict[int,
 
 
 def _calls(messages: Iterable[Message]) -> str:
-    """What was called and with what, in contamination's normal form."""
+    """Return the calls with their arguments, in contamination's normal form."""
     return normalise(canonical([[c.name, c.arguments] for each in messages for c in each.tool_calls]).decode())
 
 
 def _compared(messages: Sequence[Message]) -> tuple[str, str]:
-    """What must be alike, in contamination's normal form: what was asked, answered and observed, and the last answer,
-    which counts for little in a long conversation. The system prompt is everybody's."""
+    """Return the texts that must be alike, in contamination's normal form: all that was asked, answered and
+    observed, and the last answer, which counts for little in a long conversation. The system prompt is everybody's."""
     said = [message.content for message in messages if message.role != "system"]
     answers = [message.content for message in messages if message.role == "assistant"]
     return normalise("\n".join(said)), normalise("".join(answers[-1:]))

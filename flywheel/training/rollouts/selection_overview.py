@@ -1,4 +1,4 @@
-"""What the page of a run's rollouts shows: the selection as far as a page may compute it, its histogram, its list."""
+"""Contents of the page of a run's rollouts: the selection as far as a page may compute it, its histogram, its list."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields

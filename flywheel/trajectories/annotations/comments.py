@@ -44,7 +44,7 @@ class Piece:
 
 
 def seen_by(trajectory: Trajectory, user: User) -> QuerySet[Comment]:
-    """What the user may read of what was said about it, the oldest first, deleted ones among it."""
+    """Return the comments on a trajectory that the user may read, oldest first, deleted ones among them."""
     rows = Comment.objects.filter(trajectory=trajectory).select_related("author", "deleted_by")
     rows = rows.prefetch_related(Prefetch("mentions", Mention.objects.select_related("user"))).order_by("pk")
     return rows.filter(author=user) if hidden(trajectory.project, user, [trajectory.pk]) else rows

@@ -110,7 +110,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Report:
-    """What became of the items: received = stored + duplicate + rejected."""
+    """Counts of the items: received = stored + duplicate + rejected."""
 
     received: int
     stored: int = 0
@@ -248,7 +248,7 @@ def _row_of_note(project: Project, told: Told, redactor: Redactor, now: datetime
 
 
 def _outcome_of_note(row: Feedback, ends: Outcome) -> Feedback:
-    """What a score like `correctness` says of how the trajectory ended, told apart from what is called `outcome`."""
+    """Return a score like `correctness` as feedback on how the trajectory ended, apart from one called `outcome`."""
     by = f"{row.key} ({row.by})"[:200]
     return Feedback(
         project=row.project, trace_id=row.trace_id, key=OUTCOME, value=ends, source=row.source, by=by, at=row.at

@@ -21,7 +21,7 @@ def every(project: Project) -> dict[str, Bucket]:
 
 
 def forget(project: Project) -> None:
-    """What was read, since it has changed."""
+    """Discard the buckets that were read, since they have changed."""
     vars(project).pop(_READ, None)
 
 

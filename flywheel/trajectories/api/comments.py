@@ -56,7 +56,7 @@ class CommentPage(Schema):
 
 @router.get("/trajectories/{trace_id}/comments", response=CommentPage, auth=Key(Scope.READ))
 def list_comments(request: HttpRequest, trace_id: str, query: Query[ListQuery]) -> dict[str, Any]:
-    """What was said of a trajectory and its steps, newest first, deleted ones without their words."""
+    """List the comments on a trajectory and its steps, newest first, deleted ones without their words."""
     row, call = _find(request, trace_id), keyed(request)
     is_blind = bool(comments.hidden(call.project, call.actor.user, [row.pk]))
     return paginate(comments.seen_by(row, call.actor.user), query) | {"is_blind": is_blind}

@@ -147,7 +147,7 @@ class FacetsOut(Schema):
 
 @router.get("/facets", response=FacetsOut, auth=Key(Scope.READ))
 def get_facets(request: HttpRequest, q: str = "") -> dict[str, Any]:
-    """What the newest trajectories that match are made of."""
+    """Count the newest matching trajectories by facet."""
     query = parse(q)
     if query.problems:
         raise Unreadable(" ".join(query.problems), field="q")
@@ -216,13 +216,13 @@ def delete_trajectories(request: HttpRequest, wanted: DeleteIn) -> Status[Bulk]:
 
 @router.get("/bulk", response=page_of(BulkOut), auth=Key(Scope.READ))
 def list_bulk_actions(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
-    """What was done with many at once, newest first."""
+    """List the bulk actions, newest first."""
     return paginate(Bulk.objects.filter(project=keyed(request).project), query)
 
 
 @router.get("/bulk/{pk}", response=BulkOut, auth=Key(Scope.READ))
 def get_bulk_action(request: HttpRequest, pk: int) -> Bulk:
-    """How far it is, and what became of it."""
+    """Return the progress and the result of a bulk action."""
     return one(Bulk.objects.filter(project=keyed(request).project), pk=pk)
 
 

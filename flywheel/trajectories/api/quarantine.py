@@ -48,7 +48,7 @@ class ReplayIn(Body):
 
 @router.get("/quarantine", response=page_of(QuarantinedOut, "QuarantinePage"), auth=Key(Scope.BUILD))
 def list_quarantined(request: HttpRequest, query: Query[QuarantineQuery]) -> dict[str, Any]:
-    """What was rejected, newest first."""
+    """List rejected items, newest first."""
     rows = Quarantined.objects.filter(project=keyed(request).project, state=query.state)
     return paginate(rows.defer("content"), query)
 

@@ -27,7 +27,7 @@ class RetentionDays(Schema):
 
 
 class RetentionIn(RetentionDays, Body):
-    """What is left out has its default."""
+    """The retention to set; fields that are left out have their defaults."""
 
 
 @router.get("/retention", response=RetentionDays, auth=Key(Scope.ADMIN))

@@ -1,4 +1,4 @@
-"""What is out of the ordinary about how a trajectory arrived: everything is kept, and this is said beside it."""
+"""Oddities in how a trajectory arrived: everything is kept, and they are shown beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Oddity:
 
 
 def of_steps(row: Trajectory, steps: Sequence[Step]) -> dict[str, list[Oddity]]:
-    """What is odd about each of these steps, by span id; nothing of most."""
+    """Return the oddities of these steps, by span id; most have none."""
     missing = _missing(row, steps)
     found: dict[str, list[Oddity]] = {}
     for step in steps:

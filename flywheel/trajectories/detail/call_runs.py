@@ -1,4 +1,4 @@
-"""What a reader need not read again: calls of the same tool one after the other, folded into one line."""
+"""Calls of the same tool one after the other, folded into one line so that nobody reads them again."""
 
 from collections.abc import Sequence
 

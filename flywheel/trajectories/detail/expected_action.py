@@ -1,4 +1,4 @@
-"""What the agent did at a step, and what it should have done."""
+"""The action that the agent took at a step, and the one that it should have taken."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Expected:
 
 
 def own_call(trajectory: Trajectory, step: str) -> dict[str, Any] | None:
-    """What the agent did at the step, else what it did last: a call, or the text it wrote."""
+    """Return the agent's action at the step, else its last one: a call, or the text it wrote."""
     at_step = list(trajectory.steps.filter(span_id=step)) if step else []
     found = done_in(trajectory, at_step)
     return found or done_in(trajectory, list(trajectory.steps.order_by("-position")[:LAST])[::-1])
@@ -52,7 +52,7 @@ def aligned(actual: Mapping[str, Any] | None, action: Mapping[str, Any] | None) 
 
 
 def expected_of(trajectory: Trajectory, failure: Any) -> Expected | None:
-    """What a person wrote down as right, else the target of the task that it attempted or that was made of it."""
+    """Return a person's correction, else the target of the task that it attempted or that was made of it."""
     if failure is not None and failure.corrected:
         return Expected(failure.corrected, f"{failure.labelled_by}'s correction")
     attempt = getattr(trajectory, "result", None)

@@ -102,7 +102,7 @@ def _parents(
 
 
 def label(kind: str, name: str, tool_name: str) -> str:
-    """What a step is called where it has one line."""
+    """Return the one-line name of a step."""
     if kind == "tool":
         return tool_name or name or "tool"
     return name or {"assistant": "answer", "system": "system prompt"}.get(kind, kind)

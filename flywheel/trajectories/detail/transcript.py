@@ -57,7 +57,7 @@ def turn_of(trajectory: Trajectory, position: int, index: int, *, own: bool = Fa
 
 
 def own_turns(trajectory: Trajectory, row: Step) -> list[Turn]:
-    """What a step did, without what it was told: what it wrote and called, or what it was called with and answered."""
+    """Return a step's turns without its input: what it wrote and called, or what it was called with and answered."""
     complete([row], [trajectory])
     step = step_of(row)
     step.input = []
@@ -75,7 +75,7 @@ _FEEDBACK = PreparedQuery(
 
 
 def feedback_of(trajectory: Trajectory, *, current: bool = True) -> list[Feedback]:
-    """What holds now, or what the same givers said before, newest first."""
+    """Return the current feedback, or the earlier feedback of the same givers, newest first."""
     return _FEEDBACK(trajectory.project_id, trajectory.trace_id, current) if trajectory.feedback_count else []
 
 
@@ -121,7 +121,7 @@ class _Reader:
             turn.same_as = None if before is turn else before
 
     def own(self, row: Step, step: traces.Step) -> list[Turn]:
-        """What a step adds to the conversation."""
+        """Return the turns that a step adds to the conversation."""
         if row.kind == "retrieval":
             result = self._turn(row, "observation", text=_text(step.result), name=row.name, step=row)
             return [self._call(row, step), result]
@@ -194,7 +194,7 @@ _WINDOW = PreparedQuery(
 
 
 def _before(trajectory: Trajectory, start: int) -> list[Step]:
-    """What a window's model calls repeat: the first steps, and the last model call before it with what followed."""
+    """Return the steps that a window's calls repeat: the first few, the last model call before it, what followed it."""
     if not start:
         return []
     last = _LAST.first(trajectory.pk, start)

@@ -61,7 +61,7 @@ class Turn:
 
     @property
     def content(self) -> Any:
-        """What it says: a call's arguments, or text."""
+        """The arguments of a call, or the text."""
         return self.text if self.arguments is None else self.arguments
 
     @property
@@ -70,7 +70,7 @@ class Turn:
 
     @cached_property
     def tree(self) -> value_tree.Tree | None:
-        """What a call or a result holds, where that is JSON."""
+        """The content of a call or a result as a tree, where it is JSON."""
         if self.as_text or not self.has_tree:
             return None
         return value_tree.tree_of(self.content, value_tree.WHOLE if self.is_whole else value_tree.BRIEF)

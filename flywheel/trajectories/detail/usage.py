@@ -1,4 +1,4 @@
-"""What a trajectory's steps come to: by model and by tool."""
+"""Totals per model and per tool."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of one model or tool."""
+    """The totals of one model or tool."""
 
     name: str
     calls: int

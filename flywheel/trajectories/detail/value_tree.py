@@ -37,7 +37,7 @@ WHOLE = Limits(nodes=5_000, items=2_000, text=200_000)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What has a name in an object or a place in a list."""
+    """A named value of an object, or an item of a list."""
 
     key: str
     branch: "Branch | None" = None
@@ -88,7 +88,7 @@ def held_by(value: Any) -> dict[str, Any] | list[Any] | None:
 
 
 def value_at(value: Any, path: Iterable[str]) -> Any:
-    """What stands at a path of names and indexes. Raises LookupError when nothing does."""
+    """Return the value at a path of names and indexes. Raises LookupError when there is none."""
     for name in path:
         held = held_by(value)
         if isinstance(held, dict):

@@ -50,7 +50,7 @@ class TooLarge(Refused):
 
 @dataclass(slots=True)
 class Report:
-    """What became of a file. Steps add up: received = inserted + updated + duplicate + rejected."""
+    """The result of reading a file. Steps add up: received = inserted + updated + duplicate + rejected."""
 
     batches: list[Batch] = field(default_factory=list)
     trace_ids: set[str] = field(default_factory=set)
@@ -89,7 +89,7 @@ Keep = Callable[[Callable[[], Batch], int], Batch]
 
 
 def bounds_of_waiting() -> Bounds:
-    """What a file may cost while its sender waits, from now on."""
+    """Return the limits of a file whose sender waits, from now on."""
     return Bounds(VALUES_WAITED_FOR, SECONDS_WAITED_FOR)
 
 
@@ -103,7 +103,7 @@ class Readable(Protocol):
 
 @contextmanager
 def kept_aside(source: Readable, *, is_limited: bool = True, most: int = 0) -> Iterator[BinaryIO]:
-    """What can only be read once as a file that can be searched. Raises TooLarge, `most` being other than MAX_BYTES."""
+    """Copy a source that is read only once to a seekable file. Raises TooLarge, `most` being other than MAX_BYTES."""
     limit = most or MAX_BYTES if is_limited else None
     with tempfile.SpooledTemporaryFile(max_size=4 * CHUNK) as file:
         size = 0

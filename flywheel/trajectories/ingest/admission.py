@@ -1,4 +1,4 @@
-"""What one process takes at a time, so that ingest never eats the memory or the threads of everything else.
+"""Limits on what one process takes at a time, so that ingest never eats the memory or the threads of everything else.
 
 Who finds no place is told to come back (503 with Retry-After), which every OTLP client does. The places are few because
 Python works on one request at a time anyway: more of them would only make each slower.
@@ -87,7 +87,7 @@ class Door:
 
 
 class Room:
-    """What one request holds in memory."""
+    """The memory that one request holds."""
 
     def __init__(self, door: Door) -> None:
         self._door = door

@@ -126,7 +126,7 @@ def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, said: str) -> 
 
 
 def _encoding(message: bytes) -> str:
-    """How a message is compressed. No request begins as these do: 0x1f is no tag, and 0x78 would be field 15."""
+    """Name the compression of a message. No request begins as these do: 0x1f is no tag, and 0x78 would be field 15."""
     if message[:2] == b"\x1f\x8b":
         return "gzip"
     return "deflate" if message[:1] == b"\x78" else ""

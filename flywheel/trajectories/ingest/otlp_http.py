@@ -86,7 +86,7 @@ def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
 
 
 def _receiver(receive: Receive) -> Declared:
-    """What every OTLP path does: POST with an ingest key; refusals in OTLP's words; never a 500."""
+    """Guard an OTLP path: POST with an ingest key; refusals in OTLP's words; never a 500."""
 
     @key_required(Scope.INGEST, refuse)
     def admitted(request: KeyRequest) -> HttpResponse:
@@ -188,7 +188,7 @@ traces, logs, metrics = _receiver(receive), _receiver(receive_logs), _receiver(r
 
 
 def read_body(request: HttpRequest, room: Room) -> tuple[Sent, bytes]:
-    """What was sent, and its body decompressed; each at most `INGEST_MAX_BYTES`. Raises Refused, Busy."""
+    """Return the request as sent, and its body decompressed; each at most `INGEST_MAX_BYTES`. Raises Refused, Busy."""
     give_back()
     if _media_type(request) not in MEDIA_TYPES:
         given = repr(_media_type(request)[:60]) if request.content_type else "missing"

@@ -59,7 +59,7 @@ COLUMNS = ("outcome", "label", "cost_usd", "tokens_in", "tokens_out", "latency_m
 
 @dataclass(slots=True)
 class Sums:
-    """Of some trajectories, and how to make one of several. Their latencies are kept one by one."""
+    """Sums over some trajectories, and how to add several up. Their latencies are kept one by one."""
 
     count: int = 0
     scored: int = 0
@@ -91,7 +91,7 @@ class Sums:
         self.latencies += other.latencies
 
     def percentiles(self, *ranks: float) -> tuple[int, list[float | None]]:
-        """Of the latencies, between two of them as PostgreSQL's `percentile_cont`; and how many there are."""
+        """Return the number of latencies, and their percentiles, interpolated like PostgreSQL's `percentile_cont`."""
         known = self.latencies[0] if len(self.latencies) == 1 else np.sort(np.concatenate([(), *self.latencies]))
         if not (n := len(known)):
             return 0, [None] * len(ranks)
@@ -112,7 +112,7 @@ def _plus(one: N | None, other: N | None) -> N | None:
 
 
 def sums_of(values: Sequence[Any], latencies: Iterable[Any] = ()) -> Sums:
-    """Of what `COUNTS` gave, in its order."""
+    """Build the sums from the values that `COUNTS` gave, in its order."""
     found = Sums(**dict(zip(NAMES, values, strict=True)), latencies=list(latencies))
     # Sums of whole numbers come as decimals.
     found.tokens_in = None if found.tokens_in is None else int(found.tokens_in)

@@ -1,4 +1,4 @@
-"""What production did in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
+"""Metrics of production in a period, by day or week: how much, how well, at what cost; by version, tool or environment.
 
 Under a filter it is read from the trajectories' own columns in one statement, which passes once over those of the
 period; without one, finished days have been added up beforehand (`daily_metrics.py`). Either way a label, a late span
@@ -38,12 +38,12 @@ GROUPS = 50
 
 
 class BadPeriod(Unreadable):
-    """What is asked for is no period or grouping; the message names the parameter and what would be right."""
+    """An invalid period or grouping; the message names the parameter and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the address says."""
+    """The period, grouping and query that an address asks for."""
 
     first: date
     last: date
@@ -77,7 +77,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of some trajectories. What was not told is counted apart and is never 0."""
+    """Figures of some trajectories. What was not told is counted apart and is never 0."""
 
     count: int = 0
     scored: int = 0
@@ -196,7 +196,7 @@ BY = {
 
 
 def ask(project: Project, values: Mapping[str, str]) -> Asked:
-    """What these parameters of an address ask for. Raises BadPeriod."""
+    """Parse these parameters of an address. Raises BadPeriod."""
     by, every = values.get("by", ""), values.get("every", "")
     if by and by not in BY:
         raise BadPeriod(f"by: {by!r} is unknown, one of {', '.join(BY)} is wanted")
@@ -361,7 +361,7 @@ GROUP BY GROUPING SETS ((filed, start), (filed))
 
 
 def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
-    """What each is called, and the filter that finds it."""
+    """Set the name of each group, and the filter that finds it."""
     versions = {}
     if by == "version":
         keys = [int(group.key) for group in groups if group.key]

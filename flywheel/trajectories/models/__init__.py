@@ -1,4 +1,4 @@
-"""What agents did: trajectories and their steps, what was said of them, and the ledger of what arrived."""
+"""Trajectories of agents and their steps, what was said of them, and the ledger of what arrived."""
 
 from flywheel.trajectories.models.comments import Comment, Mention
 from flywheel.trajectories.models.feedback import Feedback

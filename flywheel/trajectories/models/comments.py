@@ -1,4 +1,4 @@
-"""What people say to each other about a trajectory, and whom they call."""
+"""Comments on a trajectory, and the people whom they mention."""
 
 import uuid
 

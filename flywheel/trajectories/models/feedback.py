@@ -1,4 +1,4 @@
-"""What people, models and code think of trajectories and their steps."""
+"""Feedback from people, models and code on trajectories and their steps."""
 
 from django.db import models
 from django.db.models.functions import Upper
@@ -9,7 +9,7 @@ from flywheel.trajectories.formats.semantics.judgments import OUTCOME, outcome_o
 
 
 class Feedback(models.Model):
-    """What somebody or something thinks of a trajectory, or of one step. It may come before its trajectory.
+    """An opinion of somebody or something on a trajectory, or on one step. It may come before its trajectory.
 
     Rows are never changed but for `current`: the newest of one giver about one thing holds, the others are its history.
     """

@@ -1,4 +1,4 @@
-"""What workers do to many trajectories or with a whole file: bulk actions, imports, rereads."""
+"""Jobs of workers on many trajectories or a whole file: bulk actions, imports, rereads."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models

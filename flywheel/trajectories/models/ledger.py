@@ -1,4 +1,4 @@
-"""What arrived, and what of it is kept for how long: the ledger, requests as they came, rejected parts, refusals."""
+"""Records of what arrived, and how long each is kept: the ledger, requests as they came, rejected parts, refusals."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -159,7 +159,7 @@ class Attempt(models.Model):
 
 
 class Retention(models.Model):
-    """How long a project keeps what arrives, in days; None is for ever. A project without one has these defaults."""
+    """The days for which a project keeps what arrives; None is for ever. A project without one has these defaults."""
 
     project = models.OneToOneField(Project, on_delete=models.CASCADE, related_name="retention")
     bodies_days = models.PositiveSmallIntegerField(default=7)

@@ -1,4 +1,4 @@
-"""What people keep of the list of trajectories, and the names that its filters know."""
+"""Saved views and settings of the list of trajectories, and the names that its filters know."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -30,7 +30,7 @@ class View(models.Model):
 
 
 class Taste(models.Model):
-    """How one person wants the list of one project."""
+    """One person's settings for the list of one project."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")

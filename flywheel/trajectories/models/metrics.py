@@ -1,4 +1,4 @@
-"""What finished days of production came to, added up beforehand. `daily_metrics.py` writes and reads it."""
+"""Metrics of finished days of production, added up beforehand. `daily_metrics.py` writes and reads them."""
 
 from django.db import models
 
@@ -6,7 +6,7 @@ from flywheel.accounts.models import Project
 
 
 class MetricsDay(models.Model):
-    """Of one day, the figures of all trajectories, or of those of one version, tool, environment or bucket."""
+    """The figures of one day: of all trajectories, or of those of one version, tool, environment or bucket."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     day = models.DateField()

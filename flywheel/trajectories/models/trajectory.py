@@ -1,4 +1,4 @@
-"""What agents did: trajectories.
+"""Trajectories: what agents did.
 
 A trajectory is identified by (project, trace id), a step by (trajectory, span id); both arrive again by design (OTLP
 clients resend) and out of order. Columns on `Trajectory` that other rooms fill (`proposed_bucket`, `label`) are
@@ -27,7 +27,7 @@ class Outcome(models.TextChoices):
 
 
 class Label(models.TextChoices):
-    """What a person said of the whole trajectory."""
+    """A person's verdict on the whole trajectory."""
 
     FAILURE = "failure"
     PASS = "pass"  # noqa: S105

@@ -46,7 +46,7 @@ class BadBulk(Refused):
 
 @dataclass(slots=True)
 class Done:
-    """What became of a few trajectories."""
+    """The result of an action on a few trajectories."""
 
     changed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -140,7 +140,7 @@ def _action_named(action: str) -> Action:
 
 
 def rows_of(job: Bulk) -> QuerySet[Trajectory]:
-    """What matches now, of what was there when it was asked for."""
+    """Return the trajectories that match now, of those that were there when the action was asked for."""
     rows = Trajectory.objects.filter(project=job.project_id, pk__lte=job.up_to)
     return rows.filter(trace_id__in=job.ids) if job.ids else parse(job.q).apply(rows, job.project_id)
 
@@ -160,7 +160,7 @@ def _freeze(job: Bulk) -> None:
 
 
 def keys_of(job: Bulk) -> list[int]:
-    """Of all that it is about, in order."""
+    """Return the keys of all trajectories that it is about, in order."""
     kept = BulkKeys.objects.filter(job=job)
     if not kept.exists():
         _freeze(job)  # one that was asked for before keys were kept

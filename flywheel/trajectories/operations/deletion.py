@@ -34,7 +34,7 @@ _SKEW = timedelta(minutes=5)
 
 @dataclass
 class Made:
-    """What people made of a trajectory. It stays."""
+    """Tasks, datasets and the eval result that people made of a trajectory. They stay."""
 
     tasks: list[Any] = field(default_factory=list)
     datasets: list[Any] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Holdings(Made):
 
 
 def held_by(row: Trajectory) -> Holdings:
-    """What goes with the trajectory, and what stays although it was made of it."""
+    """Count the data that goes with the trajectory, and list what stays although it was made of it."""
     bodies = list(_bodies([row]).values_list("trace_ids", flat=True))
     beside = {"project": row.project_id, "trace_id": row.trace_id}
     return Holdings(
@@ -80,7 +80,7 @@ def held_by(row: Trajectory) -> Holdings:
 
 
 def made_of(row: Trajectory) -> Made:
-    """Of the tasks, only those to train on are in a dataset; a rollout is in those that were made of its eval."""
+    """Return its tasks, and the datasets that hold one of them to train on or, for a rollout, were made of its eval."""
     tasks, result = _tasks([row]).select_related("environment").distinct().order_by("pk"), getattr(row, "result", None)
     found = list(tasks[:SHOWN])
     learnt = Q(pk__in=[])
@@ -97,7 +97,7 @@ def _tasks(rows: Sequence[Trajectory]) -> QuerySet[Any]:
 
 
 def _results() -> QuerySet[Any]:
-    """Of evals, in a room to the right."""
+    """Return the results of evals, in a room to the right."""
     model: Any = Trajectory._meta.get_field("result").related_model
     results: QuerySet[Any] = model._default_manager.all()
     return results
@@ -138,7 +138,7 @@ def delete_all(*, project: Project, keys: Collection[int], actor: Actor, reason:
 
 
 def _audit_facts(rows: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, dict[str, Any]]]:
-    """How many steps each has, and what the audit log tells of it."""
+    """Return the number of steps of each, and the facts for the audit log."""
     keys = [row.pk for row in rows]
     counted = Step.objects.filter(trajectory__in=keys).order_by().values_list("trajectory").annotate(n=Count("pk"))
     steps = dict.fromkeys(keys, 0) | dict(counted)
@@ -176,7 +176,7 @@ def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = Tru
 
 
 def _digests(keys: Sequence[int]) -> list[str]:
-    """Of the large values that these trajectories' steps point at."""
+    """Return the digests of the large values that these trajectories' steps point at."""
     held = "SELECT DISTINCT unnest(blobs) FROM trajectories_step WHERE trajectory_id = ANY(%s) AND blobs IS NOT NULL"
     return sorted(digest for (digest,) in bound(held, [list(keys)]))
 
@@ -206,7 +206,7 @@ def _bodies(rows: Sequence[Trajectory]) -> QuerySet[Body]:
 
 
 def _quarantined(rows: Sequence[Trajectory]) -> QuerySet[Quarantined]:
-    """What was rejected and names one of these trajectories, in whatever way an id is written."""
+    """Return the rejected items that name one of these trajectories, in whatever way an id is written."""
     names = [row.trace_id for row in rows]
     found = bound(
         "SELECT item.id FROM trajectories_quarantined AS item WHERE item.project_id = %s"

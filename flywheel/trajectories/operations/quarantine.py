@@ -1,4 +1,4 @@
-"""What was rejected waits here, as it came, until a person has looked at it.
+"""Quarantine of rejected data: it waits here, as it came, until a person has looked at it.
 
 It is replayed through the very path that a request takes: decoded, stripped of secrets, stored, with a ledger row of
 its own. A person may edit it first, as JSON; what came is kept beside it. Something that is still wrong stays open,
@@ -44,7 +44,7 @@ AT_ONCE_S = 10.0
 
 
 class StillWrong(Refused):
-    """What was replayed is rejected again; the message says why."""
+    """A replayed item that is rejected again; the message says why."""
 
 
 class Decided(Stale):
@@ -53,7 +53,7 @@ class Decided(Stale):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What was rejected for one cause."""
+    """Items rejected for one cause."""
 
     kind: str
     reason: str
@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was rejected, as text."""
+    """A rejected item, as text."""
 
     text: str
     is_editable: bool
@@ -168,7 +168,7 @@ _ADVICE = [
 
 
 def advice(reason: str) -> str:
-    """What is usually behind a reason, and what to do; empty when there is nothing to add to it."""
+    """Explain the usual cause behind a reason, and what to do; empty when there is nothing to add to it."""
     return next((text for pattern, text in _ADVICE if re.search(pattern, reason)), "")
 
 
@@ -206,7 +206,7 @@ def dismiss(*, item: Quarantined, actor: Actor) -> Quarantined:
 
 @dataclass(slots=True)
 class Replayed:
-    """What became of a group."""
+    """The result of replaying a group."""
 
     replayed: int = 0
     wrong: int = 0

@@ -1,4 +1,4 @@
-"""What the redaction policy of today finds in what is stored already, and taking it out.
+"""Search of stored data with today's redaction policy, and the removal of what it finds.
 
 A dry run counts by kind and by place, with the shape of one example each, and changes nothing. Applied, steps, large
 values, the trajectory's own columns and what lies beside them (`BESIDE`) are rewritten, requests that were kept as they
@@ -103,7 +103,7 @@ def scan(project: Project, redactor: Redactor, limit: int | None = None, within_
 
 
 def _everything(project: Project, limit: int | None, report: Report) -> Iterator[tuple[Any, str, str]]:
-    """What is looked through, the kind of step or row that it stands in, and the trajectory; counted in the report."""
+    """Yield each value to look through, its kind of step or row, and the trajectory; counted in the report."""
     for row in _newest(Trajectory, project, limit):
         report.trajectories += 1
         yield _own(row), "trajectory", row.trace_id
@@ -180,7 +180,7 @@ def _words(said: Any) -> Any:
 
 
 def _with_keys(words: Any, said: Any) -> Any:
-    """What `_words` has left out, put back."""
+    """Put back what `_words` has left out."""
     if isinstance(said, dict):
         pairs = zip(words, said.values(), strict=True)
         return {name: _with_keys(word, old) for each, old in pairs for name, word in each.items()}
@@ -262,7 +262,7 @@ def _event(row: Event, redactor: Redactor) -> Counter[str]:
 
 
 def _columns_of(name: str, *columns: str) -> "Beside":
-    """Of what says something in columns alone."""
+    """Build the entry of `BESIDE` for a model that says something in columns alone."""
 
     def says(row: models.Model) -> dict[str, Any]:
         return {column: getattr(row, column) for column in columns}

@@ -1,4 +1,4 @@
-"""How long a project keeps what arrives: the setting, what it would delete now, and the deleting.
+"""Retention of what arrives in a project: the setting, what it would delete now, and the deleting.
 
 Age counts from arrival: a trajectory is as old as the last thing that arrived of it. What somebody has decided about,
 what a task was made of and what an eval measured stays whatever its age, unless the project says otherwise.
@@ -47,7 +47,7 @@ MEASURED = Q(result__isnull=False)
 
 @dataclass(slots=True)
 class Doomed:
-    """What a setting would delete now; a count of more than `COUNTED_UP_TO` is not read further."""
+    """Counts of what a setting would delete now; one of more than `COUNTED_UP_TO` is not read further."""
 
     bodies: int = 0
     quarantined: int = 0
@@ -104,7 +104,7 @@ def _audit_data(row: Retention) -> dict[str, Any]:
 
 
 def doomed(row: Retention) -> Doomed:
-    """What this setting, saved or not, would delete at once."""
+    """Count what this setting, saved or not, would delete at once."""
     now = timezone.now()
     found = Doomed(
         bodies=_counted(_old_bodies(row, now)),

@@ -88,7 +88,7 @@ def make_key(request: PageRequest) -> HttpResponse:
 
 
 def _live(request: PageRequest) -> dict[str, Any]:
-    """What the fragment shows; `since` and `until` (when to stop asking) go round in its own address."""
+    """Return the fragment's context; `since` and `until` (when to stop asking) go round in its own address."""
     now = timezone.now()
     since = max(_moment(request.GET.get("since", "")) or now, now - LOOKS_BACK - LOOKS_FOR)
     until = _moment(request.GET.get("until", "")) or now + LOOKS_FOR
@@ -108,7 +108,7 @@ def _chosen(name: str) -> str:
 
 
 def _moment(text: str) -> datetime | None:
-    """Of milliseconds since 1970; None for anything else."""
+    """Parse milliseconds since 1970; None for anything else."""
     milliseconds = number(text, most=10**14)
     return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 

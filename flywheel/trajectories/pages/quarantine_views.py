@@ -30,7 +30,7 @@ STATES = (
 @require_GET
 @requires(Permission.BUILD)
 def index(request: PageRequest) -> HttpResponse:
-    """What was rejected, newest first, of one cause or of all; and the causes."""
+    """List rejected items, newest first, of one cause or of all; and the causes."""
     state, kind = request.GET.get("state", Quarantined.State.OPEN), request.GET.get("kind", "")
     batch = key(request.GET.get("batch", "")) or 0
     every = Quarantined.objects.filter(project=request.project)

@@ -17,7 +17,7 @@ WITHIN_S = 5.0
 @require_GET
 @requires(Permission.ADMIN)
 def dry_run(request: PageRequest) -> HttpResponse:
-    """What the policy would take out of what is stored, by kind and place."""
+    """Show what the policy would take out of what is stored, by kind and place."""
     redactor = redactor_of(request.project)
     report = scan(request.project, redactor, NEWEST, WITHIN_S)
     context = {

@@ -1,4 +1,4 @@
-"""How long a project keeps what arrives: the settings page, and what it would delete now."""
+"""The settings page for how long a project keeps what arrives, and what it would delete now."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class RetentionForm(forms.Form):
 @require_http_methods(["GET", "POST"])
 @requires(Permission.ADMIN)
 def retention_page(request: PageRequest) -> HttpResponse:
-    """How long the project keeps what, and what that would delete now."""
+    """Show and save the project's retention, and show what it would delete now."""
     row = retention.of(request.project)
     form = RetentionForm(request.POST if request.method == "POST" else None, initial=model_to_dict(row))
     if request.method == "POST" and form.is_valid():

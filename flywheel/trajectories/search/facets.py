@@ -1,5 +1,5 @@
-"""What the newest trajectories of a list are made of: counts by outcome, bucket, version, tool, source; and what may
-be meant by a value that none of them has."""
+"""Facets of the newest trajectories of a list: counts by outcome, bucket, version, tool, source; and suggestions for
+a value that none of them has."""
 
 import difflib
 from dataclasses import dataclass
@@ -73,8 +73,7 @@ def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
 
 
 def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:
-    """What may be meant where nothing was found: buckets of the project, and values of its newest trajectories, near
-    those asked for."""
+    """Suggest buckets of the project, and values of its newest trajectories, near those asked for but not found."""
     asked = [
         (term.field, value.text)
         for term in grammar.terms_of(grammar.parse(q).node)

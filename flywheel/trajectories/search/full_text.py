@@ -150,7 +150,7 @@ def _step_texts(step: traces.Step) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """What is written in a JSON value, its names included."""
+    """Yield everything written in a JSON value, its names included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

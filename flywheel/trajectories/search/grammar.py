@@ -1,4 +1,4 @@
-"""How a query is written: `bucket:wrong_tool -env:dev (latency:>2 or has:error) "meet Bako"`.
+"""The grammar of a query: `bucket:wrong_tool -env:dev (latency:>2 or has:error) "meet Bako"`.
 
     query  = both { "or" both }
     both   = one { ["and"] one }

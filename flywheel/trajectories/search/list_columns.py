@@ -23,7 +23,7 @@ class Column:
 
     @property
     def names(self) -> list[str]:
-        """What a row calls them."""
+        """The names of its values in a row."""
         return [read.replace(".", " ").split()[-1] for read in self.reads]
 
 

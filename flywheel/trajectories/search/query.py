@@ -112,7 +112,7 @@ def contains_text(words: Words) -> Q:
 
 
 def _condition(node: Node, query: Query) -> Q:
-    """What a row must be; what is wrong with the query is added to its problems."""
+    """Return the condition on a row; problems with the query are added to its `problems`."""
     match node:
         case And(parts):
             return functools.reduce(operator.and_, [_condition(part, query) for part in parts], Q())

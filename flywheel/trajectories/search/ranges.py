@@ -1,4 +1,4 @@
-"""What a value of a filter means as a range: of numbers (`>2k`, `1..2`), or of time (`>=2026-01`, `7d`)."""
+"""Ranges that the values of a filter mean: of numbers (`>2k`, `1..2`), or of time (`>=2026-01`, `7d`)."""
 
 import re
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def settled(text: str, now: datetime) -> str:
 
 
 def _ends(text: str, read: Callable[[str], T | None]) -> tuple[T | None, T | None] | None:
-    """What `low..high` reads as, of which one may be left out; None where nothing is to be read, or cannot be."""
+    """Read the ends of `low..high`, of which one may be left out; None where nothing is to be read, or cannot be."""
     low, _, high = text.partition("..")
     first, last = read(low) if low else None, read(high) if high else None
     is_none = (first is None and last is None) or (low and first is None) or (high and last is None)
@@ -92,7 +92,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _compared(sign: str, start: Any, end: Any, *, ends_inside: bool) -> Range:
-    """What compares so with all that lies between start and end; `ends_inside` says whether the end belongs to it."""
+    """Return the range of a comparison with start to end; `ends_inside` says whether the end belongs to it."""
     match sign:
         case ">":
             return Range(low=end, has_low=not ends_inside)

@@ -1,4 +1,4 @@
-"""What belongs to a trajectory and comes apart from it: events sent as logs, and feedback. Either may come first.
+"""Attachments that come apart from their trajectory: events sent as logs, and feedback. Either may come first.
 
 Both are kept by (project, trace id), whether the trajectory is there or not. Whoever comes second tells the trajectory:
 `join` when spans make one about which something is kept already, `attach` when something comes about a stored one. A
@@ -246,7 +246,7 @@ def identified(row: Feedback, identity: str = "") -> Feedback:
 
 
 def said_of(given: Sequence[Feedback], stored: Mapping[str, Trajectory]) -> list[Said]:
-    """What feedback says of trajectories, each about its own, in the order given."""
+    """Return the claims of feedback about trajectories, each about its own, in the order given."""
     said: dict[str, list[Said]] = {row.trace_id: [] for row in given}
     _hear(given, stored, said)
     return [each for parts in said.values() for each in parts]
@@ -300,7 +300,7 @@ def _said_of(row: Feedback, is_whole: bool) -> Said:
 
 
 def said_of_event(row: Event) -> Said:
-    """What an event says of the whole: all that a span with nothing but this event would say, and no figures."""
+    """Return an event's claims about the whole: all that a span with only this event would say, and no figures."""
     event = log_event(row).event()
     details = event.attributes if event.name == genai.DETAILS else {}
     span = Span(row.trace_id, row.span_id, attributes=details, events=[event])

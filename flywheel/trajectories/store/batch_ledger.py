@@ -1,4 +1,4 @@
-"""What is kept of a request beside its steps: the ledger row, what was rejected, and the request as it came."""
+"""Records of a request beside its steps: the ledger row, what was rejected, and the request as it came."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ QUARANTINED_KEPT = 1000
 
 @dataclass(slots=True)
 class Problem:
-    """What was rejected of a request."""
+    """A rejected part of a request."""
 
     at: str
     """`span 3`, `line 17`"""

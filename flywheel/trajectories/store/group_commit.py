@@ -44,7 +44,7 @@ class Together(Generic[T, R]):
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """What this thread does here ends in `do` or `leave`, so that a turn may wait for it."""
+        """Announce that this thread will `do` or `leave`, so that a turn may wait for it."""
         with self._lock:
             self._coming.add(threading.get_ident())
         try:
@@ -59,7 +59,7 @@ class Together(Generic[T, R]):
             self._lock.notify_all()
 
     def do(self, what: T) -> R | None:
-        """What became of it; None when its turn failed."""
+        """Carry this out in a turn and return the result; None when the turn failed."""
         mine = _Waiting[T, R](what)
         with self._lock:
             self._queue.append(mine)

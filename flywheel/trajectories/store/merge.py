@@ -62,7 +62,7 @@ Part = traces.Trace | Span
 
 @dataclass(slots=True)
 class Written:
-    """What became of the steps of one `write`."""
+    """The result of one `write` for its steps."""
 
     inserted: int = 0
     updated: int = 0
@@ -82,7 +82,7 @@ class Written:
 
 @dataclass(slots=True)
 class _Came:
-    """What came of one trajectory, and what became of it."""
+    """The arrivals of one trajectory, and the result of writing them."""
 
     arrivals: list[Arrival] = field(default_factory=list)
     statements: list[Said] = field(default_factory=list)
@@ -293,7 +293,7 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
 
 
 def _written(delivery: _Delivery, came: Mapping[str, _Came], every: Mapping[str, Trajectory], is_news: bool) -> Written:
-    """What became of the steps of one delivery."""
+    """Return the result of one delivery for its steps."""
     own = [came[trace_id] for trace_id in delivery.came]
     return Written(
         inserted=sum(part.inserted for part in own),
@@ -342,7 +342,7 @@ def _by_trajectory(parts: Sequence[Part], version: Version | None, reader: Reade
 
 
 def _blank(project: Project, source: str, now: datetime) -> Trajectory:
-    """What all that is made now begins as."""
+    """Build the trajectory that each new one begins as."""
     return Trajectory(project=project, source=source, started_at=now, received_at=now, changed_at=now)
 
 
@@ -362,7 +362,7 @@ _OWN = tuple(field.attname for field in Trajectory._meta.concrete_fields if fiel
 def _merge(
     stored: dict[str, Trajectory], came: dict[str, _Came]
 ) -> tuple[dict[str, list[Arrival]], dict[str, dict[str, int]]]:
-    """Of each trajectory the steps that have to be written, and which stored steps (span id to key) they replace."""
+    """Return, by trajectory, the steps that have to be written, and the stored steps (span id to key) they replace."""
     heads = trajectory_rows.heads_of(
         [(row.pk, step.span_id) for trace_id, row in stored.items() for step in came[trace_id].arrivals]
     )

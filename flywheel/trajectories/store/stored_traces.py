@@ -44,7 +44,7 @@ STEPS_AT_ONCE = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What detectors know of a trajectory before they read its steps."""
+    """The facts of a trajectory that detectors know before they read its steps."""
 
     pk: int
     project_id: int
@@ -141,7 +141,7 @@ def read_json(text: str) -> Any:
 
 
 def _read(step: traces.Step, is_span: bool, body: dict[str, Any]) -> None:
-    """What a step carries: a span is read by what its dialect is known to mean today."""
+    """Fill in the content of a step: a span is read by what its dialect is known to mean today."""
     if is_span:
         span = Span(
             "", step.span_id, step.parent_id, attributes=body.get("attributes", {}), scope=body.get("scope", {})

@@ -48,7 +48,7 @@ SYSTEM_PROMPT = (
 
 @dataclass(slots=True)
 class Played:
-    """What the policy's calls have made of the world."""
+    """The world as the policy's calls have left it."""
 
     world: World
     calls: int = 0
@@ -121,7 +121,7 @@ class Workplace:
         }
 
     def play(self, task: Task, messages: Sequence[Message]) -> Played:
-        """What became of the world, out of the policy's calls alone: observations in the conversation are not read."""
+        """Replay the policy's calls alone on the world: observations in the conversation are not read."""
         played = Played(self.world(task))
         for message in [message for message in messages if message.role == "assistant"][: self.max_turns]:
             played.answers = []
@@ -158,7 +158,7 @@ class Workplace:
     def difference(
         self, task: Task, messages: Sequence[Message], target: Mapping[str, Any]
     ) -> tuple[Counter[Change], Counter[Change]]:
-        """What should have been changed, and what was. Raises ValueError for a target that cannot be."""
+        """Return the changes that were wanted and those made. Raises ValueError for a target that cannot be."""
         return self._changes(self.play(task, messages), task, target)
 
     def _changes(

@@ -58,7 +58,7 @@ Change = tuple[str, ...]
 
 
 def changes(before: World, after: World) -> dict[Change, int]:
-    """What is different, each with how often. New rows have no id: in which order they were made does not matter."""
+    """Count each change of the world. New rows have no id: in which order they were made does not matter."""
     found: dict[Change, int] = {}
     for table, rows in after.tables.items():
         old = before.tables[table]

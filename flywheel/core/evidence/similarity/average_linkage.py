@@ -117,7 +117,7 @@ def _joined(rows: "csr_matrix", waiting: Array, labels: Array, apart: float) -> 
 
 
 def _reconcile(rows: "csr_matrix", labels: Array, apart: float, at_once: int) -> None:
-    """What different rounds found is one where it is near enough: clusters to each other, and rows that were alone
+    """Join the findings of different rounds where near enough: clusters to each other, and rows that were alone
     to a cluster or to each other."""
     if 1 < labels.max() + 1 <= at_once:
         merged, inside = _linked(_centres(rows, labels), apart), labels >= 0
@@ -133,7 +133,7 @@ def _reconcile(rows: "csr_matrix", labels: Array, apart: float, at_once: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one cluster."""
+    """Measurements of one cluster."""
 
     likeness: Array
     """Of each member to the others, on average."""
@@ -146,7 +146,7 @@ class Measured:
 
 
 def measure(space: Space, at: Sequence[int]) -> Measured:
-    """What the rows at these places have in common."""
+    """Measure what the rows at these places have in common."""
     mine = space.rows[list(at)]
     count = len(at)
     total = np.asarray(mine.sum(axis=0)).ravel()

@@ -1,4 +1,4 @@
-"""How alike failures are: in what was asked, in what went wrong, and in the shape of their tool calls.
+"""Likeness of failures: in what was asked, in what went wrong, and in the shape of their tool calls.
 
     found = read(trace, step, said)        what of one failure is compared, in readable terms
     sketch = pack(found)                   the same as hashed terms with counts: some hundred bytes, no text
@@ -60,7 +60,7 @@ def read(trace: Trace, step: str = "", said: str = "") -> Terms:
 
 
 def _at(episode: episodes.Episode, step: str) -> Iterable[str]:
-    """What was said, called and answered at the step; without one, at the end."""
+    """Yield the words, calls and observations of the step; without one, at the end."""
     turns = [turn for turn in episode.turns if turn.step == step] or episode.turns[-1:]
     calls = [
         call for call in episode.calls if call.step == step or (call.observation and call.observation.step == step)
@@ -210,7 +210,7 @@ def names_of(every: Iterable[Terms]) -> dict[int, tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What two failures have in common, or the failures of a cluster, the most telling first."""
+    """Features that two failures have in common, or the failures of a cluster, the most telling first."""
 
     words: list[str]
     calls: list[str]
@@ -243,7 +243,7 @@ class Near:
 
 
 def nearest(one: Terms, others: Sequence[dict[str, bytes]], most: int = 20) -> list[Near]:
-    """Of the others, those that are most like this failure, and why."""
+    """Find those of the others that are most like this failure, and why."""
     if not others:
         return []
     space = Space.of([pack(one), *others], WEIGHTS)

@@ -52,7 +52,7 @@ def nearest(
 
 
 def shingles(text: str) -> "Hashes":
-    """Of the whole text, however long it is."""
+    """Return the shingles of the whole text, however long it is."""
     return np.unique(_codes(text, len(text)))
 
 
@@ -126,14 +126,14 @@ def _candidates(theirs: _Sketches, ours: _Sketches, rows: slice) -> "tuple[Ints,
 
 
 def _best(theirs: _Sketches, ours: _Sketches, at: "Ints", place: "Ints") -> tuple[list[int], list[int]]:
-    """Of the candidates those whose minima agree most."""
+    """Return the candidates whose minima agree most."""
     agree = (theirs.minima[place] == ours.minima[at]).sum(axis=1)
     held, other = _first(at, place, agree, EXACT)
     return held.tolist(), other.tolist()
 
 
 def _first(at: "Ints", place: "Ints", weight: "Ints", most: int) -> "tuple[Ints, Ints]":
-    """Of the pairs of each `at` those of the largest weights."""
+    """Return the pairs of largest weight for each `at`."""
     order = np.lexsort((place, -weight, at))
     at, place = at[order], place[order]
     rank = np.arange(len(at)) - np.searchsorted(at, at, "left")

@@ -72,7 +72,7 @@ def _runs(texts: Sequence["Ints"], size: int) -> "tuple[Hashes, Ints, Ints]":
 
 
 def _rare(runs: "Hashes", place: "Ints", item: "Ints", wanted: "Hashes") -> dict[int, list[int]]:
-    """Of the wanted runs those that some items have and not too many: the texts by run."""
+    """Return the texts of each wanted run that some items have, but not too many."""
     hit = np.isin(runs, wanted)
     runs, place = runs[hit], place[hit]
     if not len(runs):

@@ -1,4 +1,4 @@
-"""What changed between two arms that attempted the same tasks; a difference is candidate minus baseline.
+"""Changes between two arms that attempted the same tasks; a difference is candidate minus baseline.
 
 A task is *fixed* when its mean success rises from below 0.5 to 0.5 or more, *broken* when it falls from 0.5
 or more to below, else *same*; the size of the move is always beside the word, because with few samples a task

@@ -71,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Variance:
-    """What the spread of a paired eval is made of; the input to power calculations."""
+    """Components of the spread of a paired eval; the input to power calculations."""
 
     omega2: float
     """Variance of the true difference between tasks."""

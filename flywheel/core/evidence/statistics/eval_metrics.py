@@ -1,4 +1,4 @@
-"""What an eval measures: one ``Row`` per attempt in, one ``Estimate`` per metric out.
+"""Metrics of an eval: one ``Row`` per attempt in, one ``Estimate`` per metric out.
 
 A task's samples are averaged first and tasks are then averaged, so a task with more scored samples weighs no
 more than another; intervals respect clusters (``estimates``). Latency quantiles are taken over attempts.

@@ -1,4 +1,4 @@
-"""How far reviewers agree beyond chance, when any number of them said something of each item.
+"""Agreement of reviewers beyond chance, when any number of them said something of each item.
 
 Cohen's kappa, for two who both said something of the same items, is in `estimates`. Krippendorff's alpha also holds for
 three and more, of whom not everyone saw everything; for two who saw the same it is close to kappa.

@@ -62,7 +62,7 @@ class WeightsMixin(forms.Form):
 
 
 class NamedForm(forms.Form):
-    """What every new environment has."""
+    """The part that every new environment has: its name."""
 
     name = forms.SlugField(max_length=100, help_text="Small letters, digits, - and _, such as mail-requests.")
 
@@ -186,7 +186,7 @@ class AttachForm(NamedForm):
 
 
 class GenerateForm(forms.Form):
-    """How many tasks to make, out of which seed, with the kind's own options."""
+    """The number of tasks to make and their seed, with the kind's own options."""
 
     count = forms.IntegerField(min_value=1, max_value=seeded_tasks.AT_MOST, initial=100, label="Tasks")
     seed = forms.IntegerField(

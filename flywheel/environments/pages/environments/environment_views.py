@@ -248,7 +248,7 @@ def environment_page(
 
 
 def _sealed_sources(row: Environment) -> int:
-    """Of how many sources its sealed tasks are that could stand in a set."""
+    """Count the sources of its sealed tasks that could stand in a set."""
     sealed = row.tasks.filter(split=Split.SEALED, is_proved=True, retired_at=None).order_by()
     return sealed.values("cluster").distinct().count()
 

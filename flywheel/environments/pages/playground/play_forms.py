@@ -1,4 +1,4 @@
-"""What a person fills in to make a move: words, or the arguments of a tool as its JSON schema describes them."""
+"""Forms for a person's move: words, or the arguments of a tool as its JSON schema describes them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

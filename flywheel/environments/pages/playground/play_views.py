@@ -53,7 +53,7 @@ def play(request: PageRequest, play: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def live(request: PageRequest, play: int) -> HttpResponse:
-    """What the page asks for each second while a version makes its moves; at the end it is loaded anew."""
+    """Answer the page's poll, each second while a version makes its moves; at the end the page is loaded anew."""
     row = _find(request, play)
     if episode_moves.waiting(row) is None:
         return loaded_anew()

@@ -71,7 +71,7 @@ def choose(request: PageRequest, name: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Permission.BUILD)
 def look_at(request: PageRequest, name: str, token: str) -> HttpResponse:
-    """What the lines would become; a POST makes it so."""
+    """Preview an import of the lines; a POST carries it out."""
     row, upload = _environment(request, name), _upload(request, token)
     problem, report = "", Taken()
     try:

@@ -55,7 +55,7 @@ def _lines(text: str) -> list[str]:
 
 
 def context(request: PageRequest, task: Task) -> dict[str, Any]:
-    """What the task's page shows: what can be swapped, for who may do so, what is being made, and what was made."""
+    """Return the task page's context: what can be swapped, for who may do so, what is being made, and what was made."""
     is_variant = task.generation is not None and task.generation.origin_id is not None
     may_vary = Permission.BUILD in request.permissions
     can_vary = may_vary and task.is_proved and task.retired_at is None and not is_variant

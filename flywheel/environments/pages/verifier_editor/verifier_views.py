@@ -93,7 +93,7 @@ def _page(
 @require_GET
 @requires(Permission.BUILD)
 def trial(request: PageRequest, trial: int) -> HttpResponse:
-    """What the editor asks for every second while a verifier is tried."""
+    """Answer the editor's poll, every second while a verifier is tried."""
     return render(request, "environments/_trial.html", {"trial": _trial(request, trial)})
 
 

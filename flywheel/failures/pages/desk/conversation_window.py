@@ -1,4 +1,4 @@
-"""What a reviewer sees of one trajectory: one window of the conversation, first the one that matters."""
+"""The reviewer's view of one trajectory: one window of the conversation, first the one that matters."""
 
 from dataclasses import dataclass
 

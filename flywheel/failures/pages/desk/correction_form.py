@@ -54,7 +54,7 @@ class Correction:
 
     @property
     def choices(self) -> list[str]:
-        """What can be chosen: the tools, what was called though it is none of them, and words."""
+        """Choices to offer: the tools, what was called though it is none of them, and words."""
         names = [tool["name"] for tool in self.tools]
         extra = [self.tool] if self.tool and self.tool not in (*names, TEXT) and not names else []
         return [*names, *extra, TEXT]
@@ -101,7 +101,7 @@ def of_action(tools: list[dict[str, Any]], action: Mapping[str, Any] | None) -> 
 
 
 def read(tools: list[dict[str, Any]], data: Mapping[str, str]) -> Correction:
-    """What the form says, with what is wrong with it.
+    """Read the correction in the form, with its problems.
 
     `editor` is how the arguments are to be shown, `was` how they were written; the two differ after a switch, as `tool`
     and `was_tool` do.

@@ -23,7 +23,7 @@ CONFIRM, NOTHING_WRONG = "confirm", "nothing"
 
 @dataclass(slots=True)
 class Written:
-    """What stands in the decision form."""
+    """The content of the decision form."""
 
     bucket: str = ""
     step: str = ""
@@ -56,7 +56,7 @@ def initial(trajectory: Trajectory, current: Failure | Review | None, proposals:
 
 
 def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
-    """What was sent."""
+    """Read the form that was sent."""
     bucket = data.get("bucket", "")
     if data.get("quick") == CONFIRM:
         best = trajectory.proposals.first()
@@ -127,6 +127,6 @@ def item_of(trajectory: Trajectory, data: Mapping[str, str]) -> QueueItem | None
 
 
 def opened(trajectory: Trajectory) -> tuple[list[Proposal], Written]:
-    """What is proposed, and the form as it opens."""
+    """Return the proposals, and the form as it opens."""
     proposals = list(trajectory.proposals.all())
     return proposals, initial(trajectory, current_of(trajectory), proposals)

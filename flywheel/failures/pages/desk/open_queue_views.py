@@ -91,7 +91,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def panel(request: PageRequest, trace_id: str) -> HttpResponse:
-    """What is proposed and decided about a trajectory, for its own page."""
+    """Show the proposals and decisions about a trajectory, for its own page."""
     trajectory = _trajectory(request, trace_id)
     by_hand = Queue.objects.filter(project=request.project, archived_at=None).exclude(items__trajectory=trajectory)
     return render(request, "failures/_label.html", panes.label_context(trajectory) | {"queues": by_hand})
@@ -108,7 +108,7 @@ def _page(request: PageRequest, filters: queue.Filters, item: Trajectory | None)
 
 
 def _choices(request: PageRequest, shown: dict[str, Any]) -> dict[str, Any]:
-    """What the filters above the panes offer."""
+    """Return the choices of the filters above the panes."""
     return {
         "orders": queue.ORDERS,
         "proposed": offered(request.project, shown["filters"].bucket),

@@ -1,4 +1,4 @@
-"""What the panes of a desk show of one trajectory, whichever queue it comes from."""
+"""The content of a desk's panes for one trajectory, whichever queue it comes from."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def reading(
 
 
 def label_context(row: Trajectory) -> dict[str, Any]:
-    """What is proposed and decided about it, and the tasks that came of it."""
+    """Return the proposals and decisions about it, and the tasks that came of it."""
     decisions = list(row.failures.select_related("labelled_by"))
     return {
         "trajectory": row,

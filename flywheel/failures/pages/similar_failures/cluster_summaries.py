@@ -1,5 +1,5 @@
-"""What the pages of clusters show beside their rows: versions, days and examples of a few clusters at once, and the
-shape of a trajectory's calls."""
+"""Details that the pages of clusters show beside their rows: versions, days and examples of a few clusters at once, and
+the shape of a trajectory's calls."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ GROUP BY member.cluster_id, row.agent_name, version.number, row.version_label, d
 
 
 def trend_of(clustering: Clustering, days: Counter[date]) -> list[int]:
-    """How many began in each part of the time over which the clustering reaches; a part is a day at least."""
+    """Count those that began in each part of the time over which the clustering reaches; a part is a day at least."""
     if "first" not in clustering.report:
         return []
     first, last = (date.fromisoformat(clustering.report[name]) for name in ("first", "last"))

@@ -73,7 +73,7 @@ def finish_reason(span: Span) -> str:
 
 
 def content(span: Span, kind: Kind | None) -> Content:
-    """What a span of this kind carries."""
+    """Return the content of a span of this kind."""
     attributes, read = span.attributes, Content()
     if kind not in ("tool", "retrieval"):
         read.input, read.output = _input_messages(attributes), output(attributes)
@@ -99,7 +99,7 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _input_messages(attributes: Mapping[str, Any]) -> list[Message]:
-    """What a model was given, by the current names."""
+    """Return the messages given to a model, by the current names."""
     given = message_shapes.messages(attributes.get("gen_ai.input.messages"))
     if instructions := structured(first(attributes, "gen_ai.system_instructions")):
         given.insert(0, Message("system", message_shapes.content(instructions)))
@@ -114,13 +114,13 @@ def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | str | None:
 
 
 def answers(span: Span) -> list[Message]:
-    """What the model wrote, by any of the names: as `content` reads it, which also reads what was asked."""
+    """Return the model's answers, by any of the names: as `content` does, which also reads the input."""
     said = output(span.attributes) or _completion(span.attributes)
     return said or _event_messages(span.events)[1]
 
 
 def _result(attributes: Mapping[str, Any]) -> Any:
-    """What a tool returned; some write a mere text as JSON, in quotes."""
+    """Return the result of a tool; some write a mere text as JSON, in quotes."""
     came = first(attributes, "gen_ai.tool.call.result", "gen_ai.retrieval.documents", "gen_ai.memory.records")
     if isinstance(came, str) and len(came) > 1 and came[0] == came[-1] == '"':
         try:
@@ -131,7 +131,7 @@ def _result(attributes: Mapping[str, Any]) -> Any:
 
 
 def output(attributes: Mapping[str, Any]) -> list[Message]:
-    """What the model wrote, by the current names."""
+    """Return the model's answers, by the current names."""
     return message_shapes.as_answers(message_shapes.messages(attributes.get("gen_ai.output.messages")))
 
 
@@ -148,7 +148,7 @@ def _completion(attributes: Mapping[str, Any]) -> list[Message]:
 
 
 def _event_messages(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
-    """What was given and what was answered, in one event per message: the conventions up to 1.36."""
+    """Return the input and the answers, from one event per message: the conventions up to 1.36."""
     given: list[Message] = []
     answers: list[Message] = []
     for event in events:

@@ -98,7 +98,7 @@ def _streamed(span: Span) -> list[Message]:
 
 
 def _delta(value: Any) -> dict[str, Any]:
-    """What a chunk of a chat completion adds to its first choice."""
+    """Return the part that a chunk of a chat completion adds to its first choice."""
     choices = as_list(as_dict(structured(value)).get("choices"))
     return as_dict(as_dict(choices[0]).get("delta")) if choices else {}
 

@@ -44,7 +44,7 @@ def content(span: Span, kind: Kind | None) -> Content:
 
 
 def output(attributes: Mapping[str, Any], kind: Kind | None) -> list[Message]:
-    """What the model or the agent wrote."""
+    """Return the answers of the model or the agent."""
     if kind not in ("assistant", "agent"):
         return []
     said, came = _messages(attributes, "llm.output_messages"), attributes.get("output.value")

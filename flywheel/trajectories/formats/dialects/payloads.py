@@ -1,4 +1,4 @@
-"""What applications log of a model call or a function call, in whatever shape. Total: never raises.
+"""Payloads that applications log of a model call or a function call, in whatever shape. Total: never raises.
 
 Libraries keep a request and an answer as one JSON text: OpenAI's chat or Responses, LangChain's messages, a list of
 messages, or what an application made up itself.
@@ -48,7 +48,7 @@ def arguments(value: Any) -> dict[str, Any] | str | None:
 
 
 def result(value: Any) -> Any:
-    """What a function returned, where some write `{"output": …}` around it."""
+    """Return the result of a function, without the `{"output": …}` that some write around it."""
     value = decoded(value)
     if isinstance(value, dict) and value.keys() == {"output"}:
         return value["output"]
@@ -56,7 +56,7 @@ def result(value: Any) -> Any:
 
 
 def called(value: Any) -> list[Message]:
-    """What an agent was asked, where an agent is a function: `answer("Find it")`, `run(question="Find it")`."""
+    """Return the input of an agent that is a function: `answer("Find it")`, `run(question="Find it")`."""
     value = arguments(value)
     if isinstance(value, dict) and len(value) == 1 and not value.keys() & _SPOKEN:
         value = next(iter(value.values()))
@@ -67,12 +67,12 @@ def called(value: Any) -> list[Message]:
 
 
 def input_messages(value: Any) -> list[Message]:
-    """What a model or an agent was asked."""
+    """Return the messages given to a model or an agent."""
     return _messages(decoded(value), "user")
 
 
 def answered(value: Any) -> list[Message]:
-    """What a model or an agent answered."""
+    """Return the answers of a model or an agent."""
     return message_shapes.as_answers(_messages(decoded(value), "assistant"))
 
 

@@ -27,7 +27,7 @@ from flywheel.trajectories.formats.values.hostile_json import FormatError
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one value of a file holds: the good traces, and the reasons why parts of it were left out."""
+    """The content of one value of a file: the good traces, and the reasons why parts of it were left out."""
 
     traces: list[Trace]
     problems: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What reading a file may cost, and what it yields.
+"""Limits on reading a file, and the content that it yields.
 
 Whoever tries a limit sets it here: all who read look it up when they need it.
 """
@@ -54,7 +54,7 @@ class TooMuch(FormatError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What reading one file may cost. Time counts from when this was made, and includes what the caller does."""
+    """Limits on reading one file. Time counts from when this was made, and includes what the caller does."""
 
     values: int = 10_000_000
     """Lines, rows, samples or items."""

@@ -1,5 +1,5 @@
-"""What a file is made of, value by value: JSON Lines, JSON (also pretty-printed, also one large list), Inspect's
-`.eval` archives, Parquet and CSV, each also compressed with gzip.
+"""Values of a file, one by one: JSON Lines, JSON (also pretty-printed, also one large list), Inspect's `.eval`
+archives, Parquet and CSV, each also compressed with gzip.
 
 `read` looks at the first bytes, never at the name, and never holds more than one value. A value is at most `VALUE_MAX`
 bytes, what a file unpacks to at most `UNPACKED_MAX`, and whoever reads for somebody who waits sets closer `Bounds`.

@@ -229,7 +229,7 @@ _SHARED = {
 
 
 def _measured(turns: list[Turn], cells: dict[str, Any], mapping: Mapped) -> None:
-    """What the row says of the last answer, and when it all began."""
+    """Set the start of all turns, and the model, tokens and sampling of the last answer, from the row."""
     if (given := cells.get("time")) not in (None, ""):
         at = moment(given)
         if at is None:

@@ -173,7 +173,7 @@ def parts_messages(value: Any) -> list[Message]:
 
 
 def as_answers(messages: Iterable[Message]) -> list[Message]:
-    """What a model wrote is the assistant's, also where the role was left out."""
+    """Mark messages that a model wrote as the assistant's, also where the role was left out."""
     return [replace(each, role="assistant", tool_call_id="") if each.role == "user" else each for each in messages]
 
 

@@ -91,7 +91,7 @@ def read_message(row: Row) -> Message:
 
 
 def outcome_of(value: Any, place: str) -> Outcome | None:
-    """What a source says of success in our own words. Raises FormatError."""
+    """Return the outcome that a source states, in our own words. Raises FormatError."""
     if value in (None, ""):
         return None
     if value not in ("success", "failed"):

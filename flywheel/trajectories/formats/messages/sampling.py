@@ -1,4 +1,4 @@
-"""What training needs of a model call: the settings it was sampled with, its token ids and their log-probabilities.
+"""Details of a model call that training needs: its sampling settings, its token ids and their log-probabilities.
 
 Values are kept as they came, also where they are odd; only what is not a list where a list belongs is left out.
 """
@@ -35,7 +35,7 @@ def sampling(
 
 
 def of_choice(choice: Mapping[str, Any], response: Mapping[str, Any], request: Any = None) -> dict[str, Any]:
-    """Of a chat completion's choice; token ids are where vLLM puts them."""
+    """Return the sampling of a chat completion's choice; token ids are where vLLM puts them."""
     given = choice.get("logprobs")
     return sampling(
         prompt=response.get("prompt_token_ids") or choice.get("prompt_token_ids"),

@@ -117,7 +117,7 @@ def _trace(root: Row) -> tuple[list[Trace], list[Note]]:
 
 
 def _shared(trace: Trace, root: Row) -> None:
-    """What rows of traces and of observations alike say of the whole."""
+    """Set the fields of the whole that rows of traces and of observations alike state."""
     trace.session_id, trace.user_id = _text(root, "sessionId"), _text(root, "userId")
     trace.version = _text(root, "release") or _text(root, "version")
     environment = _text(root, "environment")
@@ -230,7 +230,7 @@ def _number(value: Any) -> int | float | None:
 
 
 def _messages(value: Any, role: str) -> list[Message]:
-    """What was said, out of whatever the application logged: messages, an object with messages, or any value."""
+    """Read messages from whatever the application logged: messages, an object with messages, or any value."""
     if value in (None, "", [], {}):
         return []
     if isinstance(value, Mapping):
@@ -253,7 +253,7 @@ def _messages(value: Any, role: str) -> list[Message]:
 
 
 def _as(messages: list[Message], role: str) -> list[Message]:
-    """What a model wrote is the assistant's, whatever role the application logged."""
+    """Mark messages that a model wrote as the assistant's, whatever role the application logged."""
     if role == "user":
         return messages
     return [item if item.role in ("assistant", "tool") else replace(item, role="assistant") for item in messages]

@@ -53,7 +53,7 @@ def _with_late_notes(trace: Trace, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def late_notes(row: dict[str, Any], traces: list[Trace]) -> list[Trace]:
-    """What `dump` says beside the spans, as parts of their trajectories. Raises FormatError."""
+    """Return the facts that `dump` writes beside the spans, as parts of their trajectories. Raises FormatError."""
     rest = Row(row).row("flywheel")
     return [restore(Trace(trace.trace_id), rest) for trace in traces] if rest.value and len(traces) == 1 else []
 

@@ -30,7 +30,7 @@ def parse(value: dict[str, Any]) -> Trace:
 
 
 def _base(root: Row, value: dict[str, Any]) -> Trace:
-    """What an export of ours says without its residual, which says all of what this format cannot."""
+    """Parse an export of ours without its residual, which says all that this format cannot."""
     try:
         return _parse(root, value)
     except FormatError:

@@ -241,7 +241,7 @@ def any_value(row: Row, decoded: Decoded, depth: int = 0) -> Any:
 
 
 def _values(row: Row, decoded: Decoded) -> list[Any]:
-    """Of an array or a kvlist."""
+    """Return the values of an array or a kvlist."""
     if not row.value.keys() <= {"values"}:
         decoded.says_more = True
     return row.list("values")

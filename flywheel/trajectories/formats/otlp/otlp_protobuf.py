@@ -246,7 +246,7 @@ _SIGNALS: dict[str, type[Message]] = {
 
 
 def other_signal(body: bytes, wanted: str) -> str | None:
-    """What the body is when it was sent to the wrong address: it then reads without a rest as another signal."""
+    """Return a hint for a body sent to the wrong address: one that reads without a rest as another signal."""
     for name, kind in _SIGNALS.items():
         if name != wanted and reads_without_rest(kind(), body):
             return f"these look like OTLP {name}; send them to /v1/{name}"

@@ -1,4 +1,4 @@
-"""How much one request may hold. Bytes are bounded before; but a byte can cost a hundred once it has been read.
+"""Limits on one request's content. Bytes are bounded before; but a byte can cost a hundred once it has been read.
 
 Small requests are not looked at: what they can hold is bounded by their size.
 """

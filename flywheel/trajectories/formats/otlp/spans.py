@@ -69,7 +69,7 @@ class Decoded:
 
 @dataclass(slots=True)
 class Facts:
-    """What a span says of itself and of its trajectory, without its content: read of every span that arrives.
+    """Facts that a span states of itself and its trajectory, without its content: read of every span that arrives.
 
     Empty and None mean that it does not say.
     """
@@ -96,7 +96,7 @@ class Facts:
 
 @dataclass(slots=True)
 class Content:
-    """What a span carries: read when somebody looks at it."""
+    """The content of a span: read when somebody looks at it."""
 
     input: list[Message] = field(default_factory=list)
     output: list[Message] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What follows from the names of a span's attributes alone: which of them say which fact, and whose dialect it is.
+"""Plans from the names of a span's attributes alone: which of them state which fact, and whose dialect it is.
 
 An application writes thousands of spans with the same names, so what they mean is worked out once, and of each span
 only the values are looked up that say something.

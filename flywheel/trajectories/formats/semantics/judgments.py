@@ -1,4 +1,4 @@
-"""What telemetry says of how good something was: GenAI evaluation events, OpenInference's annotations and evaluations.
+"""Quality judgements in telemetry: GenAI evaluation events, OpenInference's annotations and evaluations.
 
 https://github.com/Arize-ai/openinference/blob/main/spec/annotations_and_evaluations.md
 """
@@ -57,7 +57,7 @@ def outcome_of(value: Any) -> Outcome | None:
 
 
 def of_span(span: Span) -> list[Judgment]:
-    """What the span says of itself, of its trace, or of the span that it links to."""
+    """Return the span's judgements of itself, of its trace, or of the span that it links to."""
     found: list[Judgment] = []
     for event in span.events:
         if event.name == EVALUATION:
@@ -78,7 +78,7 @@ def _flat(span: Span) -> list[Judgment]:
 
 
 def evaluation(trace_id: str, span_id: str, attributes: Mapping[str, Any], time_ns: int) -> Iterator[Judgment]:
-    """What an event `gen_ai.evaluation.result` says; nothing where it lacks its name or its result."""
+    """Read an event `gen_ai.evaluation.result`; yield nothing where it lacks its name or its result."""
     names = {name: attributes.get(f"gen_ai.evaluation.{key}") for name, key in _EVENT.items()}
     by_model = any(key in attributes for key in ("gen_ai.request.model", "gen_ai.response.model"))
     yield from _judged(names, trace_id, span_id, "model" if by_model else "code", time_ns)
@@ -130,7 +130,7 @@ def _time(span: Span) -> int:
 
 
 def _target(span: Span) -> tuple[str, str]:
-    """What an evaluator judged: the span that it links to, and never its parent."""
+    """Return the target of an evaluator: the span that it links to, and never its parent."""
     if len(span.links) == 1:
         trace_id, span_id = span.links[0].get("trace_id"), span.links[0].get("span_id")
         if isinstance(trace_id, str) and isinstance(span_id, str) and trace_id:

@@ -112,7 +112,7 @@ def _trace(trace_id: str, spans: list[Span], warnings: list[str]) -> Trace:
 
 
 def step_of(span: Span) -> Step:
-    """What the span says, as a step."""
+    """Return the span as a step."""
     facts = span_meaning.facts(span)
     kind = facts.kind or "other"
     step = Step(
@@ -202,7 +202,7 @@ def events_of(row: dict[str, Any]) -> list[Event]:
 
 
 def error_of(span: Span) -> str:
-    """What went wrong, in the span's words."""
+    """Return the error, in the span's words."""
     if span.status_message:
         return span.status_message
     for event in span.events:
@@ -227,7 +227,7 @@ def interventions(span: Span) -> Iterator[Intervention]:
 
 
 def stated_outcome(span: Span, warnings: list[str]) -> Outcome | None:
-    """What the attribute `flywheel.outcome` says."""
+    """Return the outcome that the attribute `flywheel.outcome` states."""
     said = span.attributes.get("flywheel.outcome")
     if isinstance(said, str) and said in OUTCOMES:
         return OUTCOMES[said]

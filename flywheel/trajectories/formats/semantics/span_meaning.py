@@ -1,4 +1,4 @@
-"""What spans mean, whichever telemetry dialect they are written in.
+"""The meaning of spans, whichever telemetry dialect they are written in.
 
 `facts` is read of every span that arrives, so it only looks attributes up, by the span's plan. `content` reads
 messages, arguments and results, when somebody looks. Where dialects overlap in one span, the more specific one counts:
@@ -22,7 +22,7 @@ from flywheel.trajectories.formats.values.hostile_json import cost, count, struc
 
 
 def facts(span: Span, plan: Plan | None = None) -> Facts:
-    """What the span says of itself; `plan`, where the caller has it already, is that of its attributes."""
+    """Return the facts of a span; `plan`, where the caller has it already, is that of its attributes."""
     if span.events and (whole := _whole(span)) is not span:
         span, plan = whole, None
     attributes = span.attributes
@@ -75,12 +75,12 @@ def content(span: Span, kind: Kind | None) -> Content:
 
 
 def input(span: Span, kind: Kind | None) -> list[Message]:
-    """What a model call was given."""
+    """Return the messages given to a model call."""
     return content(span, kind).input
 
 
 def output(span: Span, kind: Kind | None) -> list[Message]:
-    """What came back, without reading what was given."""
+    """Return the answers, without reading the input."""
     span = _whole(span)
     attributes = span.attributes
     said: list[Message] = []
@@ -106,7 +106,7 @@ _INPUTS = (
 
 
 def user_messages(span: Span, kind: Kind | None) -> Iterable[Message]:
-    """What `input` gives of what users said, read only as far as somebody looks."""
+    """Return the users' messages of `input`, read only as far as somebody looks."""
     if _is_current(span, attribute_plans.of(span.attributes)):
         listed = structured(span.attributes.get("gen_ai.input.messages"))
         if isinstance(listed, list):
@@ -186,7 +186,7 @@ def tools(span: Span, plan: Plan | None = None) -> list[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=256)
 def _flat(given: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Of JSON texts, or of names, descriptions and parameters."""
+    """Return tool definitions from JSON texts, or from names, descriptions and parameters."""
     return message_shapes.tool_definitions(
         [
             item if isinstance(item, str) else dict(zip(("name", "description", "parameters"), item, strict=True))
@@ -208,7 +208,7 @@ def _dialect(span: Span, plan: Plan) -> dialect_registry.Dialect | None:
 
 
 def _kind(span: Span, dialect: dialect_registry.Dialect | None, plan: Plan) -> Kind | None:
-    """What the span is; None for one that is not an agent's, such as an HTTP request."""
+    """Return the kind of a span; None for one that is not an agent's, such as an HTTP request."""
     if plan.is_openinference and (named := span.attributes["openinference.span.kind"]) is not None:
         return openinference.KINDS.get(str(named).upper())
     if dialect is None:

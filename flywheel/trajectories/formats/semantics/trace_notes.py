@@ -1,4 +1,4 @@
-"""What an export says of a trajectory from outside: a score, a thumb, a comment."""
+"""Notes that an export makes on a trajectory from outside: a score, a thumb, a comment."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,7 +54,7 @@ class Note:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the trajectory ended, where only the source's name for it or its way of writing the value says so."""
+        """The trajectory's outcome, where only the source's name for it or its way of writing the value says so."""
         if self.key not in ENDS or (self.key == OUTCOME and outcome_of(self.value)):
             return None
         return of_score(self.value)

@@ -25,7 +25,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class FormatError(ValueError):
-    """What was sent cannot be read; the message names the field and what would be right."""
+    """Unreadable input; the message names the field and what would be right."""
 
 
 def text(value: str) -> str:

@@ -1,4 +1,4 @@
-"""What another format cannot say of a trajectory, kept beside it, so that an export can be read back exactly.
+"""Parts of a trajectory that another format cannot say, kept beside it, so that an export can be read back exactly.
 
 `residual` compares a trajectory with what its export would be read back as, and returns only the difference: fields of
 the whole, and for each step the step it came from (`of`) and the fields that it does not say (`set`). `restore` puts
@@ -19,8 +19,8 @@ _BLANK = Step("", "other")
 
 
 def residual(trace: Trace, back: Trace, became: list[str]) -> dict[str, Any]:
-    """What `back` lacks of `trace`; empty when nothing. `became` names, for each step of `trace`, the step in `back`
-    that says most of it, or is empty."""
+    """Return the parts of `trace` that `back` lacks; empty when none. `became` names, for each step of `trace`, the
+    step in `back` that says most of it, or is empty."""
     said = trace_row(back)
     whole = {name: value for name, value in trace_row(trace).items() if not _same(value, said[name])}
     known = {step.span_id: step_row(step) for step in back.steps}

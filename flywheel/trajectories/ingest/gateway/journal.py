@@ -53,7 +53,7 @@ class Frame:
 
 
 class Journal:
-    """What one call said so far. Used by one thread at a time; no method raises for a disk's sake."""
+    """The record of one call so far. Used by one thread at a time; no method raises for a disk's sake."""
 
     _lock = threading.Lock()
     in_memory = 0
@@ -192,7 +192,7 @@ class Journal:
 
 
 def second_chance() -> None:
-    """What could not be recorded is tried once more by each process that starts: it may know better."""
+    """Retry what could not be recorded, once for each process that starts: it may know better."""
     with contextlib.suppress(OSError):
         for path in (settings.GATEWAY_DIR / "bad").glob(f"*{SUFFIX}"):
             path.rename(settings.GATEWAY_DIR / path.name)

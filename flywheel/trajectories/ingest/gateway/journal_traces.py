@@ -21,7 +21,7 @@ SHOWN = 20_000
 
 @dataclass(slots=True)
 class Seen:
-    """What a journal holds."""
+    """The content of a journal."""
 
     head: dict[str, Any] = field(default_factory=dict)
     request: bytes = b""
@@ -144,7 +144,7 @@ def _error(seen: Seen, answer: Answer) -> str:
 
 
 def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
-    """What was sampled and how: only what was said."""
+    """Return the sampled tokens, their log-probabilities and the settings: only what was stated."""
     found: dict[str, Any] = {}
     for key, value in (
         ("prompt_token_ids", completion.get("prompt_token_ids") or choice.get("prompt_token_ids")),
@@ -162,7 +162,7 @@ def _sampling(request: Mapping[str, Any], completion: Mapping[str, Any], choice:
 
 
 def _raw(seen: Seen, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    """What the step's own fields do not hold. Messages are repeated only where reading them left something out."""
+    """Return all that the step's own fields lack. Messages are repeated only where reading them left something out."""
     plain = all(isinstance(row.get("content"), str | None) for row in _rows(request.get("messages")))
     kept = {key: value for key, value in request.items() if key != "messages" or not plain}
     facts: dict[str, Any] = {

@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 def _door(*methods: str) -> Callable[[Callable[[HttpRequest], HttpResponseBase]], Declared]:
-    """What every path of the gateway does: the right method, and refusals in OpenAI's words, never a page."""
+    """Guard a path of the gateway: the right method, and refusals in OpenAI's words, never a page."""
 
     def decorate(view: Callable[[HttpRequest], HttpResponseBase]) -> Declared:
         @csrf_exempt

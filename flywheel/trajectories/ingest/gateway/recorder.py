@@ -114,7 +114,7 @@ class Recorder:
                 connection.close()
 
     def _next(self) -> list[Journal]:
-        """What waits, after a moment in which more may come; empty now and then, so that the disk is looked at."""
+        """Take the waiting journals, after a moment for more; empty now and then, so that the disk is looked at."""
         try:
             batch = [self._waiting.get(timeout=SWEEP_EVERY_S)]
         except queue.Empty:

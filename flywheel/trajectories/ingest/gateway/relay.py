@@ -17,7 +17,7 @@ PIECE = 64 * 1024
 
 
 class Slots:
-    """How many calls may be under way in this process, so that pages and ingest always find a thread."""
+    """A limit on the calls under way in this process, so that pages and ingest always find a thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count

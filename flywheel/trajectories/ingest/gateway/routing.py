@@ -170,7 +170,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def _remembered(name: str) -> tuple[Route | None, float]:
-    """What was found, and how many seconds ago."""
+    """Return the route found before, and its age in seconds."""
     with _lock:
         at, found = _known.get(name, (0.0, None))
     return found, time.monotonic() - at

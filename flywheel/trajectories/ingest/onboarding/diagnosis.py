@@ -1,4 +1,4 @@
-"""What became of what a new agent sends: arrived and how whole, refused and why, or nothing yet and what to look at.
+"""Findings on what a new agent sends: arrived and how whole, refused and why, or nothing yet and what to look at.
 
 `diagnose` reads what was stored and what was refused since a moment, and answers findings, the weightiest first. Other
 projects' requests are told only to who may see those projects.
@@ -71,7 +71,7 @@ class Diagnosis:
 
 
 def diagnose(project: Project, *, since: datetime, user: User | None = None, now: datetime | None = None) -> Diagnosis:
-    """What is known of requests to the project since this moment."""
+    """Return the findings on requests to the project since this moment."""
     now = now or timezone.now()
     # The newest rows first, and then by time: an index gives them, however much a project holds.
     newest = Batch.objects.filter(project=project).order_by("-id")[:BATCHES]

@@ -93,7 +93,7 @@ def presented(given: Mapping[str, str]) -> tuple[ApiKey | None, str]:
 
 
 def _not_bearer(header: str) -> str:
-    """What is wrong with a header that has no bearer's token; a fixed sentence."""
+    """Say in a fixed sentence what is wrong with a header that has no bearer's token."""
     low = header.strip("\"'").lower()
     if low.startswith(("bearer%20", "bearer+")):
         return "the header says Bearer%20fw_… literally: this exporter wants a space there"
@@ -107,7 +107,7 @@ def _not_bearer(header: str) -> str:
 
 
 class _Limit:
-    """How often this process writes."""
+    """A limit on how often this process writes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

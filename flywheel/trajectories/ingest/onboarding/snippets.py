@@ -1,4 +1,4 @@
-"""How each framework is told to send here: what the connect page shows and `docs/guides/connect.md` repeats.
+"""Snippets that make each framework send here: the connect page shows and `docs/guides/connect.md` repeats them.
 
 Every text is complete and runs as it stands, given what `install` installs and a model's key where it asks a model.
 `http://127.0.0.1:8000` and `fw_YOUR_KEY` stand for the address and the key; `Snippet.filled` puts in the real ones.

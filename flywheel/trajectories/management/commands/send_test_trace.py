@@ -134,7 +134,7 @@ def _by_grpc(request: ExportTraceServiceRequest, endpoint: str, protocol: str, k
 
 
 def _partial(body: bytes) -> str:
-    """What the answer says beside success."""
+    """Say how many spans of an accepted request were rejected, and why."""
     answer = ExportTraceServiceResponse.FromString(body)
     if not answer.HasField("partial_success"):
         return "and nothing was rejected"

@@ -70,7 +70,7 @@ def delete_comment(request: PageRequest, trace_id: str, comment: int) -> HttpRes
 @require_POST
 @requires(Permission.VIEW)
 def read_comments(request: PageRequest, trace_id: str) -> HttpResponse:
-    """What calls this person here has been on their screen."""
+    """Mark the comments that mention this person here as read: they have been on their screen."""
     talk.mark_read(project=request.project, user=request.actor.user, trajectory=_find(request, trace_id))
     return HttpResponse(status=204)
 

@@ -15,7 +15,7 @@ from flywheel.trajectories.operations.deletion import delete, held_by
 @require_http_methods(["GET", "POST"])
 @requires(Permission.ADMIN)
 def delete_page(request: PageRequest, trace_id: str) -> HttpResponse:
-    """What holds its content, what of that goes and what stays; and the button."""
+    """Show where the trajectory's content is, what of that goes and what stays; and the button."""
     rows = Trajectory.objects.select_related("agent")
     row = get_object_or_404(rows, project=request.project, trace_id=trace_id)
     if request.method == "POST":

@@ -192,7 +192,7 @@ def _totals(row: Trajectory) -> dict[str, Any]:
 
 
 def _result(row: Trajectory) -> Any:
-    """What the verifier said of a rollout; None for anything else."""
+    """Return the verifier's result of a rollout; None for anything else."""
     return getattr(row, "result", None) if row.source == Source.ROLLOUT else None
 
 

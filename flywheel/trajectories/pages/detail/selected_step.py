@@ -25,7 +25,7 @@ class Raw:
 
 
 def chosen_of(trajectory: Trajectory, row: Step | None, side: str, failure: Any) -> dict[str, Any]:
-    """What `_step.html` shows of a step, from one of its sides."""
+    """Return the context of `_step.html` for a step, from one of its sides."""
     if row is None:
         return {"step": None}
     expected = expected_action.expected_of(trajectory, failure)
@@ -54,7 +54,7 @@ def raw_of(row: Step) -> Raw:
 
 
 def told_of(trajectory: Trajectory, row: Step) -> Raw | None:
-    """What came for the step as log records; None when nothing did."""
+    """Return the log records that came for the step; None when there are none."""
     log_events.put_back([row], [trajectory])
     if not row.log_events:
         return None

@@ -131,7 +131,7 @@ def _back_with_report(request: PageRequest, name: str, report: Report) -> HttpRe
 
 
 def _read_as(parameters: QueryDict) -> list[tuple[str, int]]:
-    """What was detected and how many of each, out of the address."""
+    """Read the detected formats and the number of files of each out of the address."""
     found = []
     for text in parameters.getlist("read"):
         name, _, count = text.partition(":")
@@ -201,7 +201,7 @@ def _upload(request: PageRequest, token: str) -> Upload:
 
 @dataclass(slots=True)
 class Preview:
-    """What a mapping makes of the first rows."""
+    """The first rows as a mapping reads them."""
 
     mapping: Mapped
     columns: tuple[str, ...] = ()

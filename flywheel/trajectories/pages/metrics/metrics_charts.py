@@ -31,7 +31,7 @@ def address(index: str, q: str) -> str:
 
 
 def charts_of(found: Metrics, index: str, known: Mapping[str, Bucket]) -> list[dict[str, Any]]:
-    """What is drawn; `index` is the address of the list."""
+    """Return the charts to draw; `index` is the address of the list."""
     drawing = _Drawing(found, index)
     whole = not found.request.by
     return [

@@ -76,7 +76,7 @@ def _confirm(request: PageRequest, q: str, ids: list[str]) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def index(request: PageRequest) -> HttpResponse:
-    """What was done with many at once, newest first."""
+    """List the bulk actions, newest first."""
     rows = Bulk.objects.filter(project=request.project).select_related("created_by")
     page = page_at(request, rows)
     jobs = [{"job": job, "action": bulk_actions.ACTIONS.get(job.action)} for job in page.items]
@@ -92,7 +92,7 @@ def page(request: PageRequest, number: int) -> HttpResponse:
 @require_GET
 @requires(Permission.VIEW)
 def file(request: PageRequest, number: int) -> HttpResponseBase:
-    """What an export has written."""
+    """Send the file that an export has written."""
     return bulk_actions.answer(request, _find(request, number))
 
 

@@ -69,7 +69,7 @@ def _fields(before: str, cols: str) -> SafeString:
 
 
 def _bulk(request: PageRequest) -> dict[str, Any]:
-    """What this person may do with many rows: whether they may tag, delete, and the actions that have a choice."""
+    """Return this person's bulk rights: whether they may tag, delete, and the actions that have a choice."""
     may = {name for name, action in bulk_actions.ACTIONS.items() if action.permission in request.permissions}
     chosen = [(action, action.choices(request.project)) for name, action in bulk_actions.ACTIONS.items() if name in may]
     return {

@@ -1,4 +1,4 @@
-"""What belongs to the list of trajectories beside its rows: saved views, chosen columns, the preview of a row."""
+"""Pages of the list of trajectories beside its rows: saved views, chosen columns, the preview of a row."""
 
 from urllib.parse import urlencode
 
@@ -51,7 +51,7 @@ def delete_view(request: PageRequest, view: int) -> HttpResponse:
 @require_POST
 @requires(Permission.VIEW)
 def open_with(request: PageRequest) -> HttpResponse:
-    """What the list opens with for this person: a view, or everything."""
+    """Set what the list opens with for this person: a view, or everything."""
     wanted = request.POST.get("view", "")
     seen = Q(owner=request.actor.user) | Q(is_shared=True)
     view = get_object_or_404(View, seen, project=request.project, pk=key(wanted)) if wanted else None

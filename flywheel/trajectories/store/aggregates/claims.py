@@ -1,4 +1,4 @@
-"""What the parts of a trajectory say about the whole: its agent, session, outcome, tools, tags.
+"""Claims of a trajectory's parts about the whole: its agent, session, outcome, tools, tags.
 
 Parts arrive in any order, split in any way, and twice. Each statement is kept with its key (when it was said, by which
 span) in `Trajectory.claims`, and merging takes the least or the greatest key, so the result depends only on the set of

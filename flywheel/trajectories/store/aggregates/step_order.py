@@ -20,7 +20,7 @@ UNTIMED = "untimed"
 
 @dataclass(slots=True)
 class Known:
-    """What ordering needs to know of a stored step."""
+    """The facts of a stored step that ordering needs."""
 
     pk: int
     span_id: str
@@ -62,7 +62,7 @@ def number(
 
 
 def _depths(steps: Iterable[Placed], is_timed: bool) -> dict[str, int]:
-    """How far each step is below a step without a known parent; with clocks, counting parents that started together.
+    """Return each step's depth below one without a known parent; with clocks, counting parents that started together.
 
     Looked up in the order of ids, so that even a circle of parents comes out the same every time.
     """

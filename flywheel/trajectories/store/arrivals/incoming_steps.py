@@ -41,7 +41,7 @@ AT_ONCE = 32
 
 @dataclass(slots=True)
 class Said:
-    """What a step, or a part of a trajectory, says about the whole."""
+    """Claims of a step, or of a part of a trajectory, about the whole."""
 
     first: Key
     """When it began to speak, and when it ended: of each statement the first or the last one holds."""
@@ -98,7 +98,7 @@ class Arrival:
 
     @property
     def rank(self) -> tuple[bool, int, bytes]:
-        """Of two contents under one id, the greater one is kept."""
+        """The rank of this content: of two under one id, the greater one is kept."""
         return self.end_us is not None, self.size, self.digest
 
 

@@ -1,4 +1,4 @@
-"""What a project does not keep leaves what arrives here, before anything is read out of it.
+"""Redaction of arrivals: what a project does not keep is taken out here, before anything is read out of them.
 
 A span is redacted as the JSON that is stored; when something was found, what it says of itself is read from what is
 left. Parts of other formats are redacted value by value. Rejected spans and lines are kept only without their secrets.
@@ -72,7 +72,7 @@ _FIELDS = frozenset(item.name for item in fields(traces.Step))
 
 
 def rejected(content: bytes, redactor: Redactor, counts: Counter[str]) -> bytes:
-    """What was rejected, as it is kept for a person to look at; empty when it held a secret that cannot be cut out."""
+    """Redact a rejected item, kept for a person to look at; empty when it held a secret that cannot be cut out."""
     text = readable(content)
     clean, found = redactor.json(text)
     counts.update(found)

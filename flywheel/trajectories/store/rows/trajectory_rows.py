@@ -1,4 +1,4 @@
-"""How rows are written: by COPY in its binary form, the cheapest way to hand them to PostgreSQL.
+"""Rows, written by COPY in its binary form, the cheapest way to hand them to PostgreSQL.
 
 What is known already is looked up by statements that are planned once per connection. Each looks up one key after the
 other (`unnest … CROSS JOIN LATERAL`), for which there is one good plan, and it is found on an empty table too.
@@ -32,7 +32,7 @@ class Raced(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """What decides whether a stored step is replaced."""
+    """The facts that decide whether a stored step is replaced."""
 
     pk: int
     ended: bool
