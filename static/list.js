@@ -23,6 +23,10 @@
     waiting = setTimeout(() => htmx.ajax("GET", row.dataset.preview, { source: panel, target: panel }), DELAY_MS);
   }
 
+  // A preview that does not come is none: the row says enough by itself.
+  for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
+    panel?.addEventListener(name, (event) => event.stopPropagation());
+  }
   // What arrives for a row that has been left meanwhile is not shown.
   panel?.addEventListener("htmx:beforeSwap", ({ detail }) => {
     detail.shouldSwap &&= detail.pathInfo.requestPath === shownFor?.dataset.preview && shownFor.isConnected;

@@ -74,7 +74,8 @@ def field_of(name: str, schema: Any, *, is_required: bool = False, value: Any = 
     help_text = words if isinstance(words, str) else ""
     common: dict[str, Any] = {"label": name, "required": is_required, "help_text": help_text}
     if isinstance(choices, list) and choices and all(isinstance(each, str) for each in choices):
-        there = [value] if isinstance(value, str) and value not in choices else []
+        other = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        there = [] if value is None or value in choices else [other]
         empty = [] if is_required else [("", "–")]
         return forms.ChoiceField(choices=[*empty, *((each, each) for each in [*there, *choices])], **common)
     field, types = _FIELDS.get(kind if isinstance(kind, str) else None, (Json, object))
@@ -118,7 +119,9 @@ class ObjectForm(forms.Form):
     @cached_property
     def value(self) -> dict[str, Any]:
         """The object that was written. What its field cannot read is in it as `unread` has it."""
-        return {name: self._read(field, text) for name, field in self.fields.items() if (text := self[name].data)}
+        texts = {name: self[name].data or "" for name in self.fields}
+        is_said = {name: text.strip() if isinstance(self.fields[name], Json) else text for name, text in texts.items()}
+        return {name: self._read(self.fields[name], text) for name, text in texts.items() if is_said[name]}
 
     def _read(self, field: forms.Field, text: Any) -> Any:
         try:

@@ -11,8 +11,10 @@ from flywheel.core import recipes
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import PARTS
+from flywheel.core.verifiers import rubric_parts
 from flywheel.promotions.models import Candidate
 from flywheel.system import env
+from flywheel.trajectories.formats.dialects.dialect_registry import DIALECTS
 from flywheel.trajectories.formats.files.file_formats import FORMATS
 from flywheel.trajectories.models import Label, Outcome, Source
 from flywheel.trajectories.search import query
@@ -42,6 +44,16 @@ def test_every_algorithm_stands_in_the_trainers_guide() -> None:
 
 def test_every_part_of_the_verifier_stands_in_the_builders_guide() -> None:
     assert [part for part in (*PARTS, "unsafe") if part not in read("builder.md")] == []
+
+
+def test_every_part_of_a_rubric_stands_in_the_builders_guide() -> None:
+    guide = read("builder.md").lower()
+    assert [part.label for part in rubric_parts.PARTS.values() if part.label.lower() not in guide] == []
+
+
+def test_every_dialect_stands_in_the_guide_to_ingest() -> None:
+    guide = read("ingest.md").lower()
+    assert [name for dialect in DIALECTS if (name := dialect.__name__.rpartition(".")[2]) not in guide] == []
 
 
 def test_every_kind_of_environment_stands_in_the_builders_guide() -> None:

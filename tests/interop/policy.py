@@ -2,15 +2,15 @@
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from flywheel.core.envs import Environment, Task
-from flywheel.core.traces import Message, ToolCall
-from flywheel.core.traces.openai_messages import arguments, items, names, outside, policy_messages, text
+from flywheel.core.traces import Message
+from flywheel.core.traces.openai_messages import chat_said, items, outside, policy_messages, text
 
 FOOLISH = "Lovely weather, is it not?"
 
@@ -35,23 +35,6 @@ class Policy:
 
     def opening(self, task: Task) -> str:
         return next(m.content for m in self.env.reset(task, 0) if m.role == "user")
-
-
-def chat_said(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """What the policy said in chat messages, whose calls may stand as OpenAI writes them or flat."""
-    ours = names(tools)
-    turns = []
-    for row in messages:
-        if row.get("role") != "assistant":
-            continue
-        calls = []
-        for call in row.get("tool_calls") or ():
-            function = call.get("function") or call
-            name = str(function["name"])
-            own = ours.get(name) or ours.get(name.rpartition("__")[2], name)  # some harnesses add the server's name
-            calls.append(ToolCall(str(call.get("id", "")), own, arguments(function.get("arguments"))))
-        turns.append(Message("assistant", text(row.get("content")), tuple(calls)))
-    return turns
 
 
 def chat(policy: Policy, body: dict[str, Any]) -> dict[str, Any]:

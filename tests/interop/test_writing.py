@@ -44,6 +44,29 @@ def written(export: Export, format: str, at: Path) -> Path:
 
 
 @pytest.mark.parametrize("format", [*FORMATS])
+def test_what_an_export_imports_of_ours_is_there(format: str, tmp_path: Path) -> None:
+    folder = written(export_of("tool_call"), format, tmp_path)
+    defined = {}
+    for path in folder.rglob("*.py"):
+        module = path.with_suffix("").relative_to(folder).as_posix().removesuffix("/__init__")
+        tree = ast.parse(path.read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names |= {each.name for each in ast.walk(tree) if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        names |= {alias.asname or alias.name for node in imported for alias in node.names}
+        defined[module.replace("/", ".")] = names, imported
+    checked = 0
+    for module, (_, imported) in defined.items():
+        for node in imported:
+            ends = [name for name in defined if node.module and f".{name}".endswith(f".{node.module}")]
+            for alias in node.names if ends else ():
+                inside = [name for name in defined if name.endswith(f"{node.module}.{alias.name}")]
+                assert inside or any(alias.name in defined[end][0] for end in ends), f"{module}: {alias.name}"
+                checked += 1
+    assert checked or format == "harbor"
+
+
+@pytest.mark.parametrize("format", [*FORMATS])
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_file_is_whole_and_names_no_machine(kind: str, format: str, tmp_path: Path) -> None:
     folder = written(export_of(kind), format, tmp_path)

@@ -78,6 +78,23 @@ def policy_messages(items: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[
     return turns
 
 
+def chat_said(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the policy's turns in chat messages, whose calls may stand as OpenAI writes them or flat."""
+    ours = names(tools)
+    turns = []
+    for row in messages:
+        if row.get("role") != "assistant":
+            continue
+        calls = []
+        for call in row.get("tool_calls") or ():
+            function = call.get("function") or call
+            name = str(function["name"])
+            own = ours.get(name) or ours.get(name.rpartition("__")[2], name)  # some harnesses add the server's name
+            calls.append(ToolCall(str(call.get("id", "")), own, arguments(function.get("arguments"))))
+        turns.append(Message("assistant", text(row.get("content")), tuple(calls)))
+    return turns
+
+
 def arguments(given: Any) -> dict[str, Any] | str:
     """A call's arguments: an object where they are one, else what the model wrote."""
     if isinstance(given, dict):

@@ -71,7 +71,7 @@ def import_tasks(request: HttpRequest, name: str, preview: bool = False) -> task
     """Tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, or exported here: one a line of the body. A preview
     says what they would become and makes none."""
     environment = find_environment(request, name)
-    with kept_aside(request, most=task_files.MAX_BYTES) as lines:
+    with kept_aside(request, most=task_files.MAX_BYTES, command="import_tasks") as lines:
         if preview:
             return task_files.look(environment=environment, lines=lines)
         return task_files.import_tasks(environment=environment, lines=lines, actor=keyed(request).actor)

@@ -42,9 +42,9 @@ class TooLarge(Refused):
 
     status = 413
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, command: str = "import_trajectories") -> None:
         super().__init__(
-            f"the file is larger than {limit // 1024**2} MiB; send it in parts, or use manage.py import_trajectories"
+            f"the file is larger than {limit // 1024**2} MiB; send it in parts, or use manage.py {command}"
         )
 
 
@@ -102,15 +102,18 @@ class Readable(Protocol):
 
 
 @contextmanager
-def kept_aside(source: Readable, *, is_limited: bool = True, most: int = 0) -> Iterator[BinaryIO]:
-    """Copy a source that is read only once to a seekable file. Raises TooLarge, `most` being other than MAX_BYTES."""
+def kept_aside(
+    source: Readable, *, is_limited: bool = True, most: int = 0, command: str = "import_trajectories"
+) -> Iterator[BinaryIO]:
+    """Copy a source that is read only once to a seekable file. Raises TooLarge, which names the command that takes more
+    than `most` bytes, or MAX_BYTES."""
     limit = most or MAX_BYTES if is_limited else None
     with tempfile.SpooledTemporaryFile(max_size=4 * CHUNK) as file:
         size = 0
         while chunk := source.read(CHUNK):
             size += len(chunk)
             if limit is not None and size > limit:
-                raise TooLarge(limit)
+                raise TooLarge(limit, command)
             file.write(chunk)
         file.seek(0)
         yield file  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """The columns of the list of trajectories: what each is called, and what is read for it.
 
-How a cell looks says the macro `<key>_cell` in `templates/jinja/trajectories/cells.html`; a column without one shows
-the first value that it reads, as text or as a number.
+How a cell looks says the block of its key in `templates/jinja/trajectories/cells.html`; a column without one shows the
+first value that it reads, as text or as a number.
 """
 
 from collections.abc import Iterable

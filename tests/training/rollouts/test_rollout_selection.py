@@ -224,6 +224,16 @@ def test_the_page_filters_drops_and_writes(room: Room, run: EvalRun, sign_in: Si
     assert client.get(f"/p/{room.cast.project.slug}/training/rollouts/{held_out.pk}/").status_code == 409
 
 
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_collecting_that_goes_on_shows_how_far_it_is(room: Room, run: EvalRun, sign_in: SignIn, state: State) -> None:
+    EvalRun.objects.filter(pk=run.pk).update(state=state)
+    address = f"/p/{room.cast.project.slug}/training/rollouts/{run.pk}/"
+    page = page_of(sign_in(room.cast.builder).get(address))
+    assert f"/evals/{run.pk}/live/" in page
+    assert "Stop eval" in page
+    assert "Stop eval" not in page_of(sign_in(room.cast.viewer).get(address))
+
+
 def test_why_collecting_failed_is_a_sentence_of_its_own(room: Room, run: EvalRun, sign_in: SignIn) -> None:
     EvalRun.objects.filter(pk=run.pk).update(state=State.FAILED, error_kind="engine", error="the server went away")
     page = sign_in(room.cast.trainer).get(f"/p/{room.cast.project.slug}/training/rollouts/{run.pk}/")

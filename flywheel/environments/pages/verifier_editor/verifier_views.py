@@ -104,7 +104,7 @@ def stop_trial(request: PageRequest, trial: int) -> HttpResponse:
     found = _trial(request, trial)
     with suppress(StaleState):  # it was quicker
         found.cancel(request.actor)
-    return render(request, "environments/_trial.html", {"trial": found})
+    return render(request, "environments/_trial.html", {"trial": _trial(request, trial)})
 
 
 @require_POST

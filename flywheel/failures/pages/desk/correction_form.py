@@ -14,6 +14,7 @@ from flywheel.core.errors import FieldError
 from flywheel.core.traces import tooling
 from flywheel.edge.schema_form import Json, ObjectForm, fields_of, texts_of
 from flywheel.failures.labels.decisions import correction_problems
+from flywheel.templatetags.texts import safe_text
 
 TEXT = "(answer in words)"
 """The choice among the tools that stands for no call but a text; no tool can have this name."""
@@ -73,7 +74,7 @@ class Correction:
                 each.widget.attrs["rows"] = 2
             elif isinstance(each, forms.ChoiceField):
                 choices: Any = each.choices
-                each.choices = [("", "left out"), *(choice for choice in choices if choice[0])]
+                each.choices = [("", "left out"), *((value, safe_text(label)) for value, label in choices if value)]
         for problem in self.problems:
             if problem.field in fields:
                 form.refuse(problem.field, problem.problem)

@@ -56,6 +56,26 @@ def test_fields_are_made_from_the_schema_and_filled_with_the_agents_call() -> No
     assert day.errors == ["'someday' is not one of ['monday', 'friday']"]
 
 
+def test_a_value_of_another_type_than_the_choices_stays_to_be_seen() -> None:
+    made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": 3}})
+    shown = page(made)
+    assert '<option value="3" selected>3</option>' in shown
+    assert read(TOOLS, posted(shown)).problems, "nor is it left out without a word"
+
+
+def test_choices_of_a_hostile_schema_are_made_visible() -> None:
+    tools = [{"name": "t", "parameters": {"properties": {"a": {"enum": ["x\u202ey", "<b>"]}}}}]
+    shown = page(of_action(tools, {"tool": "t", "arguments": {}}))
+    assert ">x\u202ey<" not in shown
+    assert ">&lt;b&gt;<" in shown
+
+
+def test_spaces_alone_are_no_json() -> None:
+    made = read(TOOLS, {**FILLED, "arg.guests": "  "})
+    assert made.action is not None
+    assert "guests" not in made.action["arguments"]
+
+
 def test_what_the_fields_say_becomes_the_action_with_the_schemas_types() -> None:
     made = read(TOOLS, FILLED)
     assert made.problems == []
