@@ -1,4 +1,4 @@
-"""Jinja2 for what a page has hundreds of: `templates/jinja`, three times as quick as Django's templates.
+"""Jinja2 for what a page has hundreds of: `templates/jinja`. What it costs is measured in docs/design/lists.md.
 
 The filters are those of `flywheel.py` beside it. Whatever is written is made visible and escaped, with or without a
 filter: nobody can forget it. `|e` escapes without making visible, where a script needs the very text.

@@ -1,6 +1,6 @@
 """The table of the list of trajectories, put together of the blocks of `templates/jinja/trajectories/cells.html`.
 
-A page has six hundred cells. A block writes straight into the page; a macro for each would take three times as long.
+A page has six hundred cells. A block writes straight into the page; with a macro for each it took nearly twice as long.
 """
 
 from collections.abc import Iterable, Sequence
