@@ -178,7 +178,6 @@ def _pair(run: Any, engine: Any, *, is_ours_first: bool) -> tuple[float, float]:
 def _bare(run: Any, engine: Any) -> tuple[int, int]:
     """The run's attempts without the run. Gives how many, and how often it asked."""
     from flywheel.core import envs
-    from flywheel.core.envs.kinds import KINDS
     from flywheel.core.envs.policy_rollouts import Sampling, play
     from flywheel.environments.tasks.task_rows import core_task
     from flywheel.evals.runs.submission import attempt_seed
@@ -186,16 +185,15 @@ def _bare(run: Any, engine: Any) -> tuple[int, int]:
     from workers.judging import attempt_verdicts
 
     made = run.task_set.environment_version
-    env = envs.build(made.environment.kind, made.config, made.verifier, attempt_verdicts.RUNNERS)
+    env = envs.build(made.environment.kind, made.config, made.verifier, attempt_verdicts.RUNNERS, run.version.config())
     members = run.task_set.members.select_related("task").order_by("task__number")
-    tools = run.version.tools if KINDS[made.environment.kind].from_failures else env.tools
     attempts = [
         (core_task(member.task), k, attempt_seed(run, member.task, k)) for k in range(run.samples) for member in members
     ]
     turns = 0
     for start in range(0, len(attempts), eval_runs.CHUNK):
         chunk = attempts[start : start + eval_runs.CHUNK]
-        turns += sum(len(one.responses) for one in play(engine, env, chunk, Sampling(**run.sampling), tools))
+        turns += sum(len(one.responses) for one in play(engine, env, chunk, Sampling(**run.sampling)))
     return len(attempts), turns
 
 

@@ -22,9 +22,10 @@ from flywheel.agents.models import Agent, Version
 from flywheel.core import digests, verifiers
 from flywheel.core.traces import tooling
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet, TaskSetMember
-from flywheel.evals.models import AuditOverride
+from flywheel.evals.models import AuditOverride, EvalRun
 from flywheel.evals.reward_audits.audit_lifecycle import override
 from flywheel.evals.reward_audits.reward_standing import Judged
+from flywheel.evals.runs.first_requests import live_request
 from flywheel.trajectories.models import Source, Step, Trajectory
 from flywheel.trajectories.search import full_text
 from flywheel.trajectories.store.stored_traces import traces_of
@@ -131,6 +132,13 @@ def key(cast: Cast) -> Callable[..., dict[str, str]]:
     return make
 
 
+def asked_as_live(run: EvalRun) -> None:
+    """Note on an eval that no worker carries out what its version would have been asked first. It is not saved."""
+    member = run.task_set.members.select_related("task").order_by("task__number").first()
+    assert member is not None
+    run.asked = {**live_request(run, member.task), "task": member.task_id}
+
+
 class Build:
     """Builders of rows. Every argument has a default that makes sense."""
 
@@ -199,7 +207,7 @@ class Build:
         )
         if made:
             verifier = {"kind": "tool_call"}
-            config = {"system_prompt": SYSTEM, "tools": TOOLS}
+            config = {"tools": TOOLS}
             EnvironmentVersion.objects.create(
                 environment=environment,
                 number=1,

@@ -9,7 +9,15 @@ from django.db.models import Max, Q, QuerySet
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Artifact, Version
-from flywheel.agents.version_content import OPENAI, TRANSFORMERS, check_endpoint, check_sampling, check_tools
+from flywheel.agents.version_content import (
+    OPENAI,
+    TRANSFORMERS,
+    check_endpoint,
+    check_form,
+    check_sampling,
+    check_tools,
+    proposed_form,
+)
 from flywheel.edge.refusals import Refused
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
@@ -42,12 +50,14 @@ def make_version(
     system_prompt: str = "",
     tools: Any = (),
     sampling: dict[str, Any] | None = None,
+    form: str | None = None,
     parent: Version | None = None,
     note: str = "",
 ) -> tuple[Version, bool]:
     """The agent's version with this content, and whether it is new: equal content is one version.
 
-    `parent` is what it was made from, for the record; it is no part of the content. Raises Refused.
+    `parent` is what it was made from, for the record; it is no part of the content. Without a `form` it is the one of
+    its chat template, or native calls for a server. Raises Refused.
     """
     if not base_model.strip() or len(base_model) > 300:
         raise Refused("is missing: the base model's name as people say it, such as Qwen/Qwen3-8B", field="base_model")
@@ -69,6 +79,7 @@ def make_version(
         system_prompt=system_prompt,
         tools=check_tools(list(tools) if isinstance(tools, tuple) else tools),
         sampling=check_sampling(sampling or {}),
+        form=check_form(proposed_form(weights) if form is None else form),
         parent=parent,
         note=note.strip(),
     )

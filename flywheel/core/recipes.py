@@ -220,10 +220,6 @@ _ROWS = [
         min=1, max=131_072, shown=True,
     ),
     Setting("eval_batch_size", int, 128, "Held-out tasks answered at once.", min=1, max=4096),
-    Setting(
-        "tools_in_prompt", bool, False,
-        "Render the environment's tools through the chat template. Must be how the agent is asked in production.",
-    ),
     Setting("keep_checkpoints", int, 2, "How many of the newest checkpoints stay on disk.", min=2, max=1000),
     Setting(
         "beta", float, 0.0,

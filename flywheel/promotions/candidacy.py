@@ -15,6 +15,7 @@ from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
+from flywheel.evals.runs.first_requests import differences
 from flywheel.evals.runs.run_summaries import bucket_of, rows_of
 from flywheel.evals.runs.unanswered_attempts import hold
 from flywheel.evals.serving import version_isolation
@@ -117,6 +118,7 @@ def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, 
         sampling=(_settings(baseline_eval), _settings(version_eval)),
         train_overlap=[name.rpartition("/")[2] for check in checks for name in check.report["blocked"]],
         artefact_digests=(version_eval.version.digest, digest(version_eval.version.content())),
+        unlike_live=(differences(baseline_eval), differences(version_eval)),
         cells=len(buckets) * version_eval.samples,
         slice_of=buckets,
     )
@@ -124,7 +126,8 @@ def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, 
 
 
 def _settings(run: EvalRun) -> dict[str, Any]:
-    return {**run.sampling, "samples": run.samples, "seed": run.seed, "split": run.split, "engine": run.engine}
+    # The sampling is the version's own, or the arm was not asked as it would be live.
+    return {"samples": run.samples, "seed": run.seed, "split": run.split, "engine": run.engine}
 
 
 def _contamination(checks: list[ContaminationCheck], before: list[Row], after: list[Row]) -> dict[str, Any]:

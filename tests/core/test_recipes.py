@@ -45,7 +45,6 @@ def test_settings_are_whole(setting: recipes.Setting) -> None:
         ("sft", {"steps": "10"}, "steps: '10' is not a whole number"),
         ("sft", {"learning_rate": float("nan")}, "learning_rate: nan is not a number"),
         ("sft", {"lr_schedule": "steep"}, "lr_schedule: 'steep' is not right; one of linear, cosine"),
-        ("sft", {"tools_in_prompt": 1}, "tools_in_prompt: 1 is not right; true or false is wanted"),
         ("sft", {"temperature": 1}, "temperature: does not apply to SFT, only to grpo"),
         ("sft", {"batch": 1}, "batch: is no setting of SFT; "),
         ("sft", {"micro_batch_size": 5}, "micro_batch_size: 5 does not divide batch_size 32"),

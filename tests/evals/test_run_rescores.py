@@ -16,7 +16,7 @@ from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.versions import environment_versions
 from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.evals.fake import QuietLease, finished, right, say, submit
 from tests.workers.judging.test_attempt_verdicts import carry_out
 from workers.tasks import handler
@@ -42,7 +42,7 @@ def other(run: EvalRun, build: Build) -> EnvironmentVersion:
     return environment_versions.environment_version(
         environment=run.task_set.environment_version.environment,
         actor=Actor(build.cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier=TUESDAY,
     )
 

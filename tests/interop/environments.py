@@ -47,7 +47,7 @@ def export_of(kind: str, tasks: list[Task] | None = None, splits: tuple[str, ...
         name=kind.replace("_", "-"),
         version=2,
         kind=kind,
-        config={"tools": TOOLS, "system_prompt": "Call one tool."} if kind == "tool_call" else {},
+        config={"tools": TOOLS} if kind == "tool_call" else {},
         verifier=verifier,
         digest="0" * 64,
         verifier_digest=digest(verifier),

@@ -14,7 +14,7 @@ from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.promotions.candidacy import propose
 from flywheel.promotions.live_version import make_first
 from flywheel.promotions.models import Candidate
-from tests.conftest import Build, Cast
+from tests.conftest import Build, Cast, asked_as_live
 
 Evaluated = Callable[..., EvalRun]
 
@@ -53,6 +53,7 @@ def evaluated(build: Build) -> Evaluated:
             for number, (task, sample) in enumerate(cells)
         )
         run.summary = summary_of(run)
+        asked_as_live(run)
         run.save()
         return run
 
@@ -120,8 +121,9 @@ def ended(run: EvalRun, failing: int = 0, **changed: Any) -> EvalRun:
         for number, member in enumerate(members)
         for sample in range(run.samples)
     )
-    EvalRun.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
-    run.refresh_from_db()
+    run.state = State.SUCCEEDED
+    asked_as_live(run)
+    run.save()
     return run
 
 

@@ -228,7 +228,7 @@ def test_a_judge_on_it_answers_by_the_schema_or_has_no_score_and_a_canary_that_g
     assert "cut off after 4 tokens" in verdict.reason
 
     scale = {**ours, "top": 3, "anchors": "0 = no\n3 = yes"}
-    config = {"system_prompt": story.SYSTEM_PROMPT, "tools": story.TOOLS}
+    config = {"tools": story.TOOLS}
     environment_versions.environment_version(
         environment=build.environment(),
         actor=Actor(build.cast.builder),

@@ -42,7 +42,7 @@ def played(engine: Engine, games: int, random_share: float) -> dict[str, list[fl
     """What came of seeded games against an opponent, by part; the same games for whoever plays."""
     env = TicTacToe({}, {})
     tasks = list(generate(games, seed=SEED_OF_GAMES, low=random_share, high=random_share))
-    rollouts = play(engine, env, [(task, 0, number) for number, task in enumerate(tasks)], SAMPLING, [])
+    rollouts = play(engine, env, [(task, 0, number) for number, task in enumerate(tasks)], SAMPLING)
     verdicts = [env.verifier(r.task)(Trace.from_messages("", r.messages), r.task.target) for r in rollouts]
     assert not any(verdict.score is None for verdict in verdicts)
     return {part: [float(verdict.parts[part] or 0.0) for verdict in verdicts] for part in PARTS}
@@ -112,7 +112,7 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     task_set = freeze(environment=place, name="games", actor=Actor(trainer), tasks=chosen)
     say(f"{task_set}: {len(learnt)} train tasks, {len(chosen) - len(learnt)} held out")
     with serving() as address:
-        shown = teacher(project=project, base_url=address, model="scripted", actor=Actor(trainer))
+        shown = teacher(task_set=task_set, base_url=address, model="scripted", actor=Actor(trainer))
         run, _ = submission.submit(
             key=uuid.uuid4(),
             version=shown,

@@ -98,7 +98,7 @@ def test_a_batch_is_played_and_judged_and_order_does_not_matter(served: str) -> 
     found: list[dict[tuple[str, int], Any]] = []
     for order in (attempts, attempts[::-1]):
         env = workplace(served)
-        played = play(Scripted(env, tasks), env, order, Sampling(), env.tools)
+        played = play(Scripted(env, tasks), env, order, Sampling())
         found.append(
             {
                 (rollout.task.id, rollout.sample): (

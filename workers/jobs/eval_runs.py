@@ -25,7 +25,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core import envs, verifiers
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.agent_config import first_request
 from flywheel.core.envs.policy_rollouts import UNASKED, Engine, EngineError, Rollout, Sampling, play
 from flywheel.core.traces import Outcome, Trace
 from flywheel.core.verifiers import CAUSES, Verdict
@@ -94,7 +94,7 @@ def evaluate(lease: Lease) -> None:
         )
     kind = environment.environment.kind
     runners = project_judges.runners(run.project, environment.verifier, run.judges)
-    env = envs.build(kind, environment.config, environment.verifier, runners)
+    env = envs.build(kind, environment.config, environment.verifier, runners, run.version.config())
     if _ask_and_judge(lease, run, env):
         _conclude(lease, run)
 
@@ -121,11 +121,8 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
         return True
     project_judges.meet(lease, env, core_task(waiting[0][0]), run.results.all())
     gym_sessions.meet(env, core_task(waiting[0][0]))
-    # Where tasks come of an agent's failures it is asked with its own tools, elsewhere with the environment's.
-    kind = KINDS[run.task_set.environment_version.environment.kind]
-    tools = run.version.tools if kind.from_failures else env.tools
     if run.engine == Engines.VLLM:
-        engine: Engine = open_served(lease, run, env, _to_show(run, tasks), tools)
+        engine: Engine = open_served(lease, run, env, _to_show(run, tasks))
     else:
         engine = open_version(run.version)
     size, since = min(CHUNK, run_budget.CHUNK) if run.budget else CHUNK, timezone.now()
@@ -133,7 +130,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
     def ask(number: int) -> Asked:
         chunk = waiting[number * size : (number + 1) * size]
         attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
-        rollouts = play(engine, env, attempts, Sampling(**run.sampling), tools)
+        rollouts = play(engine, env, attempts, Sampling(**run.sampling))
         answered = [
             (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
         ]
@@ -157,7 +154,7 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
                 return False
             stored += len(answered)
             if answered:
-                _store(lease, run, env, answered, tools, done=stored)
+                _store(lease, run, env, answered, done=stored)
     return True
 
 
@@ -205,13 +202,12 @@ def _conclude(lease: Lease, run: EvalRun) -> None:
     lease.finish(State.SUCCEEDED)
 
 
-def _store(
-    lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, tools: Sequence[dict[str, Any]], *, done: int
-) -> None:
+def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *, done: int) -> None:
     verdicts = project_judges.settled(env, attempt_verdicts.of_rollouts(env, [rollout for _, rollout in answered]))
     traces: list[Trace] = []
     if run.split != Split.SEALED:  # what nobody may look at is not kept
-        traces = [_trace(run, task, rollout, v, tools) for (task, rollout), v in zip(answered, verdicts, strict=True)]
+        judged = zip(answered, verdicts, strict=True)
+        traces = [_trace(run, task, rollout, verdict, env.tools) for (task, rollout), verdict in judged]
     with lease.guard():
         stored = store_rollouts(run.project, traces, version=run.version) if traces else []
         keys = [row.pk for row in stored] if traces else [None] * len(answered)
@@ -221,10 +217,21 @@ def _store(
             ledger.opened(
                 task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=Actor(run.created_by), times=1
             )
+        _note_first(lease, run, env, answered)
         run.judges = project_judges.note(lease, env)
         unscore(run.results.all(), run.judges)
         lease.progress(done)
     project_judges.refuse_void(env)
+
+
+def _note_first(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked) -> None:
+    """Keep what the run sent first, as it was sent, before anything of it is compared."""
+    first = next(((task, rollout) for task, rollout in answered if rollout.messages), None)
+    if run.asked or first is None:
+        return
+    task, rollout = first
+    run.asked = first_request(rollout.messages, env.tools, run.sampling) | {"task": task.pk}
+    lease.update(asked=run.asked)
 
 
 def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict, tools: Sequence[dict[str, Any]]) -> Trace:

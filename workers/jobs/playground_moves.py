@@ -2,9 +2,8 @@
 
 from django.db import transaction
 
-from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
-from flywheel.core.traces import Message
+from flywheel.core.traces import Message, call_forms
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Play, PlayTurn
 from flywheel.environments.playground import episode_moves
@@ -35,21 +34,22 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
     assert turn.version is not None
     with transaction.atomic():
         row = _play(turn)
-    env = episode_moves.environment_of(row)
-    tools = turn.version.tools if KINDS[row.environment_version.environment.kind].from_failures else env.tools
+    agent = turn.version.config()
+    env = episode_moves.environment_of(row, agent=agent)
     sampling = Sampling(**{**turn.version.sampling, "temperature": turn.temperature})
     engine = open_version(turn.version)
     try:
         while not (lease.cancelled or lease.lost or row.is_over):
             if len(row.moves) > turn.at and not turn.to_the_end:
                 return
-            said, left = tuple(episode_moves.conversation(row)), limited(sampling, env, row.tokens_out or 0)
-            answer = counted(env, engine.chat([ChatRequest(said, left, row.seed + len(row.moves), tuple(tools))])[0])
+            talk, left = agent.open(episode_moves.conversation(row)), limited(sampling, env, row.tokens_out or 0)
+            request = ChatRequest(tuple(talk), left, row.seed + len(row.moves), tuple(env.tools))
+            answer = counted(env, engine.chat([request])[0])
             if answer.error:
                 raise EngineError(f"{turn.version} did not answer: {answer.error}")
             with lease.guard():
                 row = _play(turn)
-                said_now = Message("assistant", answer.text, answer.tool_calls).to_json()
+                said_now = call_forms.read(Message("assistant", answer.text, answer.tool_calls), agent.form).to_json()
                 episode_moves.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
                 lease.progress(len(row.moves) - turn.at)
     finally:

@@ -12,14 +12,15 @@ from workers.judging import attempt_verdicts, project_judges
 
 def judge_again(lease: Lease) -> None:
     """Go on with the attempts that have no new score yet."""
-    job = Rescore.objects.select_related("run", "project", "environment_version__environment").get(pk=lease.job.pk)
+    rows = Rescore.objects.select_related("run__version", "project", "environment_version__environment")
+    job = rows.get(pk=lease.job.pk)
     version = job.environment_version
     if verifiers.digest(version.verifier) != job.verifier_digest:
         raise VerifierChanged(
             "the verifier's code changed since this was asked for; ask again: one judge scores it all"
         )
     runners = project_judges.runners(job.project, version.verifier, job.judges)
-    env = envs.build(version.environment.kind, version.config, version.verifier, runners)
+    env = envs.build(version.environment.kind, version.config, version.verifier, runners, job.run.version.config())
     done = job.scores.count()
     for chunk in run_rescores.waiting(job):
         lease.go_on()

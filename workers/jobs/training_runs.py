@@ -134,10 +134,10 @@ def _environment(run: TrainingRun) -> dict[str, Any]:
         each.environment.name: {"kind": each.environment.kind, "config": each.config, "verifier": each.verifier}
         for each in versions
     }
-    first = versions[0].environment.name
+    first, agent = versions[0].environment.name, {"agent": run.base.config().to_json()}
     if not run.dataset.mix:
-        return found[first]
-    return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}}
+        return found[first] | agent
+    return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}} | agent
 
 
 def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
@@ -407,6 +407,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
             system_prompt=base.system_prompt,
             tools=base.tools,
             sampling=base.sampling,
+            form=base.form,
             parent=base,
             note=f"{recipes.ALGORITHMS[run.algorithm].label}, run {run}",
         )

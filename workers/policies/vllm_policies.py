@@ -28,9 +28,7 @@ class NotIsolated(RuntimeError):
     kind = "isolation"
 
 
-def open_served(
-    lease: Lease, run: EvalRun, environment: Environment, tasks: Sequence[Task], tools: Sequence[dict[str, Any]]
-) -> VllmEngine:
+def open_served(lease: Lease, run: EvalRun, environment: Environment, tasks: Sequence[Task]) -> VllmEngine:
     """The engine of the run's version, after the server has shown that it keeps adapters apart; once more when it
     was started anew. What it showed is kept with the run.
 
@@ -39,7 +37,7 @@ def open_served(
     beside = version_isolation.beside(run)
     sampling = Sampling(max_tokens=min(TOKENS, run.sampling["max_tokens"]))
     requests = [
-        ChatRequest(tuple(environment.reset(task, number)), sampling, number, tuple(tools))
+        ChatRequest(tuple(environment.reset(task, number)), sampling, number, tuple(environment.tools))
         for number, task in enumerate(tasks[:REQUESTS])
     ]
 

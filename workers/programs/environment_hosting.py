@@ -94,7 +94,7 @@ def server(
     runners = replace(
         attempt_verdicts.RUNNERS, judge=project_judges.judge_of(task_set.project, export.verifier, remembers=False)
     )
-    env = envs.build(export.kind, export.config, export.verifier, runners)
+    env = envs.build(export.kind, export.config, export.verifier, runners, export.agent)
     tasks = {task.id: task for _, task in export.tasks()}
     made = Hosted(
         (host, port), gym_server.Gym(env, tasks), secrets.token_urlsafe(24) if token is None else token, task_set
@@ -114,7 +114,7 @@ def server(
 def write_rows(task_set: TaskSet, splits: Sequence[str], path: Path) -> int:
     """The tasks as NeMo Gym's JSONL. What is right is not in it. Returns how many. Raises CannotExport and OSError."""
     export = exported(task_set, splits)
-    env = envs.build(export.kind, export.config, export.verifier)
+    env = envs.build(export.kind, export.config, export.verifier, agent=export.agent)
     count = 0
     lines = gym_server.lines(env, iter(export.tasks()), environment=export.ref, agent=f"{export.package}_agent")
     with path.open("wb") as file:

@@ -94,6 +94,7 @@ def agent_with_first_version(project: Project) -> Agent:
             system_prompt=story.SYSTEM_PROMPT,
             tools=story.TOOLS,
             sampling=traffic.SAMPLING.to_json(),
+            form=story.AGENT_CONFIG.form,
             note="the policy that ships with Flywheel",
         )
         make_first(agent=agent, version=version, actor=approver(project), reason="where the story begins")

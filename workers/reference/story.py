@@ -22,6 +22,7 @@ from itertools import product
 from typing import Any, Literal, TypeVar
 
 from flywheel.core.envs import Task
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.traces.tooling import call_text
 
 AGENT = "workplace-assistant"
@@ -66,6 +67,9 @@ TOOLS: list[dict[str, Any]] = [
         "tickets.create", "Open a ticket.", {"title": _TOPIC, "priority": {"type": "string", "enum": list(PRIORITIES)}}
     ),
 ]
+
+AGENT_CONFIG = AgentConfig(SYSTEM_PROMPT, tuple(TOOLS), "json")
+"""As the story's versions ask the policy."""
 
 RETIRED_TOOL = "reminders.set"
 """A tool that the agent no longer has. What the policy was built with still calls it now and then."""
@@ -144,7 +148,7 @@ class Request:
 
 def environment_config() -> dict[str, Any]:
     """The settings of the `tool_call` environment in which the story plays."""
-    return {"system_prompt": SYSTEM_PROMPT, "tools": TOOLS}
+    return {"tools": TOOLS}
 
 
 def sessions(

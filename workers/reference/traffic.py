@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
+from flywheel.core.envs import build
 from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.traces import Trace, tooling
@@ -50,10 +51,10 @@ class _Ids(IdGenerator):
 
 def answer(engine: Engine, requests: Sequence[story.Request]) -> list[Rollout]:
     """Return the policy's answers, sampled as in production, seeded by the request."""
-    env = ToolCallEnvironment(story.environment_config(), VERIFIER)
+    env = build("tool_call", story.environment_config(), VERIFIER, agent=story.AGENT_CONFIG)
     seeds = [int.from_bytes(hashlib.sha256(request.id.encode()).digest()[:6]) for request in requests]
     attempts = [(request.to_task(), 0, seed) for request, seed in zip(requests, seeds, strict=True)]
-    return play(engine, env, attempts, SAMPLING, story.TOOLS)
+    return play(engine, env, attempts, SAMPLING)
 
 
 def send(

@@ -34,7 +34,7 @@ def train(run: Run) -> None:
         model=loaded.model,
         ref_model=copy.deepcopy(loaded.model) if is_merged else None,
         args=arguments,
-        train_dataset=trained_policy.training_rows(data.train, ("prompt", "chosen", "rejected"), env, run.spec),
+        train_dataset=trained_policy.training_rows(data.train, ("prompt", "chosen", "rejected"), env),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )

@@ -64,7 +64,7 @@ def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) 
 
 
 def _overflow(spec: Spec, loaded: Policy, env: Environment, task: Task) -> str:
-    tools = tools_of(env, task.environment) if spec.settings["tools_in_prompt"] else []
+    tools = tools_of(env, task.environment)
     prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
     (ids,) = trained_policy.encode(loaded.tokenizer, [prompt], tools)
     return context_length.overflow(
@@ -92,7 +92,7 @@ def _dataset(spec: Spec, env: Environment, tasks: Sequence[Task]) -> Dataset:
 def _same_prompts(trainer: Any, loaded: Policy, spec: Spec, env: Environment, tasks: Sequence[Task]) -> None:
     """Let TRL turn prompts into tokens exactly as the evaluation does."""
     told: dict[tuple[Any, ...], list[Any]] = {}
-    for task in tasks if spec.settings["tools_in_prompt"] else ():
+    for task in tasks:
         tools = tools_of(env, task.environment)
         prompt = _key([message.to_openai() for message in env.reset(task, spec.seed)])
         if told.setdefault(prompt, tools) != tools:

@@ -169,9 +169,8 @@ class HeldOut:
 
     def _attempts(self, env: Environment, tasks: Sequence[Task]) -> tuple[list[Rollout], list[Verdict]]:
         spec = self.run.spec
-        tools = env.tools if spec.settings["tools_in_prompt"] else []
         sampling = Sampling(temperature=0.0, max_tokens=spec.settings["max_completion_length"])
-        rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling, tools)
+        rollouts = play(self.engine, env, [(task, 0, spec.seed) for task in tasks], sampling)
         return rollouts, attempt_verdicts.of_rollouts(env, rollouts)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from flywheel.core import digests, recipes
 from flywheel.core.envs import Environment, Task, build
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence import contamination
@@ -77,7 +78,9 @@ def read(directory: Path, trainer: str) -> Spec:
 def environment(spec: Spec) -> Environment:
     try:
         asked = spec.environment
-        env = build(asked.get("kind", ""), asked.get("config", {}), asked.get("verifier", {}), attempt_verdicts.RUNNERS)
+        agent = AgentConfig.from_json(asked["agent"]) if "agent" in asked else None
+        config, verifier = asked.get("config", {}), asked.get("verifier", {})
+        env = build(asked.get("kind", ""), config, verifier, attempt_verdicts.RUNNERS, agent)
     except VerifierError as error:
         raise TrainingError("bad_spec", f"environment: {error}") from error
     except KeyError as error:

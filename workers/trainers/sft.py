@@ -20,7 +20,7 @@ def train(run: Run) -> None:
     trainer = SFTTrainer(
         model=loaded.model,
         args=training_loop.config(SFTConfig, run.spec, output_dir=str(run.work), max_length=limit),
-        train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env, run.spec),
+        train_dataset=trained_policy.training_rows(data.train, ("prompt", "completion"), env),
         processing_class=loaded.tokenizer,
         peft_config=loaded.lora,
     )

@@ -78,10 +78,10 @@ def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
     return room, f"all the model takes ({room})"
 
 
-def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: Environment, spec: Spec) -> Dataset:
-    """These columns of the rows, and with them the tools of each row's environment where prompts tell of tools."""
+def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: Environment) -> Dataset:
+    """These columns of the rows, and with them the tools of each row's environment, as evals tell of them."""
     kept = [{name: row[name] for name in names} for row in rows]
-    if spec.settings["tools_in_prompt"]:
+    if env.tools:
         # As text, or Arrow gives each tool all properties.
         tools = [json.dumps(tools_of(env, row.get("environment", ""))) for row in rows]
         kept = [row | {"tools": told} for row, told in zip(kept, tools, strict=True)]

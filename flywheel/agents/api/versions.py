@@ -11,6 +11,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import artifacts_of, make_version
+from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
 from flywheel.edge.schemas import Body
@@ -31,6 +32,7 @@ class VersionRow(Schema):
     base_model: str
     endpoint: dict[str, Any]
     sampling: dict[str, Any]
+    form: str = Field(description="how its calls are written: native, or a text form; empty where any is read")
     digest: str
     parent: Number | None
     note: str
@@ -56,6 +58,7 @@ class VersionIn(Body):
     system_prompt: str | None = None
     tools: list[dict[str, Any]] | None = None
     sampling: dict[str, Any] | None = None
+    form: str | None = Field(None, description=f"one of {', '.join(LABELS)}; proposed where it is left out")
     note: str = ""
 
 
@@ -88,9 +91,9 @@ def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[s
     """Return the content of a new version: fields of the body, else those of the version copied. Raises Refused."""
     content: dict[str, Any] = {"base_model": "", "endpoint": {}}
     if like is not None:
-        names = ("base_model", "endpoint", "weights", "adapter", "system_prompt", "tools", "sampling")
+        names = ("base_model", "endpoint", "weights", "adapter", "system_prompt", "tools", "sampling", "form")
         content = {name: getattr(like, name) for name in names}
-    for name in ("base_model", "endpoint", "system_prompt", "tools", "sampling"):
+    for name in ("base_model", "endpoint", "system_prompt", "tools", "sampling", "form"):
         value = getattr(body, name)
         if value is not None:
             content[name] = value

@@ -9,6 +9,7 @@ from flywheel.accounts.models import User
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
 from flywheel.core.digests import digest
+from flywheel.core.envs.agent_config import AgentConfig
 
 
 class Version(models.Model):
@@ -30,6 +31,9 @@ class Version(models.Model):
     """Tool definitions, as in `flywheel.core.traces.tooling`."""
     sampling = models.JSONField(default=dict)
     """`{"temperature", "top_p", "max_tokens"}` as it runs in production."""
+    form = models.CharField(max_length=16, blank=True, default="")
+    """How its program reads calls out of what the model writes, as `core.traces.call_forms` has it; empty for versions
+    from before there were forms, which are read in any."""
     digest = models.CharField(max_length=64)
     parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
     note = models.CharField(max_length=300, blank=True)
@@ -48,7 +52,8 @@ class Version(models.Model):
 
     def content(self) -> dict[str, Any]:
         """Return all that tells this version from others; its digest is the version's identity."""
-        return {
+        form = {"form": self.form} if self.form else {}
+        return form | {
             "base_model": self.base_model,
             "endpoint": self.endpoint,
             "weights": self.weights.digest if self.weights else None,
@@ -57,6 +62,10 @@ class Version(models.Model):
             "tools": self.tools,
             "sampling": self.sampling,
         }
+
+    def config(self) -> AgentConfig:
+        """Return what it brings into every attempt."""
+        return AgentConfig(self.system_prompt, tuple(self.tools), self.form)
 
     @classmethod
     def make(cls, agent: Agent, created_by: User, **fields: Any) -> "Version":

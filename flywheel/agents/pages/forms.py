@@ -12,6 +12,7 @@ from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.registration import artifacts_of
 from flywheel.agents.version_content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS
+from flywheel.core.traces.call_forms import LABELS
 
 UPLOAD_MAX_BYTES = 512 * 1024 * 1024
 """Of all files of a form; larger models come by `manage.py add_version`."""
@@ -58,6 +59,7 @@ class VersionForm(forms.Form):
     tools = _PrettyJSON(
         required=False, widget=forms.Textarea(attrs={"rows": 16, "class": "code", "spellcheck": "false"})
     )
+    form = forms.ChoiceField(choices=[("", "as its chat template has it"), *LABELS.items()], required=False)
     temperature = forms.FloatField(min_value=0, max_value=5)
     top_p = forms.FloatField(min_value=0, max_value=1)
     max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS)
@@ -93,6 +95,7 @@ class VersionForm(forms.Form):
                 "adapter": like.adapter.digest if like.adapter else "",
                 "system_prompt": like.system_prompt,
                 "tools": like.tools,
+                "form": like.form,
             },
         )
 
@@ -118,6 +121,7 @@ class VersionForm(forms.Form):
             "system_prompt": cleaned["system_prompt"].replace("\r\n", "\n"),
             "tools": cleaned["tools"] or [],
             "sampling": {name: cleaned[name] for name in DEFAULT_SAMPLING},
+            "form": cleaned["form"] or (None if self.like is None or self.like.form else ""),
             "note": cleaned["note"],
         }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.agents.models import Artifact, Version
+from flywheel.core.traces.call_forms import LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ def changes(before: Version, after: Version) -> list[Change]:
         ("Weights", _files(before.weights), _files(after.weights)),
         ("Adapter", _files(before.adapter), _files(after.adapter)),
         ("System prompt", before.system_prompt or None, after.system_prompt or None),
+        ("Form of calls", LABELS.get(before.form), LABELS.get(after.form)),
         ("Sampling", before.sampling or None, after.sampling or None),
     ]
     old, new = _by_name(before.tools), _by_name(after.tools)

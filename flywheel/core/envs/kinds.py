@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flywheel.core.envs import nemo_gym, tictactoe, tool_call
+from flywheel.core.envs.agent_config import AgentConfig, Configured
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
@@ -27,7 +28,7 @@ class Kind:
     options: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """What `generate` can be told: default and explanation by name."""
     from_failures: bool = False
-    """Tasks are made of labelled trajectories, with the tools and the prompt of an agent's version."""
+    """Tasks are made of labelled trajectories, and an agent attempts them with its own tools."""
     is_external: bool = False
     """Its tools and its verdict are somebody else's server's. It is measured on and never trained on: every task is
     held-out."""
@@ -47,7 +48,7 @@ KINDS: dict[str, Kind] = {
         "One request, one tool call as the answer, judged by its effect. Tasks are made of labelled failures.",
         ToolCallEnvironment,
         from_failures=True,
-        settings=("system_prompt", "tools"),
+        settings=("tools",),
         check_new=tool_call.check_new,
     ),
     "workplace": Kind(
@@ -81,23 +82,35 @@ KINDS: dict[str, Kind] = {
 
 
 def build(
-    kind: str, config: Mapping[str, Any], verifier: Mapping[str, Any], runners: Runners = NO_RUNNERS
+    kind: str,
+    config: Mapping[str, Any],
+    verifier: Mapping[str, Any],
+    runners: Runners = NO_RUNNERS,
+    agent: AgentConfig | None = None,
 ) -> Environment:
     """The environment of a kind. Raises VerifierError for settings that are wrong, KeyError for an unknown kind.
 
-    `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. The kind `mixed`
-    is several environments as one (`mixed_environment.Mixed`).
+    `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. `agent` is who
+    makes the attempts; without one it opens with the world's own words alone. The kind `mixed` is several environments
+    as one (`mixed_environment.Mixed`).
     """
     if kind == "mixed":
         parts = sorted(config["environments"].items(), key=lambda pair: (pair[0] != config.get("first"), pair[0]))
-        return Mixed({name: build(part["kind"], part["config"], part["verifier"], runners) for name, part in parts})
+        return Mixed(
+            {name: build(part["kind"], part["config"], part["verifier"], runners, agent) for name, part in parts}
+        )
     if KINDS[kind].is_external:
         if rubric.is_rubric(verifier):
             raise VerifierError("kind: the verdict is its server's; no rubric can judge here")
-        return NemoGym(config, verifier, runners.gym)
-    if rubric.is_rubric(verifier):
-        return Judged(KINDS[kind].build(config, {"kind": kind}), rubric.read(verifier), runners)
-    return KINDS[kind].build(config, verifier)
+        return NemoGym(config, verifier, runners.gym, agent)
+    if not rubric.is_rubric(verifier):
+        return _configured(kind, KINDS[kind].build(config, verifier), agent)
+    own = _configured(kind, KINDS[kind].build(config, {"kind": kind}), agent)
+    return Judged(own, rubric.read(verifier), runners)
+
+
+def _configured(kind: str, own: Environment, agent: AgentConfig | None) -> Environment:
+    return own if agent is None else Configured(own, agent, owns_tools=not KINDS[kind].from_failures)
 
 
 def check_new(kind: str, config: Mapping[str, Any]) -> None:

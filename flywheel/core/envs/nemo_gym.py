@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.core.digests import canonical, read_json
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.environment import Say, Table, Task, always, token_limit_of
 from flywheel.core.traces import Message, Role, ToolCall, Trace, openai_messages, tooling
 from flywheel.core.verifiers import Gym, GymError, Verdict, VerifierError, Verify, guarded, unscored
@@ -48,7 +49,13 @@ class _Call:
 
 
 class NemoGym:
-    def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any], gym: Gym | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        verifier: Mapping[str, Any],
+        gym: Gym | None = None,
+        agent: AgentConfig | None = None,
+    ) -> None:
         """Without a `gym` nobody can play and no attempt is scored."""
         if settings := [field for field in verifier if field != "kind"]:
             raise VerifierError(f"{settings[0]}: the verdict is the server's; its verifier has no settings")
@@ -58,11 +65,12 @@ class NemoGym:
         if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= 100:
             raise VerifierError(f"max_turns: {turns!r} is no whole number from 1 to 100")
         self.base_url, self.max_turns, self.gym = base_url, turns, gym
+        self.agent = agent or AgentConfig()
         self.token_limit = token_limit_of(config)
         self.tools = tools_of(config.get("tools", []))
 
     def reset(self, task: Task, seed: int) -> list[Message]:
-        return opening(task.target["row"])
+        return self.agent.open(opening(task.target["row"]))
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         return self.respond_all([(task, messages)])[0]

@@ -107,15 +107,15 @@ def play(
     env: Environment,
     attempts: Sequence[tuple[Task, int, int]],
     sampling: Sampling,
-    tools: Sequence[dict[str, Any]],
 ) -> list[Rollout]:
-    """Play one episode for each `(task, sample, seed)`, all of them a turn at a time, in the order given.
+    """Play one episode for each `(task, sample, seed)`, all of them a turn at a time, in the order given, with the
+    environment's tools.
 
     An answer with an error ends its episode; the others go on. A policy that has talked until its conversation does not
     fit into its context, or until the environment's tokens are spent, has had its episode: that is no error. What an
     environment raises in one episode, whatever a strange task or answer brings about, breaks that one alone.
     """
-    tools = tuple(tools)
+    tools = tuple(env.tools)
     rollouts = [Rollout(task, sample, seed, []) for task, sample, seed in attempts]
     for rollout in rollouts:
         rollout.messages += _guarded(rollout, lambda it: env.reset(it.task, it.seed))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from flywheel.core.envs.agent_config import Configured
 from flywheel.core.envs.environment import Environment, Say, Table, Task
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, Verify, guarded
@@ -43,7 +44,10 @@ class Judged:
         difference: Callable[..., tuple[Counter[Any], Counter[Any]]] | None = getattr(self.own, "difference", None)
 
         def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
+            verdict = own(trace, target)
+            if isinstance(self.own, Configured):
+                trace = self.own.readable_trace(trace)
             changed = partial(difference, task, trace.conversation(), target) if difference else None
-            return self.rubric.verdict(Case(trace, target, own(trace, target), changed, self.runners))
+            return self.rubric.verdict(Case(trace, target, verdict, changed, self.runners))
 
         return guarded(verify)

@@ -1,6 +1,7 @@
 """Environment kind `tool_call`: one request in natural language, one tool call as the answer, judged by its effect.
 
-Config: `{"system_prompt": str, "tools": [definition, …]}`.
+Config: `{"tools": [definition, …]}`, by which calls are judged. Versions that were stored with a `system_prompt` still
+load; the prompt that is sent is the agent's.
 Verifier: `{"kind": "tool_call", "weights": {"valid_json": w, "tool": w, "arguments": w, "executes": w, "exact": w}}`.
 Target: `{"tool": name, "arguments": {…}}`. State: lists of what exists, such as `{"people": ["Bako", …]}`.
 
@@ -33,14 +34,12 @@ class ToolCallEnvironment:
         if problems := tooling.check_definitions(config.get("tools")):
             raise VerifierError("; ".join(problems))
         self.tools: list[dict[str, Any]] = list(config["tools"])
-        self.system_prompt: str = config.get("system_prompt", "")
         self.weights = _weights(verifier)
         self.unjudgeable = "; ".join(tooling.unjudgeable(self.tools))
         """Why no attempt can be judged, in a version that was stored before its patterns were looked at."""
 
     def reset(self, task: Task, seed: int) -> list[Message]:
-        opening = [Message("system", self.system_prompt)] if self.system_prompt else []
-        return [*opening, Message("user", task.prompt)]
+        return [Message("user", task.prompt)]
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         return []

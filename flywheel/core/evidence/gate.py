@@ -6,8 +6,8 @@ evidence.
 
 The order of thought:
 
-1. Validity: same tasks, verifier and sampling, no training on the hold-out, attempts scored, and the artefact
-   evaluated is the one to be promoted. Any failure ends the matter.
+1. Validity: same tasks, verifier and settings, no training on the hold-out, attempts scored, the artefact evaluated
+   is the one to be promoted, and both arms were asked as they would be live. Any failure ends the matter.
 2. Gain: the one-sided lower cluster-robust bound of the paired difference of success exceeds ``delta_min``. With
    fewer than ten clusters, or without variance, a sign-flip test must agree. An attempt that the candidate owes is
    a failure; what leaving it out would give is shown beside it.
@@ -163,6 +163,8 @@ class Evidence:
     """Held-out tasks that the candidate's training data also contains, by id, cluster or content."""
     artefact_digests: tuple[str, str]
     """(what was evaluated, what would go live)."""
+    unlike_live: tuple[Sequence[str], Sequence[str]] = ((), ())
+    """Parts of the first request in which an arm was asked otherwise than its version would be live."""
     cells: int | None = None
     """Attempts planned per arm, tasks x samples; None = all that either arm holds."""
     slice_of: Mapping[str, str] = field(default_factory=dict)
@@ -283,6 +285,7 @@ def _validity(policy: Policy, evidence: Evidence) -> list[Check]:
             "contamination", not leaked, f"{n_tasks(len(leaked))} of the hold-out also in training: {_some(leaked)}"
         ),
         _same("artefact", evidence.artefact_digests, "what was evaluated is not what would go live"),
+        _asked_as_live(evidence),
         _pairing(evidence),
         _filled(policy, evidence),
     ]
@@ -296,6 +299,13 @@ def _same(name: str, digests: tuple[str, str], fault: str) -> Check:
     if not all(digests):
         return Check(name, False, f"the {name} of an arm has no digest, so it cannot be known to be the same")
     return _valid(name, digests[0] == digests[1], fault)
+
+
+def _asked_as_live(evidence: Evidence) -> Check:
+    arms = zip(("baseline", "candidate"), evidence.unlike_live, strict=True)
+    unlike = "was asked otherwise than it would be live"
+    faults = [f"the {arm} {unlike}: {' and '.join(parts)}" for arm, parts in arms if parts]
+    return _valid("asked as live", not faults, "; ".join(faults))
 
 
 def _pairing(evidence: Evidence) -> Check:

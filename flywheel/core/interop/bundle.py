@@ -9,6 +9,7 @@ from typing import Any
 
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.verifiers import Verdict
 
 ENVIRONMENT, TASKS = "environment.json", "tasks.jsonl"
@@ -21,14 +22,14 @@ class Unscored(RuntimeError):
 @dataclass(frozen=True)
 class Bundle:
     about: Mapping[str, Any]
-    """`{"name", "version", "kind", "config", "verifier", "digest", "verifier_digest", …}`."""
+    """`{"name", "version", "kind", "config", "verifier", "digest", "verifier_digest", "agent", …}`."""
     tasks: Mapping[str, Task]
     splits: Mapping[str, str]
     """Of each task, by its id."""
 
     @cached_property
     def env(self) -> Environment:
-        return envs.build(self.about["kind"], self.about["config"], self.about["verifier"])
+        return build(self.about)
 
     def of(self, split: str) -> list[Task]:
         return [task for name, task in self.tasks.items() if self.splits[name] == split]
@@ -42,6 +43,12 @@ def identity(task: Task, environment: str, split: str) -> dict[str, Any]:
     learnt from it, and that it never happened."""
     row = {"environment": environment, "task": task.id, "split": split, "slice": task.slice}
     return row | ({"synthetic": True} if task.synthetic else {})
+
+
+def build(about: Mapping[str, Any]) -> Environment:
+    """The environment that an export tells of, as its agent is asked in it."""
+    agent = AgentConfig.from_json(about["agent"]) if "agent" in about else None
+    return envs.build(about["kind"], about["config"], about["verifier"], agent=agent)
 
 
 def load(folder: Path) -> Bundle:

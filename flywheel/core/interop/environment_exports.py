@@ -15,6 +15,7 @@ from typing import Any
 
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Task, episode
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.errors import FieldError
 from flywheel.core.interop import carried_code, gym_server
 from flywheel.core.interop.bundle import ENVIRONMENT, TASKS
@@ -57,6 +58,8 @@ class Export:
     """`(split, task)`, each time from the beginning."""
     splits: tuple[str, ...]
     """Those that its tasks are of."""
+    agent: AgentConfig | None = None
+    """Who is asked: its prompt opens the tasks, and its tools are offered, in whatever form others write calls."""
 
     @property
     def ref(self) -> str:
@@ -76,11 +79,12 @@ class Export:
         """Raises CannotExport for a verifier that needs more than pure code."""
         if problem := uncarried(self.ref, self.verifier):
             raise CannotExport(problem)
-        return envs.build(self.kind, self.config, self.verifier)
+        return envs.build(self.kind, self.config, self.verifier, agent=self.agent)
 
     def about(self) -> dict[str, Any]:
         names = ("name", "version", "kind", "config", "verifier", "digest", "verifier_digest", "description")
-        return {name: getattr(self, name) for name in names} | {"exported_by": "Flywheel"}
+        agent = {"agent": self.agent.to_json()} if self.agent else {}
+        return {name: getattr(self, name) for name in names} | agent | {"exported_by": "Flywheel"}
 
 
 def _bundle(export: Export, folder: str = "") -> Iterator[File]:

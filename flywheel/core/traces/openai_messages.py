@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, ToolCall, tooling
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -27,6 +27,11 @@ def names(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if other != tool["name"]:
             raise ValueError(f"{other} and {tool['name']} would both be called {outside(other)} elsewhere; rename one")
     return found
+
+
+def chat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools as chat completions and TRL's column `tools` have them."""
+    return [{"type": "function", "function": tooling.plain(tool)} for tool in tools]
 
 
 def definitions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

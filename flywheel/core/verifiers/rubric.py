@@ -56,7 +56,7 @@ class Rubric:
     def verdict(self, case: Case) -> Verdict:
         scores: dict[str, float | None] = dict(case.own.parts)
         scores |= {part.name: None for part in self.parts}
-        if case.own.parts.get("unsafe"):
+        if case.own.parts.get("unsafe") or case.own.parts.get("form") == 0:
             return Verdict(0.0, case.own.reason, scores)
         if case.own.score is None:  # whether it did harm cannot be told
             return Verdict(None, case.own.reason, scores, case.own.cause)

@@ -59,7 +59,7 @@ class EnvironmentOut(Schema):
 class EnvironmentIn(Body):
     name: str
     version: str = ""
-    """`agent@number`, whose tools and system prompt are copied and whose agent's failures become tasks."""
+    """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks."""
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
@@ -82,6 +82,7 @@ class VersionIn(Body):
     config: dict[str, Any] | None = None
     """All settings; of a kind that makes its own tasks."""
     system_prompt: str | None = None
+    """Rules of a world that has some of its own; they stand after the prompt of whoever is asked."""
     tools: list[dict[str, Any]] | None = None
     weights: dict[str, float] | None = None
     """Of the parts of the kind's own verifier."""
@@ -106,7 +107,7 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
     if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
         with at_field("version"):
             version = find_version(project, wanted.version)
-        config, agent = {"system_prompt": version.system_prompt, "tools": version.tools}, version.agent
+        config, agent = {"tools": version.tools}, version.agent
         verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
     elif wanted.weights is not None:
         verifier |= {"weights": wanted.weights}
@@ -145,7 +146,7 @@ def make_environment_version(request: HttpRequest, name: str, wanted: VersionIn)
     row = find_environment(request, name)
     _refuse_attaching(request, row.kind)
     newest = row.versions.order_by("-number").first()
-    config = dict(newest.config) if newest else {}
+    config = environment_versions.settings_of(newest) if newest else {}
     verifier = dict(newest.verifier) if newest else {"kind": row.kind}
     if wanted.config is not None:
         config = wanted.config

@@ -8,6 +8,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core import envs
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, File, uncarried
 from flywheel.environments import ledger
@@ -102,7 +104,15 @@ def exported(task_set: TaskSet, splits: Sequence[str]) -> Export:
         description=version.environment.description,
         tasks=tasks,
         splits=kept,
+        agent=_agent_of(version),
     )
+
+
+def _agent_of(version: EnvironmentVersion) -> AgentConfig | None:
+    """What the environment's agent brings today; whoever attempts the tasks elsewhere writes calls in their own way."""
+    agent = version.environment.agent
+    asked = agent.current() if agent else None
+    return replace(asked.config(), form="") if asked else None
 
 
 @transaction.atomic

@@ -16,6 +16,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment
+from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.traces import Message, Trace
@@ -135,9 +136,9 @@ def conversation(play: Play) -> list[Message]:
     return [Message.from_json(row) for row in play.messages]
 
 
-def environment_of(play: Play, runners: Runners = NO_RUNNERS) -> Environment:
+def environment_of(play: Play, runners: Runners = NO_RUNNERS, agent: AgentConfig | None = None) -> Environment:
     version = play.environment_version
-    return envs.build(version.environment.kind, version.config, version.verifier, runners)
+    return envs.build(version.environment.kind, version.config, version.verifier, runners, agent)
 
 
 def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | None = None) -> None:

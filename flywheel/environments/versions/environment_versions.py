@@ -109,6 +109,12 @@ def environment_version(
     return made
 
 
+def settings_of(version: EnvironmentVersion) -> dict[str, Any]:
+    """Return a version's settings for the next one, without those that its kind had once and takes no more."""
+    known = KINDS[version.environment.kind].settings
+    return {name: value for name, value in version.config.items() if known is None or name in known}
+
+
 def check_verifier(environment: Environment, config: dict[str, Any], verifier: dict[str, Any]) -> None:
     """Raise core.errors.FieldError for what no version of this environment can have."""
     if verifier.get("kind", environment.kind) not in (environment.kind, rubric.KIND):

@@ -51,7 +51,8 @@ def _passed(results: Iterable[Result]) -> float:
 
 
 def _shown(old: Result | None, new: Result | None, said: dict[int, list[Message]]) -> dict[str, Any]:
-    before, after = (said.get(r.trajectory_id or 0, []) if r is not None else [] for r in (old, new))
+    # Their system prompts may differ, which the page of the versions shows.
+    before, after = (_spoken(said.get(r.trajectory_id or 0, []) if r is not None else []) for r in (old, new))
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same] and before[same].role != "assistant":
         same += 1
@@ -68,8 +69,12 @@ def _shown(old: Result | None, new: Result | None, said: dict[int, list[Message]
     }
 
 
+def _spoken(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message.role != "system"]
+
+
 def _without_opening(messages: list[Message], same: int) -> list[Message]:
-    return [message for message in messages[same:] if message.role not in ("system", "user")]
+    return [message for message in messages[same:] if message.role != "user"]
 
 
 def _readable(message: Message) -> Any:

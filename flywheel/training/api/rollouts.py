@@ -13,7 +13,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
 from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.edge.schemas import Body
-from flywheel.environments.models import Split
+from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
 from flywheel.evals.models import EvalRun, Result
@@ -68,6 +68,9 @@ class RolloutQuery(Schema):
 
 class WriteIn(Body):
     name: str
+    version: str = Field(
+        "", description="`agent@number` for which the rows are written; who was asked, or a teacher's learner, if empty"
+    )
     choice: dict[str, Any] = Field(
         default_factory=dict, description="as the parameters of `list_rollouts`; null is off"
     )
@@ -120,9 +123,9 @@ class RolloutsOut(Schema):
 def collect_rollouts(request: HttpRequest, body: CollectIn) -> Status[EvalRun]:
     """Let a policy attempt the train split of a set: an eval run, 201 when it is new. None is held out."""
     asked = keyed(request)
-    version = _policy(request, body)
     with at_field("task_set"):
         task_set = find_task_set(asked.project, body.task_set)
+    version = _policy(request, body, task_set)
     run, made = submission.submit(
         key=body.key or uuid.uuid4(),
         version=version,
@@ -161,7 +164,10 @@ def list_rollouts(request: HttpRequest, eval_id: int, query: Query[RolloutQuery]
 def write_dataset(request: HttpRequest, eval_id: int, body: WriteIn) -> Status[Dataset]:
     """Keep what a choice leaves as a dataset; the same rows are the same dataset."""
     choice = choices.read(body.choice)
-    made = write(name=body.name, run=_run(request, eval_id), choice=choice, actor=keyed(request).actor)
+    asked = keyed(request)
+    with at_field("version"):
+        version = find_version(asked.project, body.version) if body.version else None
+    made = write(name=body.name, run=_run(request, eval_id), choice=choice, actor=asked.actor, version=version)
     return Status(201, made)
 
 
@@ -180,7 +186,7 @@ def take_rollout_back(request: HttpRequest, eval_id: int, number: int, sample: i
     return Status(204, None)
 
 
-def _policy(request: HttpRequest, body: CollectIn) -> Version:
+def _policy(request: HttpRequest, body: CollectIn, task_set: TaskSet) -> Version:
     asked = keyed(request)
     if bool(body.version) == (body.teacher is not None):
         raise Refused("name a version or a teacher, one of them", field="version")
@@ -188,7 +194,7 @@ def _policy(request: HttpRequest, body: CollectIn) -> Version:
         with at_field("version"):
             return find_version(asked.project, body.version)
     try:
-        return teacher(project=asked.project, actor=asked.actor, **body.teacher.dict())
+        return teacher(task_set=task_set, actor=asked.actor, **body.teacher.dict())
     except Refused as error:
         raise Refused(error.problem, field=f"teacher.{error.field}") from None
 

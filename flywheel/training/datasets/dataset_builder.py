@@ -4,6 +4,9 @@ Demonstrations come from corrected failures and from passing rollouts (rejection
 wrong answer to the same task, practice tasks are the tasks themselves. Held-out tasks are nowhere near: rows are made
 from members of the train split only, and the set is checked for clusters and prompts that straddle first of all.
 
+Rows are written for a version: they open with its prompt, name its tools, and make calls in the form that its program
+reads, so that nothing else is learnt than what is asked later.
+
 `draft` makes the rows and writes nothing, `build` keeps them, `open_rows` gives them back.
 """
 
@@ -22,9 +25,10 @@ from django.db.models import Max
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
 from flywheel.core import digests, envs
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
-from flywheel.core.traces import Message
+from flywheel.core.traces import Message, call_forms, openai_messages
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.environments.models import Split, Task, TaskSet
@@ -62,8 +66,47 @@ class Draft:
         return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in self.rows).encode()
 
 
-def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leave_out: Collection[int] = ()) -> Draft:
-    """The rows of a kind that a task set gives now. Raises Refused.
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who is to say what the rows teach: a version in an environment."""
+
+    env: envs.Environment
+    form: str
+
+    @classmethod
+    def of(cls, task_set: TaskSet, version: Version | None) -> "Speaker":
+        world, config = task_set.environment_version, version.config() if version else None
+        env = envs.build(world.environment.kind, world.config, world.verifier, agent=config)
+        return cls(env, config.form if config else "")
+
+    def row(self, task: Task, origin: str, **columns: Any) -> dict[str, Any]:
+        """A row of these columns, with where it comes from and TRL's column `tools`. What was learnt from a synthetic
+        task says so for ever."""
+        row = {"task_id": str(task), "cluster": task.cluster, "origin": origin, **columns}
+        row |= {"tools": openai_messages.chat_tools(self.env.tools)} if self.env.tools else {}
+        return row | ({"synthetic": True} if task.is_synthetic else {})
+
+    def write(self, message: Message) -> Message:
+        """The message with its calls in the version's form."""
+        return call_forms.write(message, self.form) if message.role == "assistant" else message
+
+
+def speaker_of(task_set: TaskSet) -> Version | None:
+    """Return the version that rows are written for where nobody names one: the live one of the environment's agent, or
+    its newest."""
+    agent = task_set.environment_version.environment.agent
+    return agent.current() if agent else None
+
+
+def draft(
+    *,
+    kind: str,
+    task_set: TaskSet,
+    version: Version | None = None,
+    rollouts: EvalRun | None = None,
+    leave_out: Collection[int] = (),
+) -> Draft:
+    """The rows of a kind that a task set gives now, for this version or `speaker_of` the set. Raises Refused.
 
     `rollouts` is a finished eval run on the train split of the same set, whose passing (and for pairs failing) attempts
     are used beside the corrected answers; `leave_out`, numbers of tasks that give no row.
@@ -73,9 +116,8 @@ def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leav
         _check_rollouts(rollouts, task_set)
     every = train_tasks(task_set)
     tasks = [task for task in every if task.number not in leave_out]
-    version = task_set.environment_version
-    env = envs.build(version.environment.kind, version.config, version.verifier)
-    made = list(MAKERS[kind](env, tasks, _attempts(rollouts)))
+    version = version or speaker_of(task_set)
+    made = list(MAKERS[kind](Speaker.of(task_set, version), tasks, _attempts(rollouts)))
     kept: dict[str, dict[str, Any]] = {}
     for row in made:
         kept.setdefault(key_of_row(row), row)
@@ -85,7 +127,7 @@ def draft(*, kind: str, task_set: TaskSet, rollouts: EvalRun | None = None, leav
             f"{task_set} gives no {Dataset.Kind(kind).label}: label failures, or evaluate on its train tasks",
             field="task_set",
         )
-    recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)}
+    recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)} | written_for(version)
     return Draft(kind, task_set, rows, recipe | ({"left_out": left} if (left := len(every) - len(tasks)) else {}))
 
 
@@ -113,6 +155,7 @@ def build(
     kind: str,
     task_set: TaskSet,
     actor: Actor,
+    version: Version | None = None,
     rollouts: EvalRun | None = None,
     leave_out: Collection[int] = (),
 ) -> Dataset:
@@ -121,7 +164,8 @@ def build(
     It is checked against every held-out set of the project there and then.
     """
     check_name(name)
-    dataset = keep(name, draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out), actor)
+    made = draft(kind=kind, task_set=task_set, version=version, rollouts=rollouts, leave_out=leave_out)
+    dataset = keep(name, made, actor)
     contamination_checks.check_all(dataset)
     return dataset
 
@@ -140,42 +184,42 @@ def _check_rollouts(rollouts: EvalRun, task_set: TaskSet) -> None:
         )
 
 
-def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+def _demonstrations(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
-        passed = [reopened(env, task, messages) for passed, messages in attempts.get(task.pk, []) if passed]
-        for number, episode in enumerate(_distinct([_right(env, task), *passed])[: MAX_PER_TASK + 1]):
-            yield from demonstrations(task, episode, "rollout" if number else _origin(task))
+        passed = [reopened(speaker, task, messages) for passed, messages in attempts.get(task.pk, []) if passed]
+        for number, episode in enumerate(_distinct([_right(speaker, task), *passed])[: MAX_PER_TASK + 1]):
+            yield from demonstrations(speaker, task, episode, "rollout" if number else _origin(task))
 
 
-def demonstrations(task: Task, episode: list[Message], origin: str) -> Iterator[dict[str, Any]]:
-    """A row for each thing that the agent says in a right episode, with all that came before as its prompt."""
-    for place, message in enumerate(episode):
-        if message.role == "assistant":
-            yield {
-                **about(task, origin),
-                "prompt": [before.to_openai() for before in episode[:place]],
-                "completion": [message.to_openai()],
-            }
+def demonstrations(speaker: Speaker, task: Task, episode: list[Message], origin: str) -> Iterator[dict[str, Any]]:
+    """A row for each thing that the agent says in a right episode, with all that came before as its prompt. What a
+    task's recorded beginning says is no row of its own."""
+    written = [speaker.write(message) for message in episode]
+    for place in range(len(speaker.env.reset(core_task(task), 0)), len(episode)):
+        if episode[place].role == "assistant":
+            yield speaker.row(
+                task,
+                origin,
+                prompt=[before.to_openai() for before in written[:place]],
+                completion=[written[place].to_openai()],
+            )
 
 
-def preference(task: Task, right: list[Message], wrong: list[Message], origin: str) -> dict[str, Any] | None:
+def preference(
+    speaker: Speaker, task: Task, right: list[Message], wrong: list[Message], origin: str
+) -> dict[str, Any] | None:
     """A row of what to say and what not to at the first point at which a wrong episode leaves the right one; None where
     it says nothing else, or nothing at all."""
     place = _parting(right, wrong)
     if not place:
         return None
-    return {
-        **about(task, origin),
-        "prompt": [message.to_openai() for message in right[:place]],
-        "chosen": [right[place].to_openai()],
-        "rejected": [wrong[place].to_openai()],
-    }
-
-
-def about(task: Task, origin: str) -> dict[str, Any]:
-    """Where a row comes from. What was learnt from a synthetic task says so for ever."""
-    row = {"task_id": str(task), "cluster": task.cluster, "origin": origin}
-    return {**row, "synthetic": True} if task.is_synthetic else row
+    return speaker.row(
+        task,
+        origin,
+        prompt=[speaker.write(message).to_openai() for message in right[:place]],
+        chosen=[speaker.write(right[place]).to_openai()],
+        rejected=[wrong[place].to_openai()],
+    )
 
 
 def _origin(task: Task) -> str:
@@ -189,32 +233,34 @@ def _guards_a_success(task: Task) -> bool:
     return not task.bucket and not task.generation_id and task.proof.get("is_failure", False) is False
 
 
-def _right(env: envs.Environment, task: Task) -> list[Message]:
+def _right(speaker: Speaker, task: Task) -> list[Message]:
     """The episode of one who does everything right: for a task that guards a success what was said then, word for word,
     else what the target asks for."""
     pure, recorded = core_task(task), task.proof.get("recorded")
     if recorded and task.is_proved and _guards_a_success(task):
-        return envs.episode(env, pure, lambda _: Message.from_json(recorded))
-    return _solved(env, task)
+        return envs.episode(speaker.env, pure, lambda _: Message.from_json(recorded))
+    return _solved(speaker, task)
 
 
-def reopened(env: envs.Environment, task: Task, messages: list[Message]) -> list[Message]:
+def reopened(speaker: Speaker, task: Task, messages: list[Message]) -> list[Message]:
     """An attempt as it would open today; what opened it then may have been another prompt's."""
-    opening = env.reset(core_task(task), 0)
-    said = next((place for place, message in enumerate(messages) if message.role == "assistant"), len(messages))
-    return [*opening, *messages[said:]]
+    opening = speaker.env.reset(core_task(task), 0)
+    before = sum(message.role == "assistant" for message in opening)
+    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"][before:]
+    return [*opening, *messages[spoken[0] if spoken else len(messages) :]]
 
 
-def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+def _pairs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     """A right and a wrong thing to say at the same point: the first at which a wrong episode leaves the right one."""
     for task in tasks:
-        right, failed = _solved(env, task), _failed(task)
-        opening = env.reset(core_task(task), 0)
+        right, failed = _solved(speaker, task), _failed(task)
+        opening = speaker.env.reset(core_task(task), 0)
         wrong = [([*opening, failed], "failure")] if failed else []
-        wrong += [(reopened(env, task, said), "rollout") for passed, said in attempts.get(task.pk, []) if not passed]
+        tried = attempts.get(task.pk, [])
+        wrong += [(reopened(speaker, task, said), "rollout") for passed, said in tried if not passed]
         origins = {_output_key(episode): origin for episode, origin in reversed(wrong)}
         different = _distinct([episode for episode, _ in wrong])
-        rows = (preference(task, right, episode, origins[_output_key(episode)]) for episode in different)
+        rows = (preference(speaker, task, right, episode, origins[_output_key(episode)]) for episode in different)
         yield from islice(filter(None, rows), MAX_PER_TASK + 1)
 
 
@@ -225,9 +271,9 @@ def _failed(task: Task) -> Message | None:
     return Message.from_json(task.proof["recorded"])
 
 
-def _solved(env: envs.Environment, task: Task) -> list[Message]:
+def _solved(speaker: Speaker, task: Task) -> list[Message]:
     pure = core_task(task)
-    return envs.episode(env, pure, partial(env.solve, pure))
+    return envs.episode(speaker.env, pure, partial(speaker.env.solve, pure))
 
 
 def _parting(right: list[Message], wrong: list[Message]) -> int:
@@ -240,7 +286,7 @@ def _parting(right: list[Message], wrong: list[Message]) -> int:
     return 0
 
 
-def _tasks(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
+def _tasks(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     for task in tasks:
         yield core_task(task).to_json()
 
@@ -276,6 +322,20 @@ def _output_key(messages: list[Message]) -> str:
     """Return an episode's identity: the agent's words and calls. The ids that an engine gave its calls do not count."""
     spoken = [message for message in messages if message.role == "assistant"]
     return digests.canonical([[m.content, [[c.name, c.arguments] for c in m.tool_calls]] for m in spoken]).decode()
+
+
+def written_for(version: Version | None) -> dict[str, Any]:
+    """Return the part of a recipe that says for whom the rows are written; nothing where there is no version."""
+    return {"version": str(version), "config": digests.digest(version.config().to_json())} if version else {}
+
+
+def unfit(dataset: Dataset, base: Version) -> str:
+    """Why a version may not learn from these rows, which open with another's prompt; empty where it may."""
+    wanted = written_for(base)["config"]
+    if dataset.kind == Dataset.Kind.TASKS or dataset.recipe.get("config") == wanted:
+        return ""
+    other = dataset.recipe.get("version") or "no version in particular"
+    return f"{dataset} is written for {other}, whose prompt, tools or form of calls are not those of {base}"
 
 
 def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | None) -> dict[str, Any]:

@@ -137,6 +137,14 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
         "from_failures": sum(part.recipe.get("from_failures", 0) for part, _ in parts),
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
         "synthetic": sum(row.get("synthetic", False) for row in rows),
+        **_written_for(parts),
         "chosen_by_reward": any(part.is_chosen_by_reward for part, _ in parts),
         "duplicates": 0,
     }
+
+
+def _written_for(parts: Sequence[Part]) -> dict[str, Any]:
+    """Say for which version all parts are written; nothing where they are for several, for then nobody may learn from
+    the mix as one."""
+    whose = [{name: part.recipe.get(name) for name in ("version", "config")} for part, _ in parts]
+    return whose[0] if whose[0]["config"] and all(one["config"] == whose[0]["config"] for one in whose) else {}

@@ -74,7 +74,8 @@ def data_of(
         if dataset is not None:
             made = kept(dataset)
         else:
-            made = draft(kind=kind, task_set=task_set, rollouts=rollouts, leave_out=leave_out)
+            version = baseline.version if baseline else None
+            made = draft(kind=kind, task_set=task_set, version=version, rollouts=rollouts, leave_out=leave_out)
     except Refused as error:
         problem = error.problem
     found = contamination_checks.preview(made.rows, task_set) if made else None

@@ -115,6 +115,7 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
             kind=algorithm.data,
             task_set=task_set,
             actor=actor,
+            version=request.base,
             rollouts=request.rollouts,
             leave_out=request.leave_out,
         )
@@ -124,6 +125,8 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
             f"{Dataset.Kind(algorithm.data).label} of {task_set}",
             field="dataset",
         )
+    if problem := dataset_builder.unfit(dataset, request.base):
+        raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     _refuse_contamination(request.base, dataset, task_set)
     _refuse_judges(algorithm, dataset)
     return dataset

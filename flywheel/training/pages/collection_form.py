@@ -36,5 +36,5 @@ class CollectForm(EvalForm):
         if version is None:
             with refusal_shown(self):
                 endpoint = {name: self.cleaned_data[name] for name in ("base_url", "model", "api_key_env")}
-                version = teacher(project=self.project, actor=actor, **endpoint)
+                version = teacher(task_set=self.cleaned_data["task_set"], actor=actor, **endpoint)
         return version

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
-from flywheel.core import envs
+from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
@@ -21,7 +21,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.evals.models import EvalRun
 from flywheel.training.datasets import contamination_checks, dataset_builder
-from flywheel.training.datasets.dataset_builder import Draft
+from flywheel.training.datasets.dataset_builder import Draft, Speaker, written_for
 from flywheel.training.models import Dataset
 from flywheel.training.rollouts.rollout_choice import Choice
 from flywheel.training.rollouts.rollout_selection import (
@@ -44,11 +44,23 @@ def choose(rollouts: list[Rollout], choice: Choice, *, most: int = READ) -> Sele
     return _practised(found, choice) if choice.form == "tasks" else prefer(found, choice, most=most)
 
 
-def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple[Draft, Selection]:
+def learner_of(run: EvalRun) -> Version:
+    """Return the version that learns from the run: the one that was asked, unless it is a teacher of another agent."""
+    agent = run.task_set.environment_version.environment.agent
+    if agent is None or agent.pk == run.version.agent_id:
+        return run.version
+    return agent.current() or run.version
+
+
+def draft(
+    run: EvalRun, choice: Choice, found: Selection | None = None, version: Version | None = None
+) -> tuple[Draft, Selection]:
     """The rows that the choice makes of the run's rollouts, and what was left out on the way. Raises Refused.
 
-    `found` is what `choose` said, where it was asked already.
+    `found` is what `choose` said, where it was asked already. The rows are written for `version`, or for `learner_of`
+    the run.
     """
+    version = version or learner_of(run)
     with at_field("rollouts"):
         found = choose(rollouts_of(run), choice) if found is None else found
     tasks = {task.pk: task for task in dataset_builder.train_tasks(run.task_set)}
@@ -58,22 +70,22 @@ def draft(run: EvalRun, choice: Choice, found: Selection | None = None) -> tuple
         if problem := too_long(found, choice):
             raise Refused(problem, field="rollouts")
         makers = {"sft": _imitated, "pairs": _preferred}
-        made = list(makers[choice.form](run, tasks, found, choice))
+        made = list(makers[choice.form](Speaker.of(run.task_set, version), tasks, found, choice))
     rows = list({key_of_row(row): row for row in reversed(made)}.values())[::-1]
     if not rows:
         raise Refused(f"the choice leaves nothing of {run}: {_last_word(found, choice)}", field="rollouts")
-    card = _card(run, choice, found, rows, tasks) | {"duplicates": len(made) - len(rows)}
+    card = _card(run, choice, found, rows, tasks) | {"duplicates": len(made) - len(rows)} | written_for(version)
     return Draft(choice.form, run.task_set, rows, card), found
 
 
 @transaction.atomic
-def write(*, name: str, run: EvalRun, choice: Choice, actor: Actor) -> Dataset:
+def write(*, name: str, run: EvalRun, choice: Choice, actor: Actor, version: Version | None = None) -> Dataset:
     """Keep the rows as the next version of a dataset, or return the one that has them already.
 
     Raises Refused where the choice leaves nothing, or where the rows have a held-out task of their own set.
     """
     check_name(name)
-    made, _ = draft(run, choice)
+    made, _ = draft(run, choice, version=version)
     kept = dataset_builder.keep(name, made, actor)
     contamination_checks.check_all(kept)
     if problem := contamination_checks.refusal(contamination_checks.checked(kept, run.task_set), run.task_set):
@@ -107,19 +119,19 @@ def _practised(found: Selection, choice: Choice) -> Selection:
     return found
 
 
-def _imitated(run: EvalRun, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
-    for rollout, episode in _episodes(run, tasks, found.kept):
-        for row in dataset_builder.demonstrations(tasks[rollout.task], episode, "rollout"):
+def _imitated(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
+    for rollout, episode in _episodes(speaker, tasks, found.kept):
+        for row in dataset_builder.demonstrations(speaker, tasks[rollout.task], episode, "rollout"):
             yield {**row, "rollouts": [rollout.trace_id], "rewards": [rollout.score]}
 
 
-def _preferred(run: EvalRun, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
+def _preferred(speaker: Speaker, tasks: dict[int, Task], found: Selection, choice: Choice) -> Iterator[dict[str, Any]]:
     """Pairs of a task, the widest gap first, each rollout in one of them."""
     good: dict[int, list[Rollout]] = {}
     for rollout in found.kept:
         good.setdefault(rollout.task, []).append(rollout)
     candidates = _attempts_at(found.every, good)
-    episodes = {rollout.pk: episode for rollout, episode in _episodes(run, tasks, candidates)}
+    episodes = {rollout.pk: episode for rollout, episode in _episodes(speaker, tasks, candidates)}
     for task, better in good.items():
         worse = [rollout for rollout in candidates if rollout.task == task]
         gaps = [((one.score or 0.0) - (other.score or 0.0), one, other) for one, other in product(better, worse)]
@@ -128,7 +140,7 @@ def _preferred(run: EvalRun, tasks: dict[int, Task], found: Selection, choice: C
         for _, one, other in wide:
             if used & {one.pk, other.pk} or not {one.pk, other.pk} <= episodes.keys():
                 continue
-            row = dataset_builder.preference(tasks[task], episodes[one.pk], episodes[other.pk], "rollout")
+            row = dataset_builder.preference(speaker, tasks[task], episodes[one.pk], episodes[other.pk], "rollout")
             if row is not None:
                 used |= {one.pk, other.pk}
                 yield {**row, "rollouts": [one.trace_id, other.trace_id], "rewards": [one.score, other.score]}
@@ -138,13 +150,13 @@ def _attempts_at(rollouts: list[Rollout], tasks: Container[int]) -> list[Rollout
     return [rollout for rollout in rollouts if rollout.task in tasks]
 
 
-def _episodes(run: EvalRun, tasks: dict[int, Task], rollouts: list[Rollout]) -> Iterator[tuple[Rollout, list[Message]]]:
-    version = run.task_set.environment_version
-    env = envs.build(version.environment.kind, version.config, version.verifier)
+def _episodes(
+    speaker: Speaker, tasks: dict[int, Task], rollouts: list[Rollout]
+) -> Iterator[tuple[Rollout, list[Message]]]:
     said = conversations(rollouts)
     for rollout in rollouts:
         if rollout.pk in said:
-            yield rollout, dataset_builder.reopened(env, tasks[rollout.task], said[rollout.pk])
+            yield rollout, dataset_builder.reopened(speaker, tasks[rollout.task], said[rollout.pk])
 
 
 def _last_word(found: Selection, choice: Choice) -> str:

@@ -5,16 +5,19 @@ import re
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
 from flywheel.agents.version_content import OPENAI
+from flywheel.environments.models import TaskSet
+from flywheel.training.datasets.dataset_builder import speaker_of
 
 
 @transaction.atomic
-def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_key_env: str = "") -> Version:
+def teacher(*, task_set: TaskSet, base_url: str, model: str, actor: Actor, api_key_env: str = "") -> Version:
     """The version that asks this model at an OpenAI-compatible server: of the agent `teacher-<model>`, made if it is
-    not there. Raises Refused."""
+    not there. It is asked as the agent is whose failures the tasks come from, with its prompt and tools. Raises
+    Refused."""
+    project, learner = task_set.project, speaker_of(task_set)
     name = f"teacher-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:100].rstrip("-")
     agent = Agent.objects.filter(project=project, name=name).first() or make_agent(
         project=project,
@@ -24,6 +27,13 @@ def teacher(*, project: Project, base_url: str, model: str, actor: Actor, api_ke
     )
     endpoint = {"kind": OPENAI, "base_url": base_url, "model": model, "api_key_env": api_key_env}
     version, _ = make_version(
-        agent=agent, actor=actor, base_model=model.strip(), endpoint=endpoint, note="asked as a teacher"
+        agent=agent,
+        actor=actor,
+        base_model=model.strip(),
+        endpoint=endpoint,
+        system_prompt=learner.system_prompt if learner else "",
+        tools=learner.tools if learner else (),
+        form="",  # it may call as it likes: the rows are written in the learner's form
+        note="asked as a teacher",
     )
     return version

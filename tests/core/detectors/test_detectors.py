@@ -14,7 +14,7 @@ from flywheel.core.detectors.standard_buckets import BUCKETS, DETECTORS, Context
 from flywheel.core.traces import Intervention, Message, Step, ToolCall, Trace
 from flywheel.core.traces.tooling import call_text
 from flywheel.trajectories.formats.files.file_formats import parse_jsonl
-from tests.core.envs.test_tool_call import ENV, PEOPLE, TASK, TOOLS
+from tests.core.envs.test_tool_call import PEOPLE, TASK, TOOLS
 
 WORKBENCH = Path(__file__).parents[4] / "shared/data/workbench"
 
@@ -46,7 +46,7 @@ def ran(text: str, result: str, **calls: Any) -> list[Message]:
 
 
 def answer(text: str, outcome: str | None = None, prompt: str = TASK.prompt) -> list[Proposal]:
-    trace = episode(*ENV.reset(TASK, 0)[:-1], user(prompt), agent(text), outcome=outcome)
+    trace = episode(Message("system", "You help."), user(prompt), agent(text), outcome=outcome)
     return detect(trace, Context(tools=TOOLS, state={"people": PEOPLE}))
 
 

@@ -38,7 +38,7 @@ def office(**config: Any) -> tuple[Environment, Task]:
 
 def played(env: Environment, task: Task, answer: Callable[[int], ChatResponse]) -> tuple[Rollout, list[ChatRequest]]:
     engine = Scripted(answer)
-    (rollout,) = play(engine, env, [(task, 0, 7)], Sampling(max_tokens=40), env.tools)
+    (rollout,) = play(engine, env, [(task, 0, 7)], Sampling(max_tokens=40))
     return rollout, engine.asked
 
 
@@ -61,7 +61,7 @@ def test_what_an_environment_raises_breaks_that_episode_alone() -> None:
     unread = replace(task, id="t-3", target={})
     engine = Scripted(lambda number: ChatResponse(tool_calls=(LOOK,)) if number < 4 else ChatResponse("Done."))
     attempts = [(each, 0, 7) for each in (lost, task, unread)]
-    broken, played, other = play(engine, env, attempts, Sampling(), env.tools)
+    broken, played, other = play(engine, env, attempts, Sampling())
     assert "the environment raised ValueError: the task's state has no" in broken.error
     assert (broken.error, len(broken.responses)) == (broken.broken, 1)
     assert (played.error, other.error, played.messages[-1].content) == ("", "", "Done.")
@@ -70,7 +70,7 @@ def test_what_an_environment_raises_breaks_that_episode_alone() -> None:
 def test_an_episode_that_cannot_begin_asks_nobody() -> None:
     env, task = game()
     engine = Scripted(lambda _: ramble())
-    (rollout,) = play(engine, env, [(replace(task, state={}), 0, 7)], Sampling(), env.tools)
+    (rollout,) = play(engine, env, [(replace(task, state={}), 0, 7)], Sampling())
     assert rollout.error == "the environment raised KeyError: 'starts'"
     assert (engine.asked, rollout.messages) == ([], [])
 

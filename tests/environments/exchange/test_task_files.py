@@ -18,7 +18,7 @@ from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Split
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions
-from flywheel.training.datasets.dataset_builder import _right
+from flywheel.training.datasets.dataset_builder import Speaker, _right
 from tests.conftest import Build, Cast
 from tests.interop.environments import tasks_of
 from tests.interop.test_gym import env_of
@@ -47,7 +47,7 @@ def test_tasks_are_made_once_proved_and_split(
     assert [task.number for task in made] == [1, 2, 3]
     assert all(task.is_proved and task.split in Split.values for task in made)
     for task, pure in zip(made, tasks_of("workplace"), strict=True):
-        said = [message for message in _right(env_of("workplace"), task) if message.role == "assistant"]
+        said = [message for message in _right(Speaker(env_of("workplace"), ""), task) if message.role == "assistant"]
         calls = [{"tool": call.name, "arguments": call.arguments} for message in said for call in message.tool_calls]
         assert calls == pure.target["calls"], "what an imported task demonstrates is its target, not an empty answer"
     assert AuditEntry.objects.get(action="environments.import_tasks", through="").data == {"made": 3, "left_out": 2}

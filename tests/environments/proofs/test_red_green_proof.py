@@ -42,7 +42,7 @@ from flywheel.environments.versions import trials
 from flywheel.environments.versions.environment_versions import environment_version
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.pages import page_of
 
 RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
@@ -119,7 +119,7 @@ def test_a_probe_that_scores_high_fails_the_proof(cast: Cast, task: Task) -> Non
     version = environment_version(
         environment=task.environment,
         actor=Actor(cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "tool_call", "weights": {"valid_json": 0.8, "exact": 0.2}},
     )
     task.proof, is_proved = prove(task, version, recorded=WRONG, is_failure=True)
@@ -170,7 +170,7 @@ def test_weights_that_do_not_add_up_exactly_still_let_the_right_answer_pass(
     version = environment_version(
         environment=task.environment,
         actor=Actor(cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "tool_call", "weights": weights},
     )
     proof, _ = prove(task, version, recorded=WRONG, is_failure=True)
@@ -185,13 +185,13 @@ def test_a_new_environment_version_proves_every_task_again(cast: Cast, build: Bu
     task, _ = task_from(failure=failure, environment=environment, actor=Actor(cast.builder))
     row.delete()
     without = TOOLS[1:]
-    config = {"system_prompt": SYSTEM, "tools": without}
+    config = {"tools": without}
     environment_version(
         environment=environment, actor=Actor(cast.builder), config=config, verifier={"kind": "tool_call"}
     )
     task.refresh_from_db()
     assert (task.is_proved, task.proof["environment_version"]) == (False, "mail@2")
-    config = {"system_prompt": SYSTEM + " Now.", "tools": TOOLS}
+    config = {"tools": TOOLS[::-1]}
     environment_version(
         environment=environment, actor=Actor(cast.builder), config=config, verifier={"kind": "tool_call"}
     )
@@ -237,7 +237,7 @@ def test_a_new_version_leaves_many_tasks_to_a_worker_and_they_wait_without_blame
 
 
 def make_version(environment: Environment, cast: Cast, weights: dict[str, float]) -> EnvironmentVersion:
-    config = {"system_prompt": SYSTEM, "tools": TOOLS}
+    config = {"tools": TOOLS}
     verifier = {"kind": "tool_call", "weights": weights}
     return environment_version(environment=environment, actor=Actor(cast.builder), config=config, verifier=verifier)
 
@@ -283,7 +283,7 @@ def test_what_the_verifier_does_not_look_at_makes_no_answer_wrong(cast: Cast, ta
     version = environment_version(
         environment=task.environment,
         actor=Actor(cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{**part, "target": "arguments.person"}]},
     )
     proof, is_proved = prove(task, version, recorded=None, is_failure=None, common=WRONG)
@@ -323,7 +323,7 @@ def test_a_verifier_that_passes_what_is_commonly_wrong_is_warned_of_with_the_ans
     cast: Cast, task: Task, sign_in: Callable[[User], Client], key: Callable[..., dict[str, str]], verifier: Any
 ) -> None:
     """It may leave an argument out on purpose; whether it does, only its maker knows."""
-    config = {"system_prompt": SYSTEM, "tools": TOOLS}
+    config = {"tools": TOOLS}
     version = environment_version(
         environment=task.environment, actor=Actor(cast.builder), config=config, verifier=verifier
     )

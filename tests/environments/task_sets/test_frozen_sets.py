@@ -18,7 +18,7 @@ from flywheel.environments.models import Environment, Split, TaskSet, TaskSetMem
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.task_sets.leaks import inside
 from flywheel.environments.versions.environment_versions import environment_version
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
@@ -65,7 +65,7 @@ def test_a_new_task_or_a_new_verifier_makes_the_next_version(
     first = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
     build.task(Split.HELD_OUT)
     second = freeze(environment=environment, name="mail", actor=Actor(cast.builder))
-    config = {"system_prompt": SYSTEM, "tools": TOOLS}
+    config = {"tools": TOOLS}
     verifier = {"kind": "tool_call", "weights": {"exact": 1}}
     environment_version(environment=environment, actor=Actor(cast.builder), config=config, verifier=verifier)
     third = freeze(environment=environment, name="mail", actor=Actor(cast.builder))

@@ -72,7 +72,8 @@ def numbers(count: int, *, seed: int) -> Iterator[Task]:
 def halve(request: ChatRequest) -> ChatResponse:
     """The policy that asks for the middle of what is left."""
     low, high = 1, HIGHEST
-    for said, reply in zip(request.messages[1::2], request.messages[2::2], strict=True):
+    spoken = [message for message in request.messages if message.role != "system"]
+    for said, reply in zip(spoken[1::2], spoken[2::2], strict=True):
         low, high = (int(said.content) + 1, high) if reply.content == "higher" else (low, int(said.content) - 1)
     return ChatResponse(str((low + high) // 2), finish_reason="stop", tokens_in=5, tokens_out=1, latency_ms=1.0)
 

@@ -70,6 +70,7 @@ def test_rows_that_a_reward_chose_want_an_audit_of_whose_they_are(locked: Room) 
         kind="sft",
         task_set=locked.task_set,
         actor=Actor(locked.cast.trainer),
+        version=locked.base,
         rollouts=EvalRun.objects.get(pk=run.pk),
     )
     (found,) = reward_lock.judged("sft", locked.base, made)

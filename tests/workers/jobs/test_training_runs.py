@@ -151,9 +151,10 @@ def test_a_mix_is_learnt_from_and_every_environment_of_it_is_evaluated(
 ) -> None:
     sets = [build.task_set(train=4, held_out=3), build.task_set(2, 3, "notes", build.environment("notes"))]
     Task.objects.filter(split=Split.TRAIN).update(bucket="wrong_tool")
-    parts = [(dataset(name=row.name, kind="sft", task_set=row, actor=Actor(cast.trainer)), 1.0) for row in sets]
+    base, who = version(build), Actor(cast.trainer)
+    parts = [(dataset(name=row.name, kind="sft", task_set=row, version=base, actor=who), 1.0) for row in sets]
     both = mix(name="both", parts=parts, actor=Actor(cast.trainer))
-    run = launched(steps=6, task_set=sets[0], dataset=both)
+    run = launched(base=base, steps=6, task_set=sets[0], dataset=both)
     worker.finish(run)
     assert run.state == State.SUCCEEDED, run.error
     measured = run.points.filter(kind=Point.Kind.EVAL).first()

@@ -27,7 +27,7 @@ from flywheel.environments.task_sets import frozen_sets
 from flywheel.environments.versions import environment_versions, trials
 from flywheel.evals import run_rescores
 from flywheel.evals.models import EvalRun, Rescore
-from tests.conftest import SYSTEM, TOOLS, Build
+from tests.conftest import TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, say, wrong
 from tests.worker import Worker
 from workers.jobs import eval_runs
@@ -78,7 +78,7 @@ def version_of(environment: Environment, build: Build, verifier: dict[str, Any])
     return environment_versions.environment_version(
         environment=environment,
         actor=Actor(build.cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier=verifier,
     )
 

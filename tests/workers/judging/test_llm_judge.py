@@ -426,7 +426,7 @@ def test_every_setting_is_part_of_who_the_judge_is() -> None:
 
 def test_in_a_trainer_nobody_is_asked_and_held_out_tasks_stay_unscored() -> None:
     told: list[dict[str, Any]] = []
-    settings = {"tools_in_prompt": False, "max_completion_length": 16}
+    settings = {"max_completion_length": 16}
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(eval_limit=4, seed=1, settings=settings),
         event=lambda kind, **fields: told.append({"kind": kind, **fields}),

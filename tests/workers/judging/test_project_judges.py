@@ -27,7 +27,7 @@ from flywheel.evals.verifier_agreement import agreements
 from flywheel.failures.labels.decisions import decide
 from flywheel.training.rollouts.rollout_selection import NotForTraining, attempts
 from flywheel.trajectories.operations.deletion import delete
-from tests.conftest import SYSTEM, TOOLS, Build
+from tests.conftest import TOOLS, Build
 from tests.evals.fake import FakeEngine, QuietLease, finished, right, submit, wrong
 from tests.pages import page_of
 from tests.workers.judge_server import JudgeServer, answer_of, judge_server
@@ -62,7 +62,7 @@ def judged(build: Build, *more: dict[str, Any], **fields: Any) -> EnvironmentVer
     return environment_versions.environment_version(
         environment=build.environment(),
         actor=Actor(build.cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{**JUDGE, **fields}, *more]},
     )
 

@@ -30,7 +30,7 @@ from flywheel.core.traces.tooling import call_text
 from flywheel.environments import ledger
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
 from flywheel.environments.versions import environment_versions
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.interop.test_gym import Caller
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
@@ -64,7 +64,7 @@ def judged(build: Build, *more: dict[str, Any]) -> TaskSet:
     environment_versions.environment_version(
         environment=build.environment(),
         actor=Actor(build.cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "rubric", "parts": [JUDGE, *more]},
     )
     return build.task_set(train=3, held_out=2)
@@ -297,7 +297,7 @@ def test_python_runs_in_this_machines_sandbox(build: Build, serve: Serve, sandbo
     environment_versions.environment_version(
         environment=build.environment(),
         actor=Actor(build.cast.builder),
-        config={"system_prompt": SYSTEM, "tools": TOOLS},
+        config={"tools": TOOLS},
         verifier={"kind": "rubric", "parts": [{"type": "python", "name": "code", "source": source}]},
     )
     served = serve(build.task_set(train=3))

@@ -47,10 +47,7 @@ HELD_OUT = [*(mixed(name) for name in NAMES[8:]), mixed("Zed", 0, "other", clust
 
 def test_attempts_are_judged_where_their_task_belongs(make: Make, start: Start, trained: Path) -> None:
     train = [*(mixed(name) for name in NAMES[:3]), mixed("Yan", 1, "other"), mixed("Xia", 2, "other")]
-    settings = {"tools_in_prompt": True}
-    run = make(
-        "grpo", on=trained, train=train, held_out=HELD_OUT, steps=2, eval_every=1, environment=MIXED, settings=settings
-    )
+    run = make("grpo", on=trained, train=train, held_out=HELD_OUT, steps=2, eval_every=1, environment=MIXED)
     assert start(run).wait() == 0, run.errors()
     figures = run.events("eval")
     assert [row["n"] for row in figures] == [4, 4, 4]

@@ -77,7 +77,7 @@ ROWS = {
 
 @pytest.mark.parametrize("algorithm", ROWS)
 def test_a_call_is_taught_in_the_form_that_is_read(algorithm: str, qwen: Path, tmp_path: Path, start: Start) -> None:
-    run = Directory(tmp_path / "run", qwen, algorithm, train=ROWS[algorithm], settings={"tools_in_prompt": True})
+    run = Directory(tmp_path / "run", qwen, algorithm, train=ROWS[algorithm])
     for who, row in zip(NAMES[:4], learnt(run, start), strict=True):
         calls = [read_tool_calls(text)[1] for text in row]
         wanted = ("remind",) if algorithm == "sft" else ("remind", "erase")

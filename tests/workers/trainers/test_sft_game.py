@@ -27,7 +27,7 @@ class Teacher:
 
 def played(engine: Engine, games: int, seed: int) -> list[tuple[Rollout, Verdict]]:
     tasks: list[Task] = list(generate(games, seed=seed))
-    rollouts = play(engine, ENV, [(task, 0, number) for number, task in enumerate(tasks)], Sampling(0.2, 1.0, 40), [])
+    rollouts = play(engine, ENV, [(task, 0, number) for number, task in enumerate(tasks)], Sampling(0.2, 1.0, 40))
     return [(r, ENV.verifier(r.task)(Trace.from_messages("", r.messages), r.task.target)) for r in rollouts]
 
 

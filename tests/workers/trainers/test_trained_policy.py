@@ -80,7 +80,7 @@ def test_an_episode_that_outgrows_the_context_is_judged_as_it_stands_and_says_so
         return ChatResponse(text='{"tool": "contacts.search_contacts", "arguments": {"query": "a"}}')
 
     events: list[dict[str, Any]] = []
-    settings = {"tools_in_prompt": False, "max_completion_length": 8}
+    settings = {"max_completion_length": 8}
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(seed=1, eval_limit=8, settings=settings), event=lambda _, **row: events.append(row)
     )

@@ -74,7 +74,7 @@ def test_tools_in_the_prompt(algorithm: str, make: Make, start: Start, trained: 
     shutil.copytree(trained, shown)
     template = (shown / "chat_template.jinja").read_text()
     (shown / "chat_template.jinja").write_text("{% if tools %}{{ tools | tojson }}{% endif %}" + template)
-    run = make(algorithm, on=shown, steps=1, settings={"tools_in_prompt": True})
+    run = make(algorithm, on=shown, steps=1)
     assert start(run).wait() == 0, run.errors()
     tools = sum(len(json.dumps(tool)) for tool in TOOLS)
     answered = 8 if algorithm != "dpo" else 4

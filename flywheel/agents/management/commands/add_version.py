@@ -14,6 +14,8 @@ from flywheel.agents.registration import make_version
 from flywheel.agents.version_content import TRANSFORMERS
 from flywheel.edge.refusals import Refused
 
+COPIED = ("system_prompt", "tools", "sampling", "form")
+
 
 class Command(BaseCommand):
     help = "Make a version of an agent from a directory of weights (safetensors, config and tokenizer files)."
@@ -40,7 +42,7 @@ class Command(BaseCommand):
         try:
             agent = find_agent(project, options["agent"])
             like = find_version(project, f"{agent.name}@{options['like']}") if options["like"] else None
-            copied = {name: getattr(like, name) for name in ("system_prompt", "tools", "sampling")} if like else {}
+            copied = {name: getattr(like, name) for name in COPIED} if like else {}
             version, _ = make_version(
                 agent=agent,
                 actor=Actor(actor, "manage.py add_version"),

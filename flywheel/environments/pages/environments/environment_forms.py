@@ -327,23 +327,18 @@ def _json(text: str) -> Any:
 
 
 class VersionForm(WeightsMixin):
-    """The next version of an environment: verifier weights, system prompt, tools."""
+    """The next version of an environment: verifier weights and tools."""
 
-    system_prompt = forms.CharField(required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4}))
     tools = forms.CharField(widget=forms.Textarea(attrs={"rows": 10, "class": "code", "spellcheck": "false"}))
 
     def __init__(self, *args: Any, version: EnvironmentVersion | None, **kwargs: Any) -> None:
         config = version.config if version else {}
-        shown = {"system_prompt": config.get("system_prompt", ""), "tools": _written(config.get("tools", []))}
-        kwargs.setdefault("initial", shown)
+        kwargs.setdefault("initial", {"tools": _written(config.get("tools", []))})
         super().__init__(*args, verifier=version.verifier if version else None, **kwargs)
 
     @property
     def content(self) -> dict[str, Any]:
-        return {"system_prompt": self.cleaned_data["system_prompt"], "tools": self.cleaned_data["tools"]}
-
-    def clean_system_prompt(self) -> str:
-        return str(self.cleaned_data["system_prompt"]).replace("\r\n", "\n")
+        return {"tools": self.cleaned_data["tools"]}
 
     def clean_tools(self) -> list[Any]:
         try:

@@ -83,8 +83,7 @@ def create(request: PageRequest) -> HttpResponse:
         version = data.get("version")
         content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
         if version:
-            config = {"system_prompt": version.system_prompt, "tools": version.tools}
-            content = {"config": config, "verifier": data["verifier"], "agent": version.agent}
+            content = {"config": {"tools": version.tools}, "verifier": data["verifier"], "agent": version.agent}
         if isinstance(form, AttachForm):
             content["config"] = form.config
         else:

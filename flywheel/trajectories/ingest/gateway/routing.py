@@ -28,6 +28,7 @@ from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, host_o
 from flywheel.agents.models import Agent, Version
 from flywheel.core.network import key_hosts
 from flywheel.core.network.key_hosts import VLLM_KEY
+from flywheel.core.traces import openai_messages
 from flywheel.system import env
 
 log = logging.getLogger(__name__)
@@ -242,15 +243,12 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         model=endpoint["model"],
         agent=name,
         version=str(version.number),
-        defaults=_defaults(version),
+        defaults=defaults_of(version),
         prices=(float(prices[0]), float(prices[1])) if None not in prices else None,
     )
 
 
-def _defaults(version: Version) -> dict[str, Any]:
-    shown = ("name", "description", "parameters")  # our extensions of a definition are not for the model's server
-    tools = [
-        {"type": "function", "function": {name: tool[name] for name in shown if name in tool}} for tool in version.tools
-    ]
-    said = {"tools": tools, "system": version.system_prompt}
+def defaults_of(version: Version) -> dict[str, Any]:
+    """What the version says where the caller says nothing: `{"tools", "system", "temperature", …}`, what it has."""
+    said = {"tools": openai_messages.chat_tools(version.tools), "system": version.system_prompt}
     return {**version.sampling, **{name: value for name, value in said.items() if value}}

@@ -195,7 +195,7 @@ def test_one_hundred_episodes_are_the_same_in_any_order_and_batch() -> None:
         found = {}
         for start in range(0, len(order), at_once):
             attempts = [(task, 0, 5) for task in order[start : start + at_once]]
-            for rollout in play(Scripted(), ENV, attempts, Sampling(), DEFINITIONS):
+            for rollout in play(Scripted(), ENV, attempts, Sampling()):
                 found[rollout.task.id] = rollout.messages
         return found
 

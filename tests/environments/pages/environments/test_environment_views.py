@@ -20,7 +20,7 @@ from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.environments.versions import environment_versions
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: Sign
     assert (answer.status_code, answer["Location"]) == (302, url("environment", "mail"))
     made = Environment.objects.get()
     assert (made.agent, made.held_out_share, made.reserved_slices) == (version.agent, 0.3, ["nudge", "plain"])
-    assert made.latest.config == {"system_prompt": SYSTEM, "tools": TOOLS}
+    assert made.latest.config == {"tools": TOOLS}
     assert made.latest.verifier["weights"] == {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "exact": 0.5}
     again = client.post(url("create"), sent)
     assert again.status_code == 422
@@ -83,7 +83,7 @@ def test_a_form_that_does_not_fit_says_where(
 
 def test_new_weights_make_a_new_version_and_the_same_ones_none(cast: Cast, sign_in: SignIn, build: Build) -> None:
     environment = build.environment()
-    sent = {"system_prompt": SYSTEM, "tools": json.dumps(TOOLS), **WEIGHTS}
+    sent = {"tools": json.dumps(TOOLS), **WEIGHTS}
     client = sign_in(cast.builder)
     client.post(url("make_version", "mail"), sent)
     assert environment.latest.number == 2

@@ -31,7 +31,7 @@ from flywheel.environments.versions import environment_versions, trials
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from flywheel.trajectories.models import Source, Trajectory
-from tests.conftest import SYSTEM, TOOLS, Build, Cast
+from tests.conftest import TOOLS, Build, Cast
 from tests.edge.posting import posted
 from tests.pages import page_of
 from tests.workers.judging.test_attempt_verdicts import recorded
@@ -271,12 +271,12 @@ def test_a_proof_that_is_only_begun_or_that_the_machine_spoiled_waits_for_a_work
 def test_other_settings_of_the_environment_keep_the_rubric(build: Build, cast: Cast, sign_in: SignIn) -> None:
     environment = build.environment()
     spec = {"kind": "rubric", "parts": [PARTS[-2]]}
-    config = {"system_prompt": SYSTEM, "tools": TOOLS}
+    config = {"tools": TOOLS}
     environment_versions.environment_version(
         environment=environment, actor=Actor(cast.builder), config=config, verifier=spec
     )
     address = reverse("environments:make_version", args=[environment.project.slug, "mail"])
-    sign_in(cast.builder).post(address, {"system_prompt": "Be short.", "tools": json.dumps(TOOLS)})
+    sign_in(cast.builder).post(address, {"tools": json.dumps(TOOLS[:1])})
     assert (environment.latest.number, environment.latest.verifier) == (3, spec)
 
 

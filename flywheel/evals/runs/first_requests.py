@@ -1,0 +1,32 @@
+"""What an eval sent first, beside what the gateway would send for the same version: what is evaluated goes live."""
+
+from flywheel.agents.version_content import DEFAULT_SAMPLING
+from flywheel.core import envs
+from flywheel.core.envs.agent_config import AgentConfig, first_request
+from flywheel.environments.models import Task
+from flywheel.environments.tasks.task_rows import core_task
+from flywheel.evals.models import EvalRun
+from flywheel.trajectories.ingest.gateway.routing import defaults_of
+
+NOT_KNOWN = "what it was asked"
+"""Of evals from before it was kept; they opened with the environment's prompt and not with the version's."""
+
+
+def live_request(run: EvalRun, task: Task) -> dict[str, str]:
+    """Return the digests of what the run's version would be sent first if it were live, in the world of this task."""
+    defaults = defaults_of(run.version)
+    tools = tuple(tool["function"] for tool in defaults.get("tools", ()))
+    version = run.task_set.environment_version
+    kind = version.environment.kind
+    env = envs.build(kind, version.config, version.verifier, agent=AgentConfig(defaults.get("system", ""), tools))
+    opening = env.reset(core_task(task), 0)
+    sampling = {name: defaults.get(name, usual) for name, usual in DEFAULT_SAMPLING.items()}
+    return first_request(opening, env.tools, sampling)
+
+
+def differences(run: EvalRun) -> list[str]:
+    """List the parts in which the run was asked otherwise than its version would be live; empty where it was not."""
+    if not run.asked:
+        return [NOT_KNOWN]
+    live = live_request(run, Task.objects.get(pk=run.asked["task"]))
+    return [part for part, digest in live.items() if run.asked.get(part) != digest]
