@@ -136,7 +136,7 @@ def asked_as_live(run: EvalRun) -> None:
     """Note on an eval that no worker carries out what its version would have been asked first. It is not saved."""
     member = run.task_set.members.select_related("task").order_by("task__number").first()
     assert member is not None
-    run.asked = {**live_request(run, member.task), "task": member.task_id}
+    run.first_request = {**live_request(run, member.task), "task": member.task_id}
 
 
 class Build:

@@ -24,6 +24,11 @@ def find_agent(project: Project, name: str) -> Agent:
     return agent
 
 
+def current_version(agent: Agent) -> Version | None:
+    """The live version, or the newest where none is live yet."""
+    return agent.live or agent.versions.order_by("-number").first()
+
+
 def find_version(project: Project, ref: str) -> Version:
     """The version that `name@number` or `name@live` means. Raises UnknownReference."""
     match = _FORM.fullmatch(ref.strip())

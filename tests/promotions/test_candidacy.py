@@ -53,6 +53,31 @@ def test_a_loss_is_regressed(build: Build, agent: Agent, evaluated: Evaluated, c
     assert row.verdict == "regressed"
 
 
+@pytest.mark.parametrize("arm", ["version_eval", "baseline_eval"])
+def test_an_eval_that_was_asked_otherwise_than_live_makes_an_invalid_candidate(
+    arm: str, build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    arms = pair_of(build, agent, evaluated)
+    arms[arm].first_request["system prompt"] = "0" * 64
+    arms[arm].save()
+    row = propose(**arms, actor=Actor(cast.trainer))
+    assert row.verdict == "invalid"
+    assert "asked otherwise than it would be live: system prompt" in row.report["decision"]["words"]
+
+
+def test_versions_that_sample_in_their_own_ways_are_compared(
+    build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
+) -> None:
+    task_set, colder = build.task_set(train=2, held_out=12), build.version(agent, sampling={"temperature": 0.0})
+    assert agent.live is not None
+    row = propose(
+        version_eval=evaluated(colder, task_set, passing=20),
+        baseline_eval=evaluated(agent.live, task_set, passing=4),
+        actor=Actor(cast.trainer),
+    )
+    assert row.verdict == "eligible"
+
+
 def test_evals_of_different_sets_make_an_invalid_candidate(
     build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
 ) -> None:

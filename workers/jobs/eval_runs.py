@@ -227,11 +227,11 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
 def _note_first(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked) -> None:
     """Keep what the run sent first, as it was sent, before anything of it is compared."""
     first = next(((task, rollout) for task, rollout in answered if rollout.messages), None)
-    if run.asked or first is None:
+    if run.first_request or first is None:
         return
     task, rollout = first
-    run.asked = first_request(rollout.messages, env.tools, run.sampling) | {"task": task.pk}
-    lease.update(asked=run.asked)
+    run.first_request = first_request(rollout.messages, env.tools, run.sampling) | {"task": task.pk}
+    lease.update(first_request=run.first_request)
 
 
 def _trace(run: EvalRun, task: Task, rollout: Rollout, verdict: Verdict, tools: Sequence[dict[str, Any]]) -> Trace:

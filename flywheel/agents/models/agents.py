@@ -1,14 +1,9 @@
 """Agents, and which version of each is live."""
 
-from typing import TYPE_CHECKING
-
 from django.db import models
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-
-if TYPE_CHECKING:
-    from flywheel.agents.models.versions import Version
 
 
 class Agent(models.Model):
@@ -29,7 +24,3 @@ class Agent(models.Model):
 
     def __str__(self) -> str:
         return self.name
-
-    def current(self) -> "Version | None":
-        """Return the live version, or the newest where none is live yet."""
-        return self.live or self.versions.order_by("-number").first()

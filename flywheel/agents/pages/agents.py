@@ -14,6 +14,7 @@ from flywheel.agents.pages.forms import AgentForm, VersionForm
 from flywheel.agents.pages.success_chart import success_chart
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.registration import make_agent, make_version
+from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import refusal_shown
 
@@ -76,6 +77,7 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
         request,
         "agents/version.html",
         {
+            "form_label": LABELS.get(found.form, ""),
             "version": found,
             "agent": found.agent,
             "is_live": found.agent.live_id == found.pk,

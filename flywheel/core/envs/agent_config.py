@@ -1,4 +1,4 @@
-"""What a version of an agent brings into every attempt: its system prompt, its tools, and the form of its calls.
+"""A version's part in every attempt: its system prompt, its tools, and the form of its calls.
 
 An environment owns a world and its rules; the prompt that opens an attempt, and the tools on offer, are the agent's. So
 what is evaluated and trained on is what goes live. A world with rules of its own says them after the agent's prompt, in
@@ -111,7 +111,7 @@ class Configured:
         return trace if readable == talk else Trace.from_messages(trace.trace_id, readable)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """What the agent's program makes of its messages: the calls in its text form as native ones.
+        """Return messages as the agent's program reads them: the calls in its text form as native ones.
 
         Verifiers read our text form themselves, and say what is wrong with a broken one.
         """

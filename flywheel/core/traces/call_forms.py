@@ -41,8 +41,9 @@ def check(form: Any) -> str:
 
 
 def write(message: Message, form: str) -> Message:
-    """The message with its calls in this form; as it is where it calls nothing, or the form is not known."""
-    if not form or not (there := as_native(message)).tool_calls:
+    """The message with its calls in this form; as it is where they are, where it calls nothing, or without a form."""
+    is_written = form in TEXT_FORMS and not message.tool_calls and bool(read(message, form).tool_calls)
+    if not form or is_written or not (there := as_native(message)).tool_calls:
         return message
     if form == NATIVE:
         return there

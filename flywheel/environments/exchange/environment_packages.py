@@ -17,6 +17,7 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.agents.references import current_version
 from flywheel.core import envs
 from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.kinds import KINDS
@@ -109,9 +110,9 @@ def exported(task_set: TaskSet, splits: Sequence[str]) -> Export:
 
 
 def _agent_of(version: EnvironmentVersion) -> AgentConfig | None:
-    """What the environment's agent brings today; whoever attempts the tasks elsewhere writes calls in their own way."""
+    """Return what the environment's agent brings today, in no form: whoever attempts the tasks elsewhere has one."""
     agent = version.environment.agent
-    asked = agent.current() if agent else None
+    asked = current_version(agent) if agent else None
     return replace(asked.config(), form="") if asked else None
 
 

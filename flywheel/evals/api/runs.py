@@ -19,6 +19,7 @@ from flywheel.evals.api.task_grid import TrainedOnOut
 from flywheel.evals.comparisons.run_comparison import comparison, doubts, leaks_of, trained_on
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import rollout_looks, submission
+from flywheel.evals.runs.first_requests import differences
 from flywheel.evals.serving import version_isolation
 
 router = Router(tags=["evals"])
@@ -97,9 +98,16 @@ class EvalOut(EvalRow):
     judges: dict[str, Any]
     """Of each LLM judge in the verifier, by its part: `models` that answered, `judged`, `remembered`, `canaries`,
     `requests`, `tokens_in`, `tokens_out`, and `void`, which says why nothing of it counts."""
+    unlike_live: list[str]
+    """Parts in which it was asked otherwise than the version would be live: `system prompt`, `tools`, `sampling`. Where
+    there is one, the gate calls a comparison invalid. Empty while nothing was asked."""
     contamination: TrainedOnOut | None
     """Whether the version learnt from these tasks; null for train tasks."""
     events: list[EventOut]
+
+    @staticmethod
+    def resolve_unlike_live(row: EvalRun) -> list[str]:
+        return differences(row) if row.done else []
 
     @staticmethod
     def resolve_contamination(row: EvalRun) -> Any:

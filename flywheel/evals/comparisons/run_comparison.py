@@ -57,8 +57,8 @@ def check(candidate: EvalRun, baseline: EvalRun) -> None:
         raise CannotCompare(
             f"{candidate.task_set} and {baseline.task_set} belong to different environments and share no task"
         )
-    if bool(candidate.asked) != bool(baseline.asked):
-        old = baseline if candidate.asked else candidate
+    if bool(candidate.first_request) != bool(baseline.first_request):
+        old = baseline if candidate.first_request else candidate
         raise CannotCompare(
             f"{old} was asked with the environment's prompt instead of its version's, as evals were then; run it again"
         )

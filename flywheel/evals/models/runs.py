@@ -37,7 +37,7 @@ class EvalRun(Job):
     (`judge_endpoints.py`)."""
     budget = models.JSONField(default=dict, blank=True)
     """What it may take at most, `run_budget.check`; empty for as much as it needs."""
-    asked = models.JSONField(default=dict, blank=True)
+    first_request = models.JSONField(default=dict, blank=True)
     """Digests of what was sent first, `core.envs.agent_config.first_request`, with the key of its `task`; empty for
     runs from before the version's own prompt was sent."""
     summary = models.JSONField(default=dict, blank=True)

@@ -22,6 +22,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.pages import comparison_context, run_facts, run_table
 from flywheel.evals.pages.run_forms import BudgetForm, EvalForm
 from flywheel.evals.runs import rollout_looks, run_budget, submission, unanswered_attempts
+from flywheel.evals.runs.first_requests import differences
 from flywheel.evals.serving import version_isolation
 from flywheel.system import env
 
@@ -121,6 +122,7 @@ def run(request: PageRequest, pk: int) -> HttpResponse:
         "lineage": run_facts.lineage(found),
         "openings": ledger.openings(found.task_set),
         "trained_on": leaks_of(found),
+        "unlike_live": differences(found) if found.done else [],
         "tiles": run_facts.tiles(found),
         "familiar": run_facts.familiar(found),
         "origins": run_facts.origins(found),

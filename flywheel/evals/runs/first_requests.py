@@ -1,4 +1,4 @@
-"""What an eval sent first, beside what the gateway would send for the same version: what is evaluated goes live."""
+"""First requests of evals, beside what the gateway would send for the same version: what is evaluated goes live."""
 
 from flywheel.agents.version_content import DEFAULT_SAMPLING
 from flywheel.core import envs
@@ -8,8 +8,8 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import EvalRun
 from flywheel.trajectories.ingest.gateway.routing import defaults_of
 
-NOT_KNOWN = "what it was asked"
-"""Of evals from before it was kept; they opened with the environment's prompt and not with the version's."""
+NOT_KNOWN = "system prompt (this eval is from before it was the version's own)"
+"""Stands for evals that opened with the environment's prompt instead of the version's."""
 
 
 def live_request(run: EvalRun, task: Task) -> dict[str, str]:
@@ -26,7 +26,7 @@ def live_request(run: EvalRun, task: Task) -> dict[str, str]:
 
 def differences(run: EvalRun) -> list[str]:
     """List the parts in which the run was asked otherwise than its version would be live; empty where it was not."""
-    if not run.asked:
+    if not run.first_request:
         return [NOT_KNOWN]
-    live = live_request(run, Task.objects.get(pk=run.asked["task"]))
-    return [part for part, digest in live.items() if run.asked.get(part) != digest]
+    live = live_request(run, Task.objects.get(pk=run.first_request["task"]))
+    return [part for part, digest in live.items() if run.first_request.get(part) != digest]

@@ -26,6 +26,7 @@ from django.db.models import Max
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
+from flywheel.agents.references import current_version
 from flywheel.core import digests, envs
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
 from flywheel.core.traces import Message, call_forms, openai_messages
@@ -95,7 +96,7 @@ def speaker_of(task_set: TaskSet) -> Version | None:
     """Return the version that rows are written for where nobody names one: the live one of the environment's agent, or
     its newest."""
     agent = task_set.environment_version.environment.agent
-    return agent.current() if agent else None
+    return current_version(agent) if agent else None
 
 
 def draft(

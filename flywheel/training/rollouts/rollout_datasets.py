@@ -12,6 +12,7 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
+from flywheel.agents.references import current_version
 from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message
@@ -49,7 +50,7 @@ def learner_of(run: EvalRun) -> Version:
     agent = run.task_set.environment_version.environment.agent
     if agent is None or agent.pk == run.version.agent_id:
         return run.version
-    return agent.current() or run.version
+    return current_version(agent) or run.version
 
 
 def draft(

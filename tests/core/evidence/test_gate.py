@@ -119,6 +119,10 @@ def test_a_gain_below_delta_min_is_not_shown() -> None:
         ({"sampling": ({}, {})}, "not recorded"),
         ({"train_overlap": ["t1", "t2"]}, "2 tasks of the hold-out also in training: t1, t2"),
         ({"artefact_digests": ("a", "b")}, "not what would go live"),
+        (
+            {"unlike_live": ((), ("system prompt", "tools"))},
+            "the candidate was asked otherwise than it would be live: system prompt and tools",
+        ),
         ({"cells": 200}, "160 of 200 attempts"),
     ],
 )

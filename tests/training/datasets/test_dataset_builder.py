@@ -9,9 +9,10 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from flywheel.accounts.actors import Actor
+from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task
-from flywheel.training.datasets.dataset_builder import build, draft, open_rows
+from flywheel.training.datasets.dataset_builder import build, draft, open_rows, unfit
 from flywheel.training.models import Dataset
 from flywheel.trajectories.models import Step
 from tests.training.conftest import WRONG, Room, right
@@ -124,6 +125,41 @@ def test_pairs_set_the_right_answer_against_what_was_said(room: Room) -> None:
     assert row["origin"] == "failure"
     pairs = rows(made(room, "pairs", rollouts=room.evaluated(spoken, split=Split.TRAIN)))
     assert sorted(row["origin"] for row in pairs) == ["failure"] + ["rollout"] * 5
+
+
+def calls_of(message: dict[str, Any]) -> list[str]:
+    return [call["function"]["name"] for call in message.get("tool_calls", ())]
+
+
+def test_a_native_agent_is_taught_native_calls_and_told_its_tools(room: Room) -> None:
+    native = room.build.version(form="native", system_prompt="You call tools.")
+    task = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    said = Message("assistant", "", (ToolCall("c-1", "email.send", {"to": "Bako", "subject": "friday"}),))
+    Task.objects.filter(pk=task.pk).update(
+        source=room.build.trajectory(task.prompt, WRONG), proof={"recorded": said.to_json(), "is_failure": True}
+    )
+    for row in rows(made(room, version=native)):
+        assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+        assert row["prompt"][0]["content"] == "You call tools."
+        assert calls_of(row["completion"][0]) == ["calendar.create_event"]
+        assert [tool["function"]["name"] for tool in row["tools"]] == [tool["name"] for tool in native.tools]
+    (pair,) = rows(made(room, "pairs", version=native))
+    assert calls_of(pair["chosen"][0]) == ["calendar.create_event"]
+    assert calls_of(pair["rejected"][0]) == ["email.send"]
+    rollouts = room.evaluated(spoken, split=Split.TRAIN)
+    written = rows(made(room, version=native, rollouts=rollouts))
+    assert all(calls_of(row["completion"][0]) for row in written), "what was once said as text, too"
+
+
+def test_a_dataset_says_for_whom_it_is_written(room: Room) -> None:
+    dataset = made(room, version=room.base)
+    assert dataset.recipe["version"] == str(room.base)
+    assert unfit(dataset, room.base) == ""
+    other = room.build.version(system_prompt="Another.")
+    assert unfit(dataset, other) == (
+        f"{dataset} is written for {room.base}, whose prompt, tools or form of calls are not those of {other}"
+    )
+    assert unfit(made(room, "tasks", version=room.base), other) == "", "a task opens with whoever practises it"
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,6 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
 
 
 def defaults_of(version: Version) -> dict[str, Any]:
-    """What the version says where the caller says nothing: `{"tools", "system", "temperature", …}`, what it has."""
+    """Return what the version says where the caller says nothing: `{"tools", "system", "temperature", …}`."""
     said = {"tools": openai_messages.chat_tools(version.tools), "system": version.system_prompt}
     return {**version.sampling, **{name: value for name, value in said.items() if value}}
