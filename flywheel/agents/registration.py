@@ -8,6 +8,7 @@ from django.db.models import Max, Q, QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.version_content import (
     OPENAI,
@@ -16,8 +17,8 @@ from flywheel.agents.version_content import (
     check_form,
     check_sampling,
     check_tools,
-    proposed_form,
 )
+from flywheel.core.traces import call_forms
 from flywheel.edge.refusals import Refused
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
@@ -94,6 +95,16 @@ def make_version(
             parent=str(parent) if parent else None,
         )
     return version, made
+
+
+def proposed_form(weights: Artifact | None) -> str:
+    """The form in which a version most likely calls: native where a server writes the prompt, or where the chat
+    template tells of tools; else our text form, which a template that knows no tools can be taught."""
+    if weights is None:
+        return call_forms.NATIVE
+    files = {"chat_template.jinja", "tokenizer_config.json"} & weights.manifest.keys()
+    tells = any(b"tools" in artifacts.read(weights, name) for name in files)
+    return call_forms.NATIVE if tells else call_forms.JSON
 
 
 def artifacts_of(project: Project) -> QuerySet[Artifact]:

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flywheel.agents import artifacts
-from flywheel.agents.models import Artifact
 from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
 from flywheel.core.traces import call_forms, tooling
@@ -117,17 +115,6 @@ def check_form(value: str) -> str:
         return call_forms.check(value)
     except FieldError as error:
         raise Refused(error.problem, field="form") from error
-
-
-def proposed_form(weights: Artifact | None) -> str:
-    """The form in which a version most likely calls: native where a server writes the prompt, or where the chat
-    template tells of tools; else our text form, which a template that knows no tools can be taught."""
-    if weights is None:
-        return call_forms.NATIVE
-    folder = artifacts.local(weights)
-    files = [folder / "chat_template.jinja", folder / "tokenizer_config.json"]
-    tells = any("tools" in path.read_text(errors="replace") for path in files if path.is_file())
-    return call_forms.NATIVE if tells else call_forms.JSON
 
 
 def _option(kind: str, name: str, value: Any) -> Any:

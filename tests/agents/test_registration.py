@@ -112,6 +112,30 @@ def test_what_is_wrong_is_said_at_its_field(
     assert not Version.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("template", "form"), [("{{ tools }}{{ messages }}", "native"), ("{{ messages }}", "json"), (None, "native")]
+)
+def test_the_form_of_calls_is_proposed_by_the_chat_template(
+    template: str | None, form: str, build: Build, cast: Cast, tmp_path: Path
+) -> None:
+    weights = None
+    content: dict[str, Any] = {"endpoint": {"kind": "openai", "base_url": "http://gpu-1:8000/v1", "model": "m"}}
+    if template is not None:
+        place = model(tmp_path / "m")
+        (place / "chat_template.jinja").write_text(template)
+        weights, content = store(place, "model"), {"endpoint": {"kind": "transformers"}}
+    made, _ = make_version(agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, **content)
+    assert made.form == form
+    other, is_new = make_version(
+        agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, form="react", **content
+    )
+    assert (other.form, is_new) == ("react", True)
+    with pytest.raises(Refused, match="form: 'xml' is unknown, one of native"):
+        make_version(
+            agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, form="xml", **content
+        )
+
+
 def test_a_version_is_copied_and_changed(build: Build, cast: Cast, sign_in: SignIn, tmp_path: Path) -> None:
     weights = store(model(tmp_path / "m"), "model")
     parent = build.version(weights=weights, endpoint={"kind": "transformers", "dtype": "bfloat16"})

@@ -1,53 +1,79 @@
-"""Tool calls as chat templates are shown them, and as Qwen and Hermes models write them into their text: one writing
-and one reading for engines and trainers, so that what is learnt is what is asked and an answer is worth the same
-everywhere."""
+"""Tool calls as chat templates are shown them, and as models write them: one writing and one reading for engines and
+trainers, so that what is learnt is what is asked and an answer is worth the same everywhere.
+
+A chat template that TRL knows comes with a response template, by which transformers reads what the model wrote. Of any
+other the calls are read that Qwen and Hermes models write; an answer that calls something in a way that nobody here
+reads is an error, and so unscored: it would be judged as words otherwise.
+"""
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flywheel.core.envs.policy_rollouts import ChatResponse
-from flywheel.core.traces import ToolCall
+from flywheel.core.traces import Message, ToolCall, call_forms
 
-_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_ASKED = [{"role": "user", "content": "What is on friday?"}]
+_NAME = "look_up"
+_CALL = {"id": "call00000", "type": "function", "function": {"name": _NAME, "arguments": {"day": "friday"}}}
+_TOOLS = [{"type": "function", "function": {"name": _NAME, "description": "Look a day up.", "parameters": {}}}]
+SHORTEST_MARK = 4
+"""Characters of what begins a call, so that plain words hold none by chance."""
 
 
 def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
     """Split an answer into its text and its `<tool_call>{"name", "arguments"}</tool_call>` blocks. A block that
     does not parse stays text."""
-    calls: list[ToolCall] = []
-
-    def take(match: re.Match[str]) -> str:
-        try:
-            value = json.loads(match[1])
-            call = ToolCall(f"call-{len(calls)}", value["name"], value["arguments"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return match[0]
-        if not isinstance(call.name, str) or not isinstance(call.arguments, dict):
-            return match[0]
-        calls.append(call)
-        return ""
-
-    rest = _TOOL_CALL.sub(take, text)
-    return (rest.strip() if calls else text), tuple(calls)
+    read = call_forms.read(Message("assistant", text), "hermes")
+    return read.content, read.tool_calls
 
 
 def answer_of(
-    tokenizer: Any, tokens: Sequence[int], ends: Collection[int], tokens_in: int, latency_ms: float
+    tokenizer: Any,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    ends: Collection[int],
+    latency_ms: float,
+    tools: Sequence[Any] = (),
 ) -> ChatResponse:
-    """Read the answer in generated tokens, up to the first of `ends`; without one the answer was cut off."""
+    """Read the answer to a prompt in generated tokens, up to the first of `ends`; without one the answer was cut off.
+    `tools` say of which type arguments are that a template writes without one."""
     end = next((place for place, token in enumerate(tokens) if token in ends), None)
-    kept = tokens[:end]
-    text, calls = read_tool_calls(tokenizer.decode(kept, skip_special_tokens=True))
+    kept = list(tokens[:end])
+    text, calls, error = _read(tokenizer, list(prompt), kept, [_function(tool) for tool in tools])
     return ChatResponse(
         text=text,
         tool_calls=calls,
         finish_reason="length" if end is None else "stop",
-        tokens_in=tokens_in,
+        tokens_in=len(prompt),
         tokens_out=len(kept) + (end is not None),
         latency_ms=latency_ms,
+        error=error,
     )
+
+
+def _read(
+    tokenizer: Any, prompt: list[int], kept: list[int], tools: list[Any]
+) -> tuple[str, tuple[ToolCall, ...], str]:
+    """Return the text, the calls, and why the answer cannot be read."""
+    plain: str = tokenizer.decode(kept, skip_special_tokens=True)
+    if getattr(tokenizer, "response_template", None) is not None:
+        try:
+            row = tokenizer.parse_response(kept, prefix=prompt, tools=tools or None)
+            calls = [_called(call["function"]) for call in row.get("tool_calls") or ()]
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+            return plain, (), ""  # what the model wrote is broken, which a judge of its words finds out
+        made = [ToolCall(f"call-{at}", call["name"], call["arguments"]) for at, call in enumerate(calls)]
+        return row.get("content") or "", tuple(made), ""
+    text, written = read_tool_calls(plain)
+    mark = getattr(tokenizer, "unread_mark", "")
+    if mark and not written and mark in tokenizer.decode(kept):
+        return (
+            plain,
+            (),
+            f"a tool call cannot be read: nobody here knows the chat template that writes {mark!r}",
+        )
+    return text, written, ""
 
 
 def templated(tokenizer: Any) -> Any:
@@ -62,7 +88,35 @@ def templated(tokenizer: Any) -> Any:
         return apply(_shown(conversation), tools=[_function(tool) for tool in tools or ()] or None, **options)
 
     tokenizer.apply_chat_template = apply_chat_template
+    _learn_to_read(tokenizer)
     return tokenizer
+
+
+def _learn_to_read(tokenizer: Any) -> None:
+    """Give the tokenizer the response template of its chat template, or note what it cannot read of one."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or "tools" not in template:
+        return
+    if getattr(tokenizer, "response_template", None) is None:
+        from trl.chat_template_utils import add_response_schema  # takes a second, for models that call tools
+
+        try:
+            add_response_schema(tokenizer)
+        except ValueError:  # one that TRL does not know
+            tokenizer.unread_mark = _unread_mark(tokenizer)
+
+
+def _unread_mark(tokenizer: Any) -> str:
+    """Return what stands before a call in an answer of this chat template; empty where its calls are read, or it has none."""
+    try:
+        asked = tokenizer.apply_chat_template(_ASKED, tools=_TOOLS, add_generation_prompt=True, tokenize=False)
+        said = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+        whole = tokenizer.apply_chat_template([*_ASKED, said], tools=_TOOLS, tokenize=False)
+    except Exception:  # Jinja raises what it likes, and templates raise on purpose
+        return ""
+    answer = whole.removeprefix(asked) if whole.startswith(asked) else ""
+    mark = answer.partition(_NAME)[0].strip() if _NAME in answer and not read_tool_calls(answer)[1] else ""
+    return mark if len(mark) >= SHORTEST_MARK else ""
 
 
 def _shown(conversation: Sequence[Any]) -> list[Any]:

@@ -160,8 +160,10 @@ class TransformersEngine:
             return unasked
         share_ms = (time.monotonic() - started) * 1000 / len(prompts)
         return [
-            answer_of(self._tokenizer, tokens[:limit], self._stop_ids, len(prompt), share_ms)
-            for tokens, limit, prompt in zip(output[:, width:].tolist(), limits, prompts, strict=True)
+            answer_of(self._tokenizer, prompt, tokens[:limit], self._stop_ids, share_ms, request.tools)
+            for tokens, limit, prompt, request in zip(
+                output[:, width:].tolist(), limits, prompts, requests, strict=True
+            )
         ]
 
 

@@ -7,9 +7,11 @@ from typing import Any
 from datasets import Dataset
 
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.policy_rollouts import ChatResponse
 from workers.engines import context_length
+from workers.engines.tool_calls import answer_of
 from workers.trainers import trained_policy, training_loop
-from workers.trainers.rewards import Judge, reward_functions
+from workers.trainers.rewards import Judge, Read, reward_functions
 from workers.trainers.run_directory import Run
 from workers.trainers.run_failures import TrainingError
 from workers.trainers.run_spec import Data, Spec, tools_of
@@ -28,7 +30,7 @@ def settings(spec: Spec) -> dict[str, Any]:
 def train(run: Run, trainer_class: Any, config_class: Any, env: Environment, data: Data, **fields: Any) -> None:
     loaded = trained_policy.load(run)
     tasks = _fitting(run, loaded, env, [Task.from_json(row) for row in data.train])
-    functions, weights = reward_functions(Judge(env, run.spec.seed), tasks)
+    functions, weights = reward_functions(Judge(env, run.spec.seed), tasks, _reader(run.spec, loaded, env))
     trainer = trainer_class(
         model=loaded.model,
         reward_funcs=functions,
@@ -61,6 +63,20 @@ def _fitting(run: Run, loaded: Policy, env: Environment, tasks: Sequence[Task]) 
             raise TrainingError("data", f"no task fits into the model's context, such as {over[0]}")
         run.warn(f"{len(over)} of {len(tasks)} tasks are left out, such as {over[0]}")
     return [task for task, problem in zip(tasks, problems, strict=True) if not problem]
+
+
+def _reader(spec: Spec, loaded: Policy, env: Environment) -> Read:
+    """Read answers as an evaluation does, after the very prompt that they answer."""
+    ends, prompts = trained_policy.ends_of(loaded.model, loaded.tokenizer), dict[str, list[int]]()
+
+    def read(task: Task, ids: Sequence[int]) -> ChatResponse:
+        tools = tools_of(env, task.environment)
+        if task.id not in prompts:
+            prompt = [message.to_openai() for message in env.reset(task, spec.seed)]
+            (prompts[task.id],) = trained_policy.encode(loaded.tokenizer, [prompt], tools)
+        return answer_of(loaded.tokenizer, prompts[task.id], ids, ends, 0.0, tools)
+
+    return read
 
 
 def _overflow(spec: Spec, loaded: Policy, env: Environment, task: Task) -> str:

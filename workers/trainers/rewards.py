@@ -7,15 +7,15 @@ overrules the rewards too. A completion that was not scored has no reward (None)
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.mixed_environment import grouped
-from flywheel.core.envs.policy_rollouts import Engine, Rollout, Sampling, play
-from flywheel.core.traces import Message, ToolCall
-from flywheel.core.verifiers import Verdict
-from workers.engines.tool_calls import read_tool_calls
+from flywheel.core.envs.policy_rollouts import ChatResponse, Engine, Rollout, Sampling, play
+from flywheel.core.traces import Message
+from flywheel.core.verifiers import NOT_ANSWERED, Verdict, unscored
 from workers.judging import attempt_verdicts
 from workers.trainers.run_directory import Run
 from workers.trainers.run_failures import TrainingError
@@ -64,27 +64,52 @@ class Judge:
         return len(missing) / len(verdicts)
 
 
-def reward_functions(judge: Judge, tasks: Sequence[Task]) -> tuple[list[Reward], list[float]]:
+Read = Callable[[Task, Sequence[int]], ChatResponse]
+"""Reads an answer to a task out of its tokens, as engines do."""
+
+
+def reward_functions(judge: Judge, tasks: Sequence[Task], read: Read) -> tuple[list[Reward], list[float]]:
     """One reward function for each part of the verdict, with its weight; parts that do not count weigh 0."""
     weights: Mapping[str, float] = getattr(judge.env, "weights", {}) or {"score": 1.0}
     total = sum(weights.values())
     parts = {part: weight / total for part, weight in weights.items()}
     parts |= {part: 0.0 for part in _parts(judge, tasks) if part not in parts}
     shares = {part: weight for part, weight in parts.items() if weight}
-    functions = [_reward(judge, tasks, part, shares, is_first=index == 0) for index, part in enumerate(parts)]
+    judged = [(part, index == 0) for index, part in enumerate(parts)]
+    functions = [_reward(Reading(judge, tasks, read), part, shares, is_first=first) for part, first in judged]
     return functions, list(parts.values())
 
 
-def _reward(judge: Judge, tasks: Sequence[Task], part: str, shares: Mapping[str, float], *, is_first: bool) -> Reward:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Judges answers as TRL hands them out, in tokens."""
+
+    judge: Judge
+    tasks: Sequence[Task]
+    read: Read
+
+    def verdicts(self, task: Sequence[int], completion_ids: Sequence[Sequence[int]], *, anew: bool) -> list[Verdict]:
+        """Return each answer's verdict, in order; unscored where it cannot be read."""
+        asked = [self.tasks[index] for index in task]
+        answers = [self.read(one, ids) for one, ids in zip(asked, completion_ids, strict=True)]
+        readable = [
+            (one, Message("assistant", each.text, each.tool_calls))
+            for one, each in zip(asked, answers, strict=True)
+            if not each.error
+        ]
+        judged = iter(self.judge.verdicts(readable, anew=anew))
+        return [unscored(each.error, NOT_ANSWERED) if each.error else next(judged) for each in answers]
+
+
+def _reward(reading: Reading, part: str, shares: Mapping[str, float], *, is_first: bool) -> Reward:
     """Make a part's reward. TRL asks for all parts of a step's completions in turn, `is_first` before the others."""
 
     def reward(
-        completions: Sequence[Any], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any
+        completion_ids: Sequence[Sequence[int]], task: Sequence[int], log_metric: Callable[[str, float], None], **_: Any
     ) -> list[float | None]:
-        answers = [(tasks[index], _message(completion)) for index, completion in zip(task, completions, strict=True)]
-        verdicts = judge.verdicts(answers, anew=is_first)
+        verdicts = reading.verdicts(task, completion_ids, anew=is_first)
         if is_first:
-            log_metric("unscored", judge.unscored(verdicts))
+            log_metric("unscored", reading.judge.unscored(verdicts))
         return [_value(verdict, part, shares) for verdict in verdicts]
 
     reward.__name__ = part
@@ -119,17 +144,6 @@ def _parts(judge: Judge, tasks: Sequence[Task]) -> Sequence[str]:
             return list(verdict.parts)
         reason = f"task {task.id}: {verdict.reason}"
     raise TrainingError("verifier", f"not even the right answers can be scored: {reason}")
-
-
-def _message(completion: Any) -> Message:
-    """TRL's completion, a list with one assistant message in the OpenAI shape, read as engines read an answer."""
-    row = completion[-1]
-    text, written = read_tool_calls(row.get("content") or "")
-    calls = tuple(
-        ToolCall(call.get("id", ""), call["function"]["name"], call["function"]["arguments"])
-        for call in row.get("tool_calls") or ()
-    )
-    return Message("assistant", text, (*calls, *written))
 
 
 class HeldOut:

@@ -104,8 +104,7 @@ class LiveEngine:
         with undisturbed(self.model), torch.no_grad():
             for start in range(0, len(asked), self.batch_size):
                 batch = asked[start : start + self.batch_size]
-                limits = [requests[index].sampling.max_tokens for index, _ in batch]
-                said = self._batch([prompt for _, prompt in batch], limits)
+                said = self._batch([prompt for _, prompt in batch], [requests[index] for index, _ in batch])
                 answers |= {index: answer for (index, _), answer in zip(batch, said, strict=True)}
         return [answers[index] for index in range(len(requests))]
 
@@ -125,13 +124,13 @@ class LiveEngine:
             return ChatResponse(error=problem, is_too_long=True)
         return ids
 
-    def _batch(self, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[ChatResponse]:
-        began = time.perf_counter()
+    def _batch(self, prompts: Sequence[list[int]], requests: Sequence[ChatRequest]) -> list[ChatResponse]:
+        began, limits = time.perf_counter(), [request.sampling.max_tokens for request in requests]
         width = max(map(len, prompts))
         pad = self.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        ends = _ends(self.model, self.tokenizer)
+        ends = ends_of(self.model, self.tokenizer)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=max(limits),
             do_sample=False,
@@ -149,8 +148,8 @@ class LiveEngine:
             )[:, width:].tolist()
         elapsed_ms = (time.perf_counter() - began) * 1000
         return [
-            answer_of(self.tokenizer, tokens[:limit], ends, len(prompt), elapsed_ms)
-            for tokens, prompt, limit in zip(output, prompts, limits, strict=True)
+            answer_of(self.tokenizer, prompt, tokens[:limit], ends, elapsed_ms, request.tools)
+            for tokens, prompt, limit, request in zip(output, prompts, limits, requests, strict=True)
         ]
 
 
@@ -259,7 +258,7 @@ def _check_digest(source: Source, name: str, kind: str) -> None:
         raise TrainingError(kind, f"{name}.digest: {source.path} has {found}, the spec says {source.digest}")
 
 
-def _ends(model: Any, tokenizer: Any) -> list[int]:
+def ends_of(model: Any, tokenizer: Any) -> list[int]:
     declared = model.generation_config.eos_token_id
     ends = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return sorted({*ends, tokenizer.eos_token_id} - {None})

@@ -34,7 +34,7 @@ def test_two_versions_that_differ_in_their_prompt_are_asked_differently(
     for prompt in ("Be brief.", "Be long."):
         run = submit(build, task_set, build.version(system_prompt=prompt))
         engine = carry_out(run, monkeypatch)
-        assert {request.messages[0].content for request in engine.first_request} == {prompt}
+        assert {request.messages[0].content for request in engine.asked} == {prompt}
         assert differences(run) == []
 
 

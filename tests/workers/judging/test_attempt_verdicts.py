@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from flywheel.accounts.actors import Actor
 from flywheel.core.envs import Task as CoreTask
 from flywheel.core.envs import build as build_env
+from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import Message
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Runners, Verdict, one_by_one
@@ -323,9 +324,13 @@ def test_rewards_are_the_verifiers_and_what_it_cannot_score_has_none() -> None:
     monkey = CoreTask("t", "Meet Bako", {"tool": "calendar.create_event", "arguments": {}})
     env.solve = lambda *_: Message("assistant", "b")  # type: ignore[method-assign]
     logged: dict[str, float] = {}
-    functions, weights = reward_functions(Judge(env, 1), [monkey])
-    completions = [[{"role": "assistant", "content": text}] for text in ("a", "b", "c")]
-    found = {f.__name__: f(completions=completions, task=[0] * 3, log_metric=logged.__setitem__) for f in functions}
+
+    def read(_: CoreTask, ids: Sequence[int]) -> ChatResponse:
+        return ChatResponse(text="".join(map(chr, ids)))
+
+    functions, weights = reward_functions(Judge(env, 1), [monkey], read)
+    answers = [[ord(text)] for text in ("a", "b", "c")]
+    found = {f.__name__: f(completion_ids=answers, task=[0] * 3, log_metric=logged.__setitem__) for f in functions}
     assert found["code"] == [0.25, 1.0, None]
     assert found["short"] == [1.0, 1.0, None], "no part of an unscored attempt is a reward"
     assert all(values[2] is None for values in found.values())

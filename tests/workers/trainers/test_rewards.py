@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from flywheel.core.envs import Say, Table, Task, build
-from flywheel.core.traces import Message
+from flywheel.core.envs.policy_rollouts import ChatResponse
+from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 from flywheel.core.verifiers import Verdict, guarded
 from tests.workers.trainers.cast import TOOLS, task
@@ -24,15 +25,19 @@ COMPLETIONS = {
 TASKS = [Task.from_json(task("Ada"))]
 
 
+def as_said(task: Task, ids: Any) -> ChatResponse:
+    """Read answers that are their own tokens: a text, or calls."""
+    return ids if isinstance(ids, ChatResponse) else ChatResponse(text=ids)
+
+
 class Logged(dict[str, float]):
     def __call__(self, name: str, value: float) -> None:
         self[name] = value
 
 
 def rewards(env: Any, text: str, tasks: list[Task] | None = None) -> tuple[dict[str, float | None], dict[str, float]]:
-    functions, weights = reward_functions(Judge(env, 1), tasks or TASKS)
-    completion = [[{"role": "assistant", "content": text}]]
-    values = {f.__name__: f(completions=completion, task=[0], log_metric=Logged())[0] for f in functions}
+    functions, weights = reward_functions(Judge(env, 1), tasks or TASKS, as_said)
+    values = {f.__name__: f(completion_ids=[text], task=[0], log_metric=Logged())[0] for f in functions}
     return values, dict(zip(values, weights, strict=True))
 
 
@@ -54,10 +59,19 @@ def test_unsafe_is_worth_nothing_and_is_seen() -> None:
 
 def test_the_call_may_be_native() -> None:
     env = build("tool_call", {"tools": TOOLS}, {})
-    functions, _ = reward_functions(Judge(env, 1), TASKS)
-    call = {"id": "1", "type": "function", "function": {"name": "remind", "arguments": {"who": "Ada"}}}
-    completion = [[{"role": "assistant", "content": None, "tool_calls": [call]}]]
-    assert {f(completions=completion, task=[0], log_metric=Logged())[0] for f in functions[:-1]} == {1.0}
+    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
+    answer = ChatResponse(tool_calls=(ToolCall("1", "remind", {"who": "Ada"}),))
+    assert {f(completion_ids=[answer], task=[0], log_metric=Logged())[0] for f in functions[:-1]} == {1.0}
+
+
+def test_an_answer_that_nobody_can_read_has_no_reward() -> None:
+    env = build("tool_call", {"tools": TOOLS}, {})
+    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
+    answers = [ChatResponse(text="<call>", error="a tool call cannot be read"), COMPLETIONS["right"]]
+    logged = Logged()
+    found = [f(completion_ids=answers, task=[0, 0], log_metric=logged) for f in functions[:-1]]
+    assert found == [[None, 1.0]] * len(found)
+    assert logged == {"unscored": 0.5}
 
 
 class Odd:
@@ -125,11 +139,10 @@ def test_every_completion_is_judged_once() -> None:
 
 def test_what_could_not_be_scored_is_judged_again_in_the_next_step() -> None:
     env = Odd({"gold": GOLD, "x": RuntimeError("too slow")}, {"style": 1.0, "tone": 1.0})
-    functions, _ = reward_functions(Judge(env, 1), TASKS)
+    functions, _ = reward_functions(Judge(env, 1), TASKS, as_said)
 
     def step() -> list[list[float | None]]:
-        said = [[{"role": "assistant", "content": "x"}]]
-        return [f(completions=said, task=[0], log_metric=Logged()) for f in functions]
+        return [f(completion_ids=["x"], task=[0], log_metric=Logged()) for f in functions]
 
     assert step() == [[None], [None]]
     assert env.asked == 2, "and in one step all parts are of one verdict"
@@ -140,16 +153,15 @@ def test_what_could_not_be_scored_is_judged_again_in_the_next_step() -> None:
 
 def test_nothing_scored_step_after_step() -> None:
     judge = Judge(Odd({"gold": GOLD, "x": RuntimeError("no")}), 1)
-    functions, _ = reward_functions(judge, TASKS)
-    completion = [[{"role": "assistant", "content": "x"}]]
+    functions, _ = reward_functions(judge, TASKS, as_said)
     logged = Logged()
     for _ in range(DEAD_STEPS - 1):
-        functions[0](completions=completion, task=[0], log_metric=logged)
+        functions[0](completion_ids=["x"], task=[0], log_metric=logged)
     assert logged == {"unscored": 1.0}
     with pytest.raises(TrainingError, match="the verifier raised RuntimeError: no"):
-        functions[0](completions=completion, task=[0], log_metric=logged)
+        functions[0](completion_ids=["x"], task=[0], log_metric=logged)
 
 
 def test_a_verifier_that_cannot_score_the_right_answer() -> None:
     with pytest.raises(TrainingError, match="not even the right answers"):
-        reward_functions(Judge(Odd({"gold": RuntimeError("no")}), 1), TASKS)
+        reward_functions(Judge(Odd({"gold": RuntimeError("no")}), 1), TASKS, as_said)

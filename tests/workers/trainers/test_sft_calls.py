@@ -15,7 +15,7 @@ from flywheel.core.envs import Task, build
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Sampling
 from flywheel.core.traces import Message, ToolCall
 from tests.workers.trainers.cast import NAMES, TOOLS, Directory, Start, pair_row, sft_row, task
-from workers.engines.tool_calls import read_tool_calls
+from workers.engines.tool_calls import answer_of, read_tool_calls
 from workers.engines.transformers_engine import TransformersEngine
 from workers.trainers import run_spec, trained_policy
 from workers.trainers.rewards import HeldOut, Judge, reward_functions
@@ -126,14 +126,21 @@ def test_the_live_policys_call_is_read_as_an_evals(
     assert (response.text, response.tool_calls) == ("", (REMIND,))
 
 
-def test_a_written_call_is_worth_what_an_eval_says() -> None:
+def test_a_written_call_is_worth_what_an_eval_says(live: trained_policy.Policy) -> None:
     env = build("tool_call", {"tools": TOOLS}, {})
     pure = Task.from_json(task("Ada"))
-    functions, weights = reward_functions(Judge(env, 1), [pure])
+    tokenizer, ends = live.tokenizer, trained_policy.ends_of(live.model, live.tokenizer)
+
+    def read(_: Task, ids: Sequence[int]) -> ChatResponse:
+        return answer_of(tokenizer, [], ids, ends, 0.0, TOOLS)
+
+    functions, weights = reward_functions(Judge(env, 1), [pure], read)
 
     def reward(text: str) -> float:
-        completion = [[{"role": "assistant", "content": text}]]
-        found = [f(completions=completion, task=[0], log_metric=lambda *_: None)[0] or 0.0 for f in functions]
+        found = [
+            f(completion_ids=[tokenizer.encode(text)], task=[0], log_metric=lambda *_: None)[0] or 0.0
+            for f in functions
+        ]
         return sum(weight * value for weight, value in zip(weights, found, strict=True))
 
     assert reward(CALL) == pytest.approx(1.0)
