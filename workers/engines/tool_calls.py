@@ -107,7 +107,7 @@ def _learn_to_read(tokenizer: Any) -> None:
 
 
 def _unread_mark(tokenizer: Any) -> str:
-    """Return what stands before a call in an answer of this chat template; empty where its calls are read, or it has none."""
+    """Return what stands before a call of this chat template; empty where its calls are read, or it has none."""
     try:
         asked = tokenizer.apply_chat_template(_ASKED, tools=_TOOLS, add_generation_prompt=True, tokenize=False)
         said = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
