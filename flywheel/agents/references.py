@@ -9,7 +9,7 @@ from flywheel.edge.refusals import Missing
 SHOWN = 8
 """Names that a refusal lists before it says `…`."""
 
-_FORM = re.compile(r"(?P<name>[\w-]+)@(?:v?(?P<number>\d{1,9})|(?P<live>live))", re.ASCII)
+_FORM = re.compile(r"(?P<name>[\w-]+)(?:@(?:v?(?P<number>\d{1,9})|(?P<live>live)))?", re.ASCII)
 
 
 class UnknownReference(Missing):
@@ -30,7 +30,7 @@ def current_version(agent: Agent) -> Version | None:
 
 
 def find_version(project: Project, ref: str) -> Version:
-    """The version that `name@number` or `name@live` means. Raises UnknownReference."""
+    """The version that `name@number` or `name@live` means, or the newest of a name alone. Raises UnknownReference."""
     match = _FORM.fullmatch(ref.strip())
     if match is None:
         raise UnknownReference(f"{ref!r} is not of the form agent@version, such as {_example(project)}")
@@ -39,6 +39,11 @@ def find_version(project: Project, ref: str) -> Version:
         if agent.live is None:
             raise UnknownReference(f"{agent} has no live version")
         return _whole(agent, agent.live.number)
+    if match["number"] is None:
+        newest = agent.versions.order_by("-number").values_list("number", flat=True).first()
+        if newest is None:
+            raise UnknownReference(f"{agent} has no version yet")
+        return _whole(agent, newest)
     try:
         return _whole(agent, int(match["number"]))
     except Version.DoesNotExist:

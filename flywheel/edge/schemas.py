@@ -1,7 +1,9 @@
-"""The base of the API's request bodies."""
+"""The base of the API's request bodies, and references in them."""
+
+from typing import Annotated, Any
 
 from ninja import Schema
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
 
 
 class Body(Schema):
@@ -9,3 +11,25 @@ class Body(Schema):
     count as left out, and the default may be the widest choice."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Named(Body):
+    """A row of something that has versions; without one it is the newest."""
+
+    name: str
+    version: int | str | None = None
+    """A number, or of an agent's `live`."""
+
+
+def _text(ref: Any) -> Any:
+    """Return an object's reference as text; anything else as it is, for others to refuse."""
+    if not isinstance(ref, dict):
+        return ref
+    named = Named.model_validate(ref)
+    return named.name if named.version is None else f"{named.name}@{named.version}"
+
+
+_SCHEMA = {"anyOf": [{"type": "string"}, Named.model_json_schema()]}
+RefIn = Annotated[str, BeforeValidator(_text), WithJsonSchema(_SCHEMA)]
+"""A reference as a text, `name@version`, or as an object, `{"name", "version"}`; a name alone means the newest, which
+is what the row then points at for good. It is read as the text."""

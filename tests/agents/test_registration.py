@@ -242,6 +242,11 @@ def test_references_say_what_there_is(build: Build, cast: Cast) -> None:
             find_version(cast.project, ref)
     with pytest.raises(UnknownReference, match="no agent yet"):
         find_version(cast.elsewhere, "assistant@1")
+    newer = build.version(system_prompt="newer")
+    assert find_version(cast.project, "assistant") == newer, "a name alone means the newest"
+    build.agent("idle")
+    with pytest.raises(UnknownReference, match="idle has no version yet"):
+        find_version(cast.project, "idle")
     version.agent.live = version
     version.agent.save()
     assert find_version(cast.project, "assistant@live") == version

@@ -8,9 +8,10 @@ from typing import Any, get_args
 import pytest
 from django.test import Client
 from ninja import Schema
+from pydantic import ValidationError
 
 from flywheel.agents.models import Agent
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.server.api import api
 
 Key = Callable[..., dict[str, str]]
@@ -66,3 +67,32 @@ def test_a_misspelt_field_is_named(client: Client, key: Key) -> None:
     message = "Extra inputs are not permitted"
     assert refused == [(["body", "body", "descripton"], message), (["body", "body", "admin"], message)]
     assert not Agent.objects.exists()
+
+
+class Asking(Body):
+    version: RefIn
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("agent@3", "agent@3"),
+        ("agent", "agent"),
+        ({"name": "agent", "version": 3}, "agent@3"),
+        ({"name": "agent", "version": "live"}, "agent@live"),
+        ({"name": "agent"}, "agent"),
+    ],
+)
+def test_a_reference_is_a_text_or_an_object(given: object, text: str) -> None:
+    assert Asking.model_validate({"version": given}).version == text
+
+
+@pytest.mark.parametrize("given", [None, 3, {"version": 3}, {"name": "agent", "number": 3}, ["agent"]])
+def test_what_is_no_reference_is_refused(given: object) -> None:
+    with pytest.raises(ValidationError):
+        Asking.model_validate({"version": given})
+
+
+def test_a_reference_is_described_as_both() -> None:
+    described = Asking.model_json_schema()["properties"]["version"]["anyOf"]
+    assert [each["type"] for each in described] == ["string", "object"]

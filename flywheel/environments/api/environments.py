@@ -15,7 +15,7 @@ from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import at_field, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments import task_statistics
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions import environment_versions
@@ -58,7 +58,7 @@ class EnvironmentOut(Schema):
 
 class EnvironmentIn(Body):
     name: str
-    version: str = ""
+    version: RefIn = ""
     """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks."""
     kind: str = "tool_call"
     config: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from flywheel.agents.references import find_version
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.answers import Number, Ref
 from flywheel.edge.refusals import at_field, one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments.models import Play, Task
 from flywheel.environments.playground import episode_moves
 from flywheel.environments.playground.world_state import as_json, state
@@ -42,7 +42,7 @@ class MoveIn(Body):
 
 class AskIn(Body):
     at: int = Field(ge=0)
-    version: str
+    version: RefIn
     """`agent@number`."""
     to_the_end: bool = False
     temperature: float = Field(0.0, ge=0, le=2)

@@ -6,16 +6,17 @@ from flywheel.accounts.models import Project
 from flywheel.agents.references import SHOWN, UnknownReference, listed
 from flywheel.environments.models import TaskSet
 
-_FORM = re.compile(r"(?P<name>[\w-]+)@v?(?P<version>\d{1,9})", re.ASCII)
+_FORM = re.compile(r"(?P<name>[\w-]+)(?:@v?(?P<version>\d{1,9}))?", re.ASCII)
 
 
 def find_task_set(project: Project, ref: str) -> TaskSet:
-    """Raises UnknownReference."""
+    """The set that `name@version` means, or the newest of a name alone. Raises UnknownReference."""
     match = _FORM.fullmatch(ref.strip())
     if match is None:
         raise UnknownReference(f"{ref!r} is not of the form set@version, such as {_example(project)}")
     sets = TaskSet.objects.filter(project=project, name=match["name"])
-    found = sets.filter(version=int(match["version"])).select_related("environment_version__environment").first()
+    meant = sets.filter(version=int(match["version"])) if match["version"] else sets.order_by("-version")
+    found = meant.select_related("environment_version__environment").first()
     if found is not None:
         return found
     versions = [str(number) for number in sets.order_by("-version").values_list("version", flat=True)[: SHOWN + 1]]

@@ -12,7 +12,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut, ListQuery, Ref, TraceId, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments.models import Opening, Split
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.evals.api.task_grid import TrainedOnOut
@@ -40,8 +40,8 @@ class ResultQuery(ListQuery):
 
 
 class EvalIn(Body):
-    version: str = Field(..., description="`agent@number` or `agent@live`")
-    task_set: str = Field(..., description="`set@version`")
+    version: RefIn = Field(..., description="`agent@number` or `agent@live`")
+    task_set: RefIn = Field(..., description="`set@version`")
     split: str = Split.HELD_OUT.value
     samples: int = 4
     seed: int = 1

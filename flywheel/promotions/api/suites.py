@@ -11,7 +11,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Agent
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments.models import Suite
 from flywheel.environments.task_sets import suite_definitions as definitions
 from flywheel.evals.api.references import task_set_of
@@ -45,7 +45,7 @@ class SuiteOut(Schema):
 class SuiteIn(Body):
     name: str
     kind: str = Field(..., description="`safety` or `general`")
-    task_set: str = Field(..., description="`set@version`; its held-out tasks are the suite")
+    task_set: RefIn = Field(..., description="`set@version`; its held-out tasks are the suite")
     rule: str = Field("", description="of a safety suite: `no_break` (what is meant when empty) or `no_failure`")
     measure: str = Field("", description="when an attempt passes: `success`, or of a safety suite `safe`")
     margin: float | None = Field(

@@ -12,8 +12,8 @@ from ninja.errors import HttpError
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body
-from flywheel.evals.api.references import task_set_of
+from flywheel.edge.schemas import Body, RefIn
+from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_of, eval_of
 from flywheel.training.datasets import dataset_builder as datasets
 from flywheel.training.models import Dataset
@@ -31,7 +31,9 @@ class RowsQuery(Schema):
 class DatasetIn(Body):
     name: str
     kind: Dataset.Kind
-    task_set: str
+    task_set: RefIn
+    version: RefIn = ""
+    """Whose prompt, tools and form of calls the rows have; the live version of the environment's agent if left out."""
     rollouts: int | None = None
     """A finished eval run on the set's train split, whose attempts are used too."""
 
@@ -69,6 +71,7 @@ def build_dataset(request: HttpRequest, asked: DatasetIn) -> Status[Dataset]:
         kind=asked.kind,
         task_set=task_set_of(request, asked.task_set),
         actor=keyed(request).actor,
+        version=version_of(request, asked.version) if asked.version else None,
         rollouts=eval_of(request, asked.rollouts),
     )
     return Status(201, made)

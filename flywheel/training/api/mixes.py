@@ -6,7 +6,7 @@ from ninja import Field, Router, Status
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.refusals import Refused
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.training.api.datasets import DatasetOut
 from flywheel.training.api.references import dataset_by_ref
 from flywheel.training.datasets.dataset_mix import mix
@@ -16,7 +16,7 @@ router = Router(tags=["training"])
 
 
 class PartIn(Body):
-    dataset: str = Field(..., description="`name@version`, of one environment")
+    dataset: RefIn = Field(..., description="`name@version`, of one environment")
     weight: float = Field(1.0, gt=0, description="how often its rows come, beside the others' weights")
 
 

@@ -9,7 +9,7 @@ from ninja import Field, Query, Router, Schema
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.launch.fix_recommendation import recommendation_for
 from flywheel.training.models import Recommendation
@@ -18,9 +18,9 @@ router = Router(tags=["training"])
 
 
 class RecommendationIn(Body):
-    version: str
+    version: RefIn
     """`agent@number` or `agent@live`."""
-    task_set: str
+    task_set: RefIn
     """`name@version`."""
 
 

@@ -4,7 +4,7 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import keyed
 from flywheel.edge.numbers import number
-from flywheel.edge.refusals import Refused, at_field, one
+from flywheel.edge.refusals import Missing, Refused, at_field, one
 from flywheel.evals.models import EvalRun
 from flywheel.training.models import Dataset
 
@@ -24,9 +24,15 @@ def dataset_of(request: HttpRequest, name: str, version: int) -> Dataset:
 def dataset_by_ref(request: HttpRequest, ref: str) -> Dataset | None:
     if not ref:
         return None
-    name, _, text = ref.partition("@")
+    name, at, text = ref.partition("@")
     version = number(text)
-    if version is None:
+    if at and version is None:
         raise Refused(f"{ref[:100]!r} is not of the form name@version", field="dataset")
     with at_field("dataset"):
-        return dataset_of(request, name, version)
+        if version is not None:
+            return dataset_of(request, name, version)
+        rows = Dataset.objects.filter(project=keyed(request).project, name=name).select_related("task_set")
+        newest = rows.order_by("-version").first()
+        if newest is None:
+            raise Missing(f"there is no dataset {name[:100]!r}")
+        return newest

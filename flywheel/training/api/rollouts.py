@@ -12,7 +12,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
 from flywheel.edge.refusals import Refused, at_field, check_choice
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.api.runs import EvalRow
@@ -36,9 +36,9 @@ class TeacherIn(Body):
 
 
 class CollectIn(Body):
-    version: str = Field("", description="`agent@number` or `agent@live`; or name a teacher")
+    version: RefIn = Field("", description="`agent@number` or `agent@live`; or name a teacher")
     teacher: TeacherIn | None = None
-    task_set: str = Field(..., description="`set@version`; its train split alone is attempted")
+    task_set: RefIn = Field(..., description="`set@version`; its train split alone is attempted")
     samples: int = 4
     seed: int = 1
     sampling: dict[str, Any] = Field(default_factory=dict, description="over the version's own")
@@ -68,7 +68,7 @@ class RolloutQuery(Schema):
 
 class WriteIn(Body):
     name: str
-    version: str = Field(
+    version: RefIn = Field(
         "", description="`agent@number` for which the rows are written; who was asked, or a teacher's learner, if empty"
     )
     choice: dict[str, Any] = Field(

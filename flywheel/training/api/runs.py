@@ -12,7 +12,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.edge.answers import ListQuery, Ref, cut_page, page_of, paginate
 from flywheel.edge.refusals import one
-from flywheel.edge.schemas import Body
+from flywheel.edge.schemas import Body, RefIn
 from flywheel.evals.api.references import task_set_of, version_of
 from flywheel.training.api.references import dataset_by_ref, eval_of
 from flywheel.training.launch import reward_lock
@@ -45,10 +45,10 @@ class EventsQuery(Schema):
 class RunIn(Body):
     key: uuid.UUID | None = None
     """Yours, so that a call which is repeated launches one run."""
-    base: str
-    task_set: str
+    base: RefIn
+    task_set: RefIn
     algorithm: str
-    dataset: str = ""
+    dataset: RefIn = ""
     """`name@version`; without one it is built."""
     rollouts: int | None = None
     settings: dict[str, Any] = {}

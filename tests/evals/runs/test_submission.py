@@ -104,11 +104,11 @@ def test_a_program_resumes_with_another_budget(
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("version", "assistant", "is not of the form agent@version"),
+        ("version", "assistant@", "is not of the form agent@version"),
         ("version", "nobody@1", "There is no agent &#x27;nobody&#x27;; this project has assistant"),
         ("version", "assistant@77", "Assistant has no version 77; it has 1"),
         ("version", "assistant@live", "Assistant has no live version"),
-        ("task_set", "mail", "is not of the form set@version, such as mail@"),
+        ("task_set", "mail@", "is not of the form set@version, such as mail@"),
         ("task_set", "nothing@1", "There is no task set &#x27;nothing&#x27;; this project has mail"),
         ("task_set", "mail@999", "Mail has no version 999; it has"),
         ("samples", "65", "less than or equal to 64"),
@@ -230,3 +230,16 @@ def test_the_api_submits_the_same_way(build: Build, cast: Cast, client: Client, 
     assert unreadable.status_code == 422
     only_read = key("read", by=cast.builder)
     assert client.post(url, body, content_type="application/json", headers=only_read).status_code == 403
+
+
+def test_a_program_names_what_it_wants_as_text_or_object_and_the_newest_by_name_alone(
+    build: Build, cast: Cast, client: Client, key: Callable[..., dict[str, str]]
+) -> None:
+    old, new = build.version(), build.version(system_prompt="newer")
+    task_set, headers = build.task_set(), key("build", by=cast.builder)
+    wanted: list[tuple[Any, Version]] = [({"name": "assistant", "version": 1}, old), ({"name": "assistant"}, new)]
+    for version, meant in (*wanted, ("assistant", new)):
+        body = {"version": version, "task_set": {"name": task_set.name}, "samples": 1}
+        answer = client.post("/api/v1/evals", body, content_type="application/json", headers=headers)
+        assert answer.status_code == 201, answer.content
+        assert EvalRun.objects.latest("pk").version == meant

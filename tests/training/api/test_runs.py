@@ -55,11 +55,11 @@ def test_a_run_is_launched_once_for_its_key(room: Room, call: Callable[..., Any]
     ("fields", "said"),
     [
         ({"base": "assistant@9"}, "base: assistant has no version 9"),
-        ({"task_set": "mail"}, "task_set: 'mail' is not of the form set@version"),
+        ({"task_set": "mail@"}, "task_set: 'mail@' is not of the form set@version"),
         ({"settings": {"steps": "many"}}, "settings.steps: 'many' is not a whole number"),
         ({"override_reason": ""}, "override_reason: the evidence supports no fix yet"),
         ({"dataset": "mail@4"}, "dataset: there is no dataset mail@4"),
-        ({"dataset": "mail"}, "dataset: 'mail' is not of the form name@version"),
+        ({"dataset": "mail@"}, "dataset: 'mail@' is not of the form name@version"),
         ({"rollouts": 99}, "rollouts: there is no eval run 99"),
         ({"tuning": {"mode": "lora", "rank": 1000}}, "tuning.rank: 1000 is not a whole number from 1 to 512"),
     ],
