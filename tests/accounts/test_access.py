@@ -102,7 +102,7 @@ PAGES = {
         evals:resume_rescore evals:begin_reward_audit
     """,
     Permission.TRAIN: """
-        training:launch training:mix training:cancel training:resume promotions:propose
+        training:launch training:provider_file training:mix training:cancel training:resume promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back
     """,

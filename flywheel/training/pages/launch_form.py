@@ -299,10 +299,11 @@ def _bound(value: float) -> str:
 
 
 def _first_base(project: Project) -> Version | None:
-    """Find the live version that can be trained, else the newest that can."""
-    versions = Version.objects.filter(agent__project=project, weights__isnull=False).select_related("agent")
+    """Find the live version that can be trained, else the newest that can, else the newest."""
+    every = Version.objects.filter(agent__project=project).select_related("agent").order_by("-pk")
+    versions = every.filter(weights__isnull=False)
     live = versions.filter(agent__live__isnull=False, pk__in=project.agents.values("live")).order_by("-pk").first()
-    return live or versions.order_by("-pk").first()
+    return live or versions.first() or every.first()
 
 
 def _first_set(project: Project, base: Version | None) -> TaskSet | None:
