@@ -94,7 +94,7 @@ def buckets_of(version: Version, task_set: TaskSet) -> dict[str, int]:
 
 
 def inherited_of(version: Version, task_set: TaskSet) -> dict[str, int]:
-    """Of these, those of earlier versions: how many are of which, the oldest version first."""
+    """Count those of them that are of earlier versions, by version, the oldest first."""
     earlier = line_of(version)[:-1]
     counted = Counter(_failures(earlier, task_set).values_list("trajectory__version", flat=True))
     return {str(one): counted[one.pk] for one in earlier if counted[one.pk]}

@@ -9,7 +9,7 @@ from django.test import Client
 
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Version
-from flywheel.evals.models import EvalRun
+from flywheel.environments.models import Task
 from tests.conftest import TOOLS
 from tests.pages import page_of
 from tests.training.conftest import WRONG, Room
@@ -55,7 +55,8 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
     assert len(rows) == room.task_set.members.filter(split="train").count()
     assert {tool["function"]["name"] for tool in rows[0]["tools"]} >= {"calendar_create_event"}
     assert AuditEntry.objects.get(action="training.download").data["rows"] == len(rows)
-    EvalRun.objects.filter(pk=room.evaluated(lambda *_: WRONG, split="train").pk).update(version=hosted)
+    wrong = {"is_failure": True, "recorded": {"role": "assistant", "content": WRONG}}
+    Task.objects.filter(split="train").update(source=room.build.trajectory(), proof=wrong)
     dpo = client.get(f"{LAUNCH}files/dpo.jsonl", asked(room, hosted))
     assert set(json.loads(dpo.content.splitlines()[0])) == {"input", "preferred_output", "non_preferred_output"}
 

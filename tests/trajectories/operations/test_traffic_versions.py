@@ -54,8 +54,7 @@ def send(cast: Cast, key: Callable[..., dict[str, str]]) -> Callable[..., None]:
             gen_ai__request__model="gpt-4.1-mini",
             gen_ai__input__messages=[text("system", prompt), text("user", f"Where is order {number}?")],
             gen_ai__output__messages=[text("assistant", "On its way.")],
-            **({"gen_ai__tool__definitions": list(tools)} if tools else {}),
-            **attributes,
+            **{**attributes, **({"gen_ai__tool__definitions": list(tools)} if tools else {})},
         )
         answer = client.post("/v1/traces", body_of([call]), content_type="application/x-protobuf", headers=headers)
         assert answer.status_code == 200, answer.content
