@@ -179,8 +179,8 @@ CALLS = {
     """,
 }
 
-GLOBAL = {("failures", "detector")}
-"""Words in a URL that name no project's object: a detector is one of the core's."""
+GLOBAL = {("failures", "detector"), ("training", "format")}
+"""Words in a URL that name no project's object: a detector is one of the core's, a file has a provider's format."""
 
 
 @dataclass(frozen=True)
@@ -420,6 +420,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("trajectories", "trace_id"): trajectory.trace_id,
+        ("trajectories", "name"): candidate.agent.name,
         ("trajectories", "pk"): rejected.pk,
         ("trajectories", "token"): uploads.keep(cast.project, cast.builder, "log.csv", io.BytesIO(b"a,b\n1,2\n")).token,
         ("trajectories", "job"): imported.pk,
@@ -469,6 +470,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("rollouts", "number"): learnt.task.number,
         ("rollouts", "sample"): learnt.sample,
         ("training", "name"): training.dataset.name,
+        ("training", "format"): "sft",
         ("training", "version"): training.dataset.version,
         ("promotions", "pk"): candidate.pk,
         ("promotions", "trace_id"): trajectory.trace_id,

@@ -29,8 +29,8 @@ def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
     return runs.order_by("-pk").first()
 
 
-def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
-    """The newest recommendation if nothing that it rests on has changed, else a new one."""
+def recommendation_for(version: Version, task_set: TaskSet, *, is_kept: bool = True) -> Recommendation:
+    """The newest recommendation if nothing that it rests on has changed, else a new one, stored if it `is_kept`."""
     baseline = baseline_of(version, task_set)
     evidence = evidence_of(version, task_set, baseline)
     kept = asdict(evidence)
@@ -38,9 +38,12 @@ def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
     newest = Recommendation.objects.filter(version=version, task_set=task_set).order_by("-pk").first()
     if newest is not None and (newest.evidence, newest.ladder, newest.eval_run) == (kept, ladder, baseline):
         return newest
-    return Recommendation.objects.create(
+    made = Recommendation(
         project=task_set.project, version=version, task_set=task_set, eval_run=baseline, evidence=kept, ladder=ladder
     )
+    if is_kept:
+        made.save()
+    return made
 
 
 def lightest(recommendation: Recommendation) -> dict[str, Any] | None:

@@ -5,11 +5,11 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_GET
 
-from flywheel.accounts.access import PageRequest, audit, requires
+from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
 from flywheel.agents.references import find_version
-from flywheel.edge.refusals import Refused, at_field, check_choice
+from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.training.datasets import dataset_builder, provider_files
@@ -58,13 +58,10 @@ def _content(name: str, base: Version, task_set: TaskSet) -> list[bytes]:
 @requires(Permission.TRAIN)
 def provider_file(request: PageRequest, format: str) -> HttpResponse:
     """The train split's rows in the provider's format, as JSON Lines. Agents wrote them: never a page."""
-    check_choice(format, provider_files.FORMATS, field="format")
-    with at_field("base"):
-        base = find_version(request.project, request.GET.get("base", ""))
-    with at_field("task_set"):
-        task_set = find_task_set(request.project, request.GET.get("task_set", ""))
+    check_choice(format, provider_files.FORMATS, field="format", error=Missing)
+    base = find_version(request.project, request.GET.get("base", ""))
+    task_set = find_task_set(request.project, request.GET.get("task_set", ""))
     content = _content(format, base, task_set)
-    audit(request, "training.download", base, format=format, task_set=str(task_set), rows=len(content))
     answer = HttpResponse(b"".join(content), content_type="application/x-ndjson")
     answer["Content-Disposition"] = f'attachment; filename="{base.agent.name}-{base.number}-{format}.jsonl"'
     return answer

@@ -22,7 +22,7 @@ from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.network import key_hosts
 from flywheel.core.traces.tooling import check_definitions
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Missing, Refused
 from flywheel.trajectories.formats.otlp import otlp_logs
 from flywheel.trajectories.formats.semantics import otlp_traces, span_meaning
 from flywheel.trajectories.models import ReportedVersion, Source, Step, Trajectory
@@ -87,16 +87,16 @@ class _Run:
 def proposal(agent: Agent, label: str | None = None) -> Proposal:
     """Read off the newest production runs what the agent is made of; with `label`, off those that report it.
 
-    Left to itself it takes the newest runs that belong to no version yet. Raises Refused where there are none.
+    Left to itself it takes the newest runs that belong to no version yet. Raises Missing where there are none.
     """
     runs = Trajectory.objects.filter(agent=agent, source=Source.PRODUCTION).order_by("-started_at", "-pk")
     newest = runs.filter(version=None).first() or runs.first()
     if newest is None:
-        raise Refused(f"no production run of {agent} has arrived yet; connect it first", field="agent")
+        raise Missing(f"no production run of {agent} has arrived yet; connect it first", field="agent")
     label = newest.version_label if label is None else label
     rows = list(runs.filter(version_label=label)[:RUNS])
     if not rows:
-        raise Refused(f"no production run of {agent} reports version {label[:100]!r}", field="label")
+        raise Missing(f"no production run of {agent} reports version {label[:100]!r}", field="label")
     waiting = Counter(runs.filter(version=None)[: 10 * RUNS].values_list("version_label", flat=True))
     reported = Reported(label, runs.filter(version_label=label, version=None).count())
     others = [Reported(name, count) for name, count in waiting.most_common(LABELS + 1) if name != label][:LABELS]

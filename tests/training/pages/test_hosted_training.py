@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.models import User
 from flywheel.agents.models import Version
 from flywheel.environments.models import Task
 from tests.conftest import TOOLS
@@ -54,7 +54,6 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
     rows = [json.loads(line) for line in answer.content.splitlines()]
     assert len(rows) == room.task_set.members.filter(split="train").count()
     assert {tool["function"]["name"] for tool in rows[0]["tools"]} >= {"calendar_create_event"}
-    assert AuditEntry.objects.get(action="training.download").data["rows"] == len(rows)
     wrong = {"is_failure": True, "recorded": {"role": "assistant", "content": WRONG}}
     Task.objects.filter(split="train").update(source=room.build.trajectory(), proof=wrong)
     dpo = client.get(f"{LAUNCH}files/dpo.jsonl", asked(room, hosted))
@@ -65,13 +64,13 @@ def test_a_file_has_the_train_rows_in_the_providers_format(room: Room, hosted: V
     ("name", "query", "message"),
     [
         ("grpo", {}, "format: &#x27;grpo&#x27; is unknown, one of sft, dpo, rft is wanted"),
-        ("sft", {"base": "nobody@1"}, "base: there is no agent &#x27;nobody&#x27;"),
-        ("sft", {"task_set": "x@1"}, "task_set: "),
+        ("sft", {"base": "nobody@1"}, "there is no agent &#x27;nobody&#x27;"),
+        ("sft", {"task_set": "x@1"}, "there is no task set"),
     ],
 )
 def test_a_file_of_nothing_is_refused(
     room: Room, hosted: Version, sign_in: SignIn, name: str, query: dict[str, str], message: str
 ) -> None:
     answer = sign_in(room.cast.trainer).get(f"{LAUNCH}files/{name}.jsonl", asked(room, hosted) | query)
-    assert answer.status_code == 422
+    assert answer.status_code == 404
     assert message in page_of(answer)

@@ -11,7 +11,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent, Version
-from flywheel.edge.refusals import Refused
+from flywheel.edge.refusals import Missing
 from flywheel.trajectories.models import ReportedVersion, Trajectory
 from flywheel.trajectories.operations.traffic_versions import Proposal, make, proposal
 from tests.conftest import Build, Cast
@@ -109,9 +109,9 @@ def test_what_no_run_recorded_is_said(send: Callable[..., None], build: Build) -
     assert (found.content["system_prompt"], found.content["tools"]) == ("", [])
     assert notes(found)["System prompt"] == (0, "No run recorded one.")
     assert notes(found)["Tools"][1].startswith("No run recorded tool definitions")
-    with pytest.raises(Refused, match="no production run of idle has arrived yet"):
+    with pytest.raises(Missing, match="no production run of idle has arrived yet"):
         proposal(build.agent("idle"))
-    with pytest.raises(Refused, match="label: no production run of shop reports version 'x'"):
+    with pytest.raises(Missing, match="label: no production run of shop reports version 'x'"):
         proposed("x")
 
 
@@ -199,7 +199,7 @@ def test_a_program_looks_and_makes(send: Callable[..., None], key: Callable[...,
     assert made.json()["tools"][0]["name"] == "look_up"
     again = client.post(url, json.dumps({"label": "1999"}), "application/json", headers=key("build"))
     assert (again.status_code, again.json()["detail"]) == (
-        422,
+        404,
         "label: no production run of shop reports version '1999'",
     )
     assert client.get("/api/v1/agents/shop/versions/1", headers=key("read")).json()["number"] == 1
