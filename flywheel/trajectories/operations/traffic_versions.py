@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
@@ -89,7 +90,7 @@ def proposal(agent: Agent, label: str | None = None) -> Proposal:
 
     Left to itself it takes the newest runs that belong to no version yet. Raises Missing where there are none.
     """
-    runs = Trajectory.objects.filter(agent=agent, source=Source.PRODUCTION).order_by("-started_at", "-pk")
+    runs = _runs(agent).filter(source=Source.PRODUCTION)
     newest = runs.filter(version=None).first() or runs.first()
     if newest is None:
         raise Missing(f"no production run of {agent} has arrived yet; connect it first", field="agent")
@@ -130,14 +131,19 @@ def link(*, version: Version, label: str, actor: Actor) -> int:
     ReportedVersion.objects.update_or_create(
         agent=agent, label=label, defaults={"version": version, "created_by": actor.user}
     )
-    waiting = Trajectory.objects.filter(agent=agent, version_label=label, version=None).exclude(source=Source.ROLLOUT)
+    waiting = _runs(agent).filter(version_label=label, version=None).exclude(source=Source.ROLLOUT)
     # One that is being written is resolved by whoever writes it.
-    newest = waiting.order_by("-started_at", "-pk").select_for_update(skip_locked=True).values_list("pk", flat=True)
+    newest = waiting.select_for_update(skip_locked=True).values_list("pk", flat=True)
     linked = Trajectory.objects.filter(pk__in=list(newest[:LINKED])).update(version=version)
     actor.record(
         project=agent.project, action="trajectories.link_version", subject=version, label=label, trajectories=linked
     )
     return linked
+
+
+def _runs(agent: Agent) -> QuerySet[Trajectory]:
+    """The agent's runs, newest first, by the index of the project's list."""
+    return Trajectory.objects.filter(project=agent.project, agent=agent).order_by("-started_at", "-pk")
 
 
 def _beginnings(rows: Sequence[Trajectory]) -> list[_Run]:
