@@ -18,7 +18,8 @@ from flywheel.trajectories.operations import traffic_versions
 def new_version(request: PageRequest, name: str) -> HttpResponse:
     """Show the proposal of the newest runs, or of those that report `?label=`; a POST makes the version of the form."""
     agent = get_object_or_404(Agent.objects.select_related("live", "project"), project=request.project, name=name)
-    found = traffic_versions.proposal(agent, request.GET.get("label"))
+    # What is linked is what was looked at, whatever newer runs report by now.
+    found = traffic_versions.proposal(agent, request.POST.get("label", request.GET.get("label")))
     content = found.content
     form = VersionForm(agent, None, initial={**content["sampling"], **content["endpoint"], **content})
     if request.method == "POST":
