@@ -51,6 +51,7 @@ class Forbidden(PermissionDenied):
 
     def __init__(self, permission: str) -> None:
         roles = [role for role, granted in GRANTS.items() if permission in granted]
+        self.permission = permission
         super().__init__(f"You may not {Permission(permission).label} here. These roles may: {', '.join(roles)}.")
 
 

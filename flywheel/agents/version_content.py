@@ -98,7 +98,8 @@ def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_tools(value: Any) -> list[dict[str, Any]]:
-    """Tool definitions, as in `flywheel.core.traces.tooling`. Raises Refused."""
+    """Tool definitions as a version keeps them, from any shape that `tooling.definitions` knows. Raises Refused."""
+    value = tooling.definitions(value)
     if problems := tooling.check_definitions(value):
         raise Refused("; ".join(problems[:5]), field="tools")
     if len(value) > MAX_TOOLS:

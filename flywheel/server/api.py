@@ -15,7 +15,7 @@ from flywheel.edge.refusals import status_of
 ROUTERS = {
     "accounts": "members keys audit",
     "agents": "agents versions",
-    "trajectories": "trajectories detail lists metrics quarantine retention feedback comments",
+    "trajectories": "trajectories detail lists metrics quarantine retention feedback comments versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",
     "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers",
     "evals": "runs task_grid rescores reward_audits",

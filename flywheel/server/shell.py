@@ -12,6 +12,7 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import SafeString
 
 from flywheel.accounts.models import Permission, Project
+from flywheel.accounts.project_settings import members
 from flywheel.system.sql import planned
 from flywheel.trajectories.annotations.project_buckets import every
 
@@ -39,6 +40,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
     found: dict[str, Any] = {
         "project": project,
         "known_buckets": SimpleLazyObject(lambda: every(project)),
+        "approval_offer": SimpleLazyObject(lambda: members.approval_offer(project, request.user)),  # type: ignore[arg-type]
         "can": SimpleNamespace(**{p.value: p in permissions for p in Permission}),
     }
     if getattr(request, "htmx", None):

@@ -1,12 +1,13 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.training.pages import datasets, launch, mixes, rollouts, runs
+from flywheel.training.pages import datasets, hosted_training, launch, mixes, rollouts, runs
 
 app_name = "training"
 # /p/<project>/training/
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", runs.index, name="index"),
     path("launch/", launch.launch_page, name="launch"),
+    path("launch/files/<slug:format>.jsonl", hosted_training.provider_file, name="provider_file"),
     path("recommendations/", launch.recommendations, name="recommendations"),
     path("datasets/", datasets.datasets, name="datasets"),
     path("datasets/mix/", mixes.mix_page, name="mix"),

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.trajectories.pages import connect_views, quarantine_views, redaction_views
+from flywheel.trajectories.pages import connect_views, quarantine_views, redaction_views, traffic_version_views
 from flywheel.trajectories.pages.detail import comment_views, deletion_views, detail_views
 from flywheel.trajectories.pages.imports import import_job_views, import_views
 from flywheel.trajectories.pages.metrics import metrics_views
@@ -30,6 +30,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("connect/", connect_views.page, name="connect"),
     path("connect/live/", connect_views.live, name="connect_live"),
     path("connect/key/", connect_views.make_key, name="connect_key"),
+    # /new-version/<agent>/
+    path("new-version/<slug:name>/", traffic_version_views.new_version, name="version_from_traffic"),
     # /import/
     path("import/", import_views.import_page, name="import"),
     path("import/runs/<int:job>/", import_job_views.page, name="import_job"),

@@ -89,7 +89,7 @@ PAGES = {
         trajectories:import_job trajectories:import_live trajectories:cancel_import trajectories:resume_import
         trajectories:quarantine trajectories:quarantined trajectories:quarantined_raw trajectories:replay
         trajectories:dismiss trajectories:replay_group trajectories:dismiss_group trajectories:reread
-        trajectories:start_reread
+        trajectories:start_reread trajectories:version_from_traffic
         environments:sandbox
         environments:create environments:make_task environments:make_version environments:make_all environments:freeze
         environments:export environments:import_tasks environments:look_at_tasks environments:discard_tasks
@@ -102,7 +102,7 @@ PAGES = {
         evals:resume_rescore evals:begin_reward_audit
     """,
     Permission.TRAIN: """
-        training:launch training:mix training:cancel training:resume promotions:propose
+        training:launch training:provider_file training:mix training:cancel training:resume promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back
     """,
@@ -113,15 +113,15 @@ PAGES = {
     Permission.ADMIN: """
         promotions:policy trajectories:connect_key
         trajectories:delete trajectories:redaction_dry_run settings:retention settings:retention_preview
-        settings:index settings:add_member settings:set_roles settings:keys settings:make_key settings:revoke_key
-        failures:switch_detector failures:point_detector
+        settings:index settings:add_member settings:set_roles settings:become_approver settings:keys settings:make_key
+        settings:revoke_key failures:switch_detector failures:point_detector
         settings:gateway settings:redaction settings:try_redaction settings:audit
     """,
 }
 CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
-        list_agents get_agent list_versions get_version
+        list_agents get_agent list_versions get_version propose_version
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
         get_metrics
@@ -155,7 +155,7 @@ CALLS = {
     """,
     Scope.BUILD: """
         export_environment import_tasks
-        create_agent create_version make_queue change_queue define_bucket change_bucket
+        create_agent create_version create_version_from_traffic make_queue change_queue define_bucket change_bucket
         list_quarantined get_quarantined replay_quarantined dismiss_quarantined
         create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
         make_variants
@@ -179,8 +179,8 @@ CALLS = {
     """,
 }
 
-GLOBAL = {("failures", "detector")}
-"""Words in a URL that name no project's object: a detector is one of the core's."""
+GLOBAL = {("failures", "detector"), ("training", "format")}
+"""Words in a URL that name no project's object: a detector is one of the core's, a file has a provider's format."""
 
 
 @dataclass(frozen=True)
@@ -420,6 +420,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
         ("trajectories", "trace_id"): trajectory.trace_id,
+        ("trajectories", "name"): candidate.agent.name,
         ("trajectories", "pk"): rejected.pk,
         ("trajectories", "token"): uploads.keep(cast.project, cast.builder, "log.csv", io.BytesIO(b"a,b\n1,2\n")).token,
         ("trajectories", "job"): imported.pk,
@@ -469,6 +470,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("rollouts", "number"): learnt.task.number,
         ("rollouts", "sample"): learnt.sample,
         ("training", "name"): training.dataset.name,
+        ("training", "format"): "sft",
         ("training", "version"): training.dataset.version,
         ("promotions", "pk"): candidate.pk,
         ("promotions", "trace_id"): trajectory.trace_id,

@@ -206,6 +206,23 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
         check_tools([{"name": f"t{index}"} for index in range(257)])
 
 
+def test_tools_in_a_providers_format_are_kept_in_ours(build: Build, cast: Cast) -> None:
+    schema = {"type": "object", "properties": {"id": {"type": "string"}}}
+    given = [
+        {"type": "function", "function": {"name": "look_up", "description": "Finds an order.", "parameters": schema}},
+        {"name": "refund", "input_schema": schema},
+    ]
+    version, _ = make_version(
+        agent=build.agent(), actor=Actor(cast.builder), base_model="m", endpoint=SERVER, tools=given
+    )
+    assert version.tools == [
+        {"name": "look_up", "description": "Finds an order.", "parameters": schema},
+        {"name": "refund", "parameters": schema},
+    ]
+    with pytest.raises(Refused, match=r"tools: tools\[0\]\.type: 'web_search' is no function"):
+        check_tools([{"type": "web_search"}])
+
+
 def test_a_version_names_a_key_that_the_operator_bound_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = {**SERVER, "api_key_env": "GPU_API_KEY"}
     monkeypatch.setenv("GPU_API_KEY_HOSTS", "gpu-1:8000")

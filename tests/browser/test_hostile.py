@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Dialog, Request
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import User
+from flywheel.agents.models import Agent
 from flywheel.failures.models import Proposal
 from flywheel.trajectories.models import Trajectory
 from tests.accounts.test_access import PAGE_LIST, Page, World, agent, candidate, evaluated, world
@@ -41,6 +42,7 @@ NO_PAGE = {
     "accounts:logout": "ends the session",
     "readyz": "no page, and not ready: there is no worker",
     "training:dataset_rows": "a file, and this dataset has none",
+    "training:provider_file": "a file of a version and a task set that its query names",
     "trajectories:download": "a file of a step, asked for below",
 }
 """Pages that are not looked at, and why."""
@@ -230,6 +232,8 @@ def test_nothing_that_is_written_is_more_than_text(
     Proposal.objects.create(
         project=cast.project, trajectory=row, detector="d", bucket="wrong_tool", score=0.5, evidence=EVERYTHING
     )
+    name = world.values["agents", "name"]
+    Trajectory.objects.filter(trace_id__in=sent).update(agent=Agent.objects.get(name=name))  # a version is made of them
     poison()
     client = sign_in(world.everyone)
     client.raise_request_exception = False

@@ -19,6 +19,7 @@ SAME = {
     "trajectories:cancel_bulk": "cancel_bulk_action",
     "trajectories:resume_bulk": "resume_bulk_action",
     "trajectories:bulk_file": "get_bulk_file",
+    "trajectories:version_from_traffic": "propose_version create_version_from_traffic",
     "trajectories:metrics": "get_metrics",
     "trajectories:metrics_figures": "get_metrics",
     "trajectories:detail": "get_trajectory",

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
@@ -62,6 +63,17 @@ def set_roles(request: PageRequest, pk: int) -> HttpResponse:
     if user == request.actor.user and Permission.ADMIN not in user.permissions(request.project):
         return redirect("home")
     return redirect("settings:index", project=request.project.slug)
+
+
+@require_POST
+@requires(Permission.ADMIN)
+def become_approver(request: PageRequest) -> HttpResponse:
+    """Take the approver role where nobody has it, and go back to where that was offered."""
+    members.become_approver(project=request.project, actor=request.actor)
+    messages.success(request, "You are an approver now: you can make versions live. The audit log has it.")
+    back = request.POST.get("next", "")
+    is_ours = back.startswith(f"/p/{request.project.slug}/") and url_has_allowed_host_and_scheme(back, None)
+    return redirect(back) if is_ours else redirect("settings:index", project=request.project.slug)
 
 
 @require_GET

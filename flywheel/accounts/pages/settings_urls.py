@@ -7,6 +7,7 @@ app_name = "settings"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", settings.settings_index, name="index"),
     path("members/", settings.add_member, name="add_member"),
+    path("members/become-approver/", settings.become_approver, name="become_approver"),
     path("members/<int:pk>/", settings.set_roles, name="set_roles"),
     path("keys/", settings.keys_index, name="keys"),
     path("keys/make/", settings.make_key, name="make_key"),

@@ -86,6 +86,25 @@ def set_roles(*, project: Project, actor: Actor, user: User, roles: Collection[s
     return True
 
 
+def approval_offer(project: Project, user: User) -> str:
+    """Why this admin may take the approver role, in words; empty where they may not, for somebody has it."""
+    rows = Membership.objects.filter(project=project, user__is_active=True).values_list("user_id", "role")
+    held = {role for _, role in rows}
+    if (user.pk, Role.ADMIN) not in rows or Role.APPROVER in held:
+        return ""
+    return "You are the only member." if {pk for pk, _ in rows} == {user.pk} else "No member is an approver yet."
+
+
+@transaction.atomic
+def become_approver(*, project: Project, actor: Actor) -> None:
+    """Give an admin the approver role too, where nobody has it. Raises Stale."""
+    Project.objects.select_for_update().get(pk=project.pk)
+    if not approval_offer(project, actor.user):
+        raise Stale("an approver of this project is there already; they decide, or an admin changes roles in Settings")
+    present = actor.user.memberships.filter(project=project).values_list("role", flat=True)
+    set_roles(project=project, actor=actor, user=actor.user, roles=[*present, Role.APPROVER])
+
+
 def _other_admins(project: Project, user: User) -> bool:
     admins = Membership.objects.filter(project=project, role=Role.ADMIN, user__is_active=True).exclude(user=user)
     return any(admin.user.has_usable_password() for admin in admins.select_related("user"))

@@ -81,7 +81,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
     return Status(201 if is_new else 200, made)
 
 
-@router.get("/agents/{name}/versions/{number}", response=VersionOut, auth=Key(Scope.READ))
+@router.get("/agents/{name}/versions/{int:number}", response=VersionOut, auth=Key(Scope.READ))
 def get_version(request: HttpRequest, name: str, number: int) -> Version:
     rows = find_agent(keyed(request).project, name).versions
     return one(rows.select_related("agent", "weights", "adapter", "parent", "created_by"), number=number)

@@ -58,6 +58,7 @@ def agent(request: PageRequest, name: str) -> HttpResponse:
             ],
             "promotions": promotions.order_by("-pk")[:RECENT],
             "chart": success_chart(found),
+            "has_runs": _has_runs(found),
         },
     )
 
@@ -116,7 +117,13 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
 def _version_form(
     request: PageRequest, agent: Agent, like: Version | None, form: VersionForm, status: int = 200
 ) -> HttpResponse:
-    return render(request, "agents/new_version.html", {"agent": agent, "like": like, "form": form}, status=status)
+    context = {"agent": agent, "like": like, "form": form, "has_runs": _has_runs(agent)}
+    return render(request, "agents/new_version.html", context, status=status)
+
+
+def _has_runs(agent: Agent) -> bool:
+    """Whether production has sent something that a version can be filled in from."""
+    return bool(agent.trajectories.filter(source="production").exists())
 
 
 def _agent(request: PageRequest, name: str) -> Agent:

@@ -193,10 +193,10 @@ _RESPONSE = {
 
 def tools_of(given: Any) -> list[dict[str, Any]]:
     """Tool definitions, ours or as a row of NeMo Gym's has them. Raises VerifierError."""
-    flat = given
-    if isinstance(given, list):
+    flat = tooling.definitions(given)
+    if isinstance(flat, list):
         kept = ("name", "description", "parameters")
-        flat = [{key: tool[key] for key in kept if tool.get(key)} if isinstance(tool, dict) else tool for tool in given]
+        flat = [{key: tool[key] for key in kept if tool.get(key)} if isinstance(tool, dict) else tool for tool in flat]
     if problems := tooling.check_definitions(flat):
         raise VerifierError("; ".join(problems[:5]))
     names = [tool["name"] for tool in flat]

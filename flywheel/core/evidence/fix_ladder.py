@@ -66,6 +66,11 @@ TASKS = 20
 LONG_EPISODES = 2.0
 """Mean calls per attempt from which an episode is a plan and not one answer."""
 
+TRAINED: tuple[Fix, ...] = ("sft", "dpo", "rlvr", "environment_rl")
+HOSTED = (
+    "A hosted model is not trained here: download the data for its provider, or train an open model on the same tasks."
+)
+
 AIMS: dict[Fix, tuple[str, ...]] = {
     "prompt": ("format_error",),
     "tool_change": ("hallucinated_api", "unsafe_action"),
@@ -80,7 +85,7 @@ class Evidence:
     """Facts known about a version: its labelled failures, its baseline, and the data that people made."""
 
     buckets: Mapping[str, int]
-    """Labelled failures by bucket."""
+    """Labelled failures by bucket, those of the versions that it was made from with them (`inherited`)."""
     pass_at_1: Estimate | None = None
     pass_at_k: Estimate | None = None
     k: int = 0
@@ -95,6 +100,12 @@ class Evidence:
     """How often a policy may speak in an attempt."""
     tried: Mapping[str, str] = field(default_factory=dict)
     """Fixes that were tried on this version and did not pass the gate, with where."""
+    inherited: int = 0
+    """Those of them that are of earlier versions of its line, since it has no production runs of its own yet."""
+    inherited_from: str = ""
+    """The versions that they are of, such as `mail@1 and mail@2`."""
+    is_hosted: bool = False
+    """Whether it is asked on somebody's server: nothing here can train it."""
 
     @property
     def failures(self) -> int:
@@ -134,7 +145,10 @@ def _prompt(evidence: Evidence) -> Recommendation:
     why += [_able_sentence(evidence)] if able is not None else []
     numbers = _numbers(share, evidence, "format_valid", "pass_at_k")
     format_fails = _is_dominant(share) or (readable is not None and readable < BROKEN_FORMAT)
-    if not format_fails:
+    if evidence.is_hosted:
+        blocked = ""
+        why.append("A hosted model is changed by its prompt, tools and examples first.")
+    elif not format_fails:
         blocked = "Broken format is not what fails most."
     elif able is None:
         blocked = _needs_baseline("pass@k says whether the model is able at all")
@@ -176,7 +190,7 @@ _retrieval = _outside_the_model(
 def _sft(evidence: Evidence) -> Recommendation:
     able = _mean(evidence.pass_at_k)
     share = _share(evidence, "prompt")
-    why = [f"{evidence.corrected} of {evidence.failures} failures have a corrected action."]
+    why = [f"{evidence.corrected} of {evidence.failures} failures have a corrected action.{_inherited(evidence)}"]
     why += [_able_sentence(evidence)] if able is not None else []
     numbers = _numbers(None, evidence, "pass_at_k") | {"corrected": evidence.corrected, "failures": evidence.failures}
     if evidence.corrected < CORRECTED:
@@ -274,6 +288,8 @@ def _head_room(evidence: Evidence) -> tuple[list[str], str]:
 
 
 def _result(evidence: Evidence, fix: Fix, why: list[str], numbers: dict[str, Any], blocked: str) -> Recommendation:
+    if evidence.is_hosted and fix in TRAINED:
+        blocked = HOSTED
     if not blocked and fix in evidence.tried:
         blocked = f"Tried already: {evidence.tried[fix]}."
     return Recommendation(fix, " ".join(why), numbers, blocked)
@@ -296,7 +312,17 @@ def _too_few(evidence: Evidence, otherwise: str) -> str:
 def _share_sentence(evidence: Evidence, fix: Fix, what: str) -> str:
     share = _share(evidence, fix)
     hits = sum(evidence.buckets.get(bucket, 0) for bucket in AIMS[fix])
-    return f"{hits} of {evidence.failures} labelled failures ({_shown(share)}) {what}."
+    return f"{hits} of {evidence.failures} labelled failures ({_shown(share)}) {what}.{_inherited(evidence)}"
+
+
+def _inherited(evidence: Evidence) -> str:
+    """Which of the failures are not the version's own, as a sentence; empty where all are."""
+    if not evidence.inherited:
+        return ""
+    return (
+        f" {evidence.inherited} of the {evidence.failures} are of {evidence.inherited_from}: "
+        "this version has no production runs yet."
+    )
 
 
 def _able_sentence(evidence: Evidence) -> str:

@@ -3,7 +3,8 @@
 A definition is `{"name", "description", "parameters"}`, parameters being a JSON schema. Three extensions, all optional:
 `"x-entity": true` on a property says that its value names something in the world (a person, an id) and must come
 from the conversation or the state; `"x-refers": "people"` says in which list of the state it must stand;
-`"x-unsafe": true` on the definition says that calling it without being asked to does harm.
+`"x-unsafe": true` on the definition says that calling it without being asked to does harm. `definitions` reads the
+shapes of others: OpenAI's two, Anthropic's and MCP's.
 """
 
 import json
@@ -18,6 +19,13 @@ from flywheel.core.errors import FieldError
 from flywheel.core.traces import Message, ToolCall, json_schemas
 
 _OURS = frozenset({"x-entity", "x-refers"})
+SCHEMAS = ("parameters", "input_schema", "inputSchema")
+"""Where a definition has its JSON schema: ours and OpenAI's, Anthropic's, MCP's."""
+_EXAMPLE = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
+_JSON_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"), (str, "a text"), ((int, float), "a number"), (list, "a list"), (dict, "an object"),
+)  # fmt: skip
+_FOREIGN = frozenset({"type", "function", "input_schema", "inputSchema"})
 _PATTERNS = frozenset({"pattern", "patternProperties"})
 
 
@@ -86,20 +94,69 @@ def schema_problems(
     ]
 
 
+def definitions(value: Any) -> Any:
+    """A list of tool definitions in our shape, whichever known shape each was in; keys of a schema keep their order.
+
+    Known are ours, OpenAI's `{"type": "function", "function": {…}}`, the flat one of its Responses API, Anthropic's
+    with `input_schema` and MCP's with `inputSchema`. An object that holds the list under `tools`, as MCP answers, is
+    taken too. Anything else is left as it is, for `check_definitions` to name.
+    """
+    if isinstance(value, Mapping) and isinstance(value.get("tools"), list):
+        value = value["tools"]
+    return [_definition(tool) for tool in value] if isinstance(value, list) else value
+
+
+def _definition(tool: Any) -> Any:
+    if not isinstance(tool, dict) or not _FOREIGN & tool.keys():
+        return tool
+    if tool.get("type", "function") != "function" and "input_schema" not in tool:
+        return tool  # one that the provider carries out, such as web_search
+    if isinstance(inner := tool.get("function"), dict):
+        tool = {**inner, **{key: item for key, item in tool.items() if str(key).startswith("x-")}}
+    elif "function" in tool:
+        return tool
+    kept = {key: tool[key] for key in tool if key in ("name", "description") or str(key).startswith("x-")}
+    if kept.get("description", "") is None:
+        del kept["description"]
+    schema = next((tool[key] for key in SCHEMAS if tool.get(key) is not None), None)
+    return kept if schema is None else {**kept, "parameters": schema}
+
+
 def check_definitions(tools: Any) -> list[str]:
-    """List the problems of a list of tool definitions; empty when there are none."""
+    """List the problems of a list of tool definitions in our shape; empty when there are none."""
     if not isinstance(tools, list):
         return ["tools must be a list of definitions"]
-    problems = []
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-            problems.append(f'tools[{index}]: needs a "name"')
-            continue
-        try:
-            jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
-        except jsonschema.SchemaError as error:
-            problems.append(f"tools[{index}].parameters: {error.message}")
-    return problems
+    return [problem for index, tool in enumerate(tools) if (problem := _problem(f"tools[{index}]", tool))]
+
+
+def _problem(at: str, tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return f"{at}: is {json_name(tool)}, not a definition such as {_EXAMPLE}"
+    if "type" in tool and tool["type"] != "function":
+        kind = repr(tool["type"])[:100]
+        return f"{at}.type: {kind} is no function; only functions that the agent itself carries out can be given"
+    if "function" in tool:
+        return f'{at}.function: is {json_name(tool["function"])}, not an object with "name" and "parameters"'
+    if not isinstance(tool.get("name"), str) or not tool["name"]:
+        return f'{at}: needs a "name", as {_EXAMPLE} has one'
+    if not isinstance(tool.get("description", ""), str):
+        return f"{at}.description: is {json_name(tool['description'])}, not a text"
+    if not isinstance(tool.get("parameters", {}), dict):
+        return f"{at}.parameters: is {json_name(tool['parameters'])}, not a JSON schema"
+    try:
+        jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))
+    except jsonschema.SchemaError as error:
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
+        return f"{at}.parameters{place}: {error.message}"
+    return ""
+
+
+def json_name(value: Any) -> str:
+    """The name of a JSON value's type, for a message: `a number`, `null`."""
+    for kinds, name in _JSON_NAMES:
+        if isinstance(value, kinds):
+            return name
+    return "null"
 
 
 def unjudgeable(tools: Any) -> list[str]:

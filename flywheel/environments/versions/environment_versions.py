@@ -14,6 +14,7 @@ from flywheel.agents.models import Agent
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
+from flywheel.core.traces import tooling
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import Environment, EnvironmentVersion
@@ -86,6 +87,8 @@ def environment_version(
     core.verifiers.VerifierError for settings that are wrong.
     """
     _check_may_attach(environment.project, environment.kind, actor)
+    if "tools" in config:
+        config = config | {"tools": tooling.definitions(config["tools"])}
     if environment.versions.order_by("-number").values_list("config", flat=True).first() != config:
         check_new(environment.kind, config)  # what the newest has stays
     check_verifier(environment, config, verifier)

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
-from flywheel.accounts.models import Permission
+from flywheel.accounts.models import Membership, Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import refusal_shown
@@ -184,6 +184,8 @@ def _show(request: PageRequest, row: Candidate, form: DecisionForm, status: int 
         barred = "An approver decides."
     elif request.actor.user.pk in {row.proposed_by_id, row.version.created_by_id}:
         barred = "You launched what made this candidate, so another approver decides."
+        if not Membership.objects.filter(project=request.project).exclude(user=request.actor.user).exists():
+            barred += " You are the only member: an admin adds one under Settings."
     promotion = Promotion.objects.filter(candidate=row).select_related("approved_by").first()
     return render(
         request,

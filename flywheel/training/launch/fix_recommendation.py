@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from django.db.models import QuerySet
+
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.core import envs, recipes
@@ -18,7 +20,7 @@ from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
 from flywheel.training.models import Recommendation, TrainingRun
-from flywheel.trajectories.models import Step
+from flywheel.trajectories.models import Source, Step
 
 
 def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
@@ -27,8 +29,8 @@ def baseline_of(version: Version, task_set: TaskSet) -> EvalRun | None:
     return runs.order_by("-pk").first()
 
 
-def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
-    """The newest recommendation if nothing that it rests on has changed, else a new one."""
+def recommendation_for(version: Version, task_set: TaskSet, *, is_kept: bool = True) -> Recommendation:
+    """The newest recommendation if nothing that it rests on has changed, else a new one, stored if it `is_kept`."""
     baseline = baseline_of(version, task_set)
     evidence = evidence_of(version, task_set, baseline)
     kept = asdict(evidence)
@@ -36,9 +38,12 @@ def recommendation_for(version: Version, task_set: TaskSet) -> Recommendation:
     newest = Recommendation.objects.filter(version=version, task_set=task_set).order_by("-pk").first()
     if newest is not None and (newest.evidence, newest.ladder, newest.eval_run) == (kept, ladder, baseline):
         return newest
-    return Recommendation.objects.create(
+    made = Recommendation(
         project=task_set.project, version=version, task_set=task_set, eval_run=baseline, evidence=kept, ladder=ladder
     )
+    if is_kept:
+        made.save()
+    return made
 
 
 def lightest(recommendation: Recommendation) -> dict[str, Any] | None:
@@ -52,8 +57,12 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
     corrected = task_set.members.filter(split=Split.TRAIN).exclude(task__bucket="").count()
     metrics = baseline.summary.get("metrics", {}) if baseline else {}
     rows = rows_of(baseline) if baseline else []
+    inherited = inherited_of(version, task_set)
     return Evidence(
         buckets=families(task_set.project, buckets_of(version, task_set)),
+        inherited=sum(inherited.values()),
+        inherited_from=" and ".join(inherited),
+        is_hosted=version.weights_id is None,
         pass_at_1=_estimate(metrics.get("success")),
         pass_at_k=pass_at_k(rows, baseline.samples) if baseline and rows else None,
         k=baseline.samples if baseline else 0,
@@ -72,14 +81,31 @@ def turns_of(task_set: TaskSet) -> int:
     return envs.build(version.environment.kind, version.config, version.verifier).max_turns
 
 
+def line_of(version: Version) -> list[Version]:
+    """The versions whose failures are evidence about this one: itself, and as long as none of them has been in
+    production, what it was made from; the oldest first."""
+    line = [version]
+    while line[0].parent and not line[0].trajectories.filter(source=Source.PRODUCTION).exists():
+        line.insert(0, line[0].parent)
+    return line
+
+
 def buckets_of(version: Version, task_set: TaskSet) -> dict[str, int]:
-    """Labelled failures of the version by bucket, the most frequent first."""
-    counted = Counter(
-        Failure.objects.filter(project=task_set.project, current=True, trajectory__version=version)
-        .exclude(decision=Decision.REJECTED)
-        .values_list("bucket", flat=True)
-    )
+    """Labelled failures of the version's line by bucket, the most frequent first."""
+    counted = Counter(_failures(line_of(version), task_set).values_list("bucket", flat=True))
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def inherited_of(version: Version, task_set: TaskSet) -> dict[str, int]:
+    """Count those of them that are of earlier versions, by version, the oldest first."""
+    earlier = line_of(version)[:-1]
+    counted = Counter(_failures(earlier, task_set).values_list("trajectory__version", flat=True))
+    return {str(one): counted[one.pk] for one in earlier if counted[one.pk]}
+
+
+def _failures(versions: list[Version], task_set: TaskSet) -> QuerySet[Failure]:
+    found = Failure.objects.filter(project=task_set.project, current=True, trajectory__version__in=versions)
+    return found.exclude(decision=Decision.REJECTED)
 
 
 def families(project: Project, buckets: Mapping[str, int]) -> dict[str, int]:

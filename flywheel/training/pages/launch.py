@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -22,9 +22,9 @@ from flywheel.environments import ledger
 from flywheel.environments.models import Split, TaskSet
 from flywheel.evals.models import EvalRun
 from flywheel.training.launch import launch_estimate, reward_lock, run_control
-from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, lightest
+from flywheel.training.launch.fix_recommendation import baseline_of, buckets_of, inherited_of, lightest
 from flywheel.training.models import Dataset, Recommendation, TrainingRun
-from flywheel.training.pages import launch_form
+from flywheel.training.pages import hosted_training, launch_form
 from flywheel.training.pages.runs import run_of
 from flywheel.trajectories.annotations.project_buckets import name_of
 
@@ -77,9 +77,9 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "form": form,
         "chosen": chosen,
         "versions": _offered(
-            Version.objects.filter(agent__project=request.project, weights__isnull=False)
+            Version.objects.filter(agent__project=request.project)
             .select_related("agent")
-            .order_by("-pk"),
+            .order_by(ExpressionWrapper(Q(weights=None), BooleanField()), "-pk"),
             form.refs["base"],
         ),
         "task_sets": _offered(TaskSet.objects.filter(project=request.project).order_by("-pk"), form.refs["task_set"]),
@@ -88,6 +88,17 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
     }
     if base is None or task_set is None or recommendation is None:
         return context
+    context |= {
+        "buckets": [
+            {"key": key, "label": name_of(request.project, key), "count": count}
+            for key, count in buckets_of(base, task_set).items()
+        ],
+        "inherited": inherited_of(base, task_set),
+        "ladder": recommendation.ladder,
+        "first": lightest(recommendation),
+    }
+    if run_control.untrainable(base):
+        return context | {"roads": hosted_training.roads(base, task_set)}
     baseline = baseline_of(base, task_set)
     smallest, assumed = launch_estimate.detectable(baseline) if baseline else (None, "")
     data = launch_estimate.data_of(task_set, form.known.data, rollouts, baseline, form.left_out, dataset)
@@ -97,14 +108,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         None,
     )
     return context | {
-        "buckets": [
-            {"key": key, "label": name_of(request.project, key), "count": count}
-            for key, count in buckets_of(base, task_set).items()
-        ],
-        "ladder": recommendation.ladder,
-        "first": lightest(recommendation),
         "why_reason": run_control.needs_reason(form.known.name, recommendation),
-        "untrainable": run_control.untrainable(base),
         "baseline": baseline,
         "success": launch_estimate.success_of(baseline),
         "data": data,

@@ -29,7 +29,7 @@ from flywheel.evals.reward_audits.learnable_tasks import unlearnable
 from flywheel.templatetags.numbers import count
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
 from flywheel.training.launch.run_control import LORA, LaunchRequest, check_settings, check_tuning, default_settings
-from flywheel.training.models import Dataset, TrainingRun
+from flywheel.training.models import Dataset, Recommendation, TrainingRun
 
 PREFIX = "set."
 _ROWS = ("key", "base", "task_set", "dataset", "rollouts")
@@ -92,7 +92,7 @@ class LaunchForm(ObjectForm):
     def clean(self) -> dict[str, Any]:
         """Take the algorithm that was chosen, else the recommended one, and leave out what it cannot learn from."""
         chosen = self.cleaned_data
-        self.recommendation = recommendation_for(self.base, self.task_set) if self.base and self.task_set else None
+        self.recommendation = _recommendation(self.base, self.task_set)
         first, dataset = lightest(self.recommendation) if self.recommendation else None, chosen.get("dataset")
         offer = recipes.offered(data=dataset.kind) if dataset else recipes.offered(fix=first["fix"] if first else "")
         name = chosen.get("algorithm") or offer.name
@@ -298,11 +298,19 @@ def _bound(value: float) -> str:
     return count(value) if value >= 1000 else f"{value:g}"
 
 
+def _recommendation(base: Version | None, task_set: TaskSet | None) -> Recommendation | None:
+    """Ask the ladder; what it says of a hosted version is not kept, since no run can be launched from that."""
+    if base is None or task_set is None:
+        return None
+    return recommendation_for(base, task_set, is_kept=base.weights_id is not None)
+
+
 def _first_base(project: Project) -> Version | None:
-    """Find the live version that can be trained, else the newest that can."""
-    versions = Version.objects.filter(agent__project=project, weights__isnull=False).select_related("agent")
+    """Find the live version that can be trained, else the newest that can, else the newest."""
+    every = Version.objects.filter(agent__project=project).select_related("agent").order_by("-pk")
+    versions = every.filter(weights__isnull=False)
     live = versions.filter(agent__live__isnull=False, pk__in=project.agents.values("live")).order_by("-pk").first()
-    return live or versions.order_by("-pk").first()
+    return live or versions.first() or every.first()
 
 
 def _first_set(project: Project, base: Version | None) -> TaskSet | None:

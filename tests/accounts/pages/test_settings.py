@@ -12,7 +12,8 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ApiKey, AuditEntry, Membership, Role, User
 from flywheel.accounts.project_settings import api_keys, members
 from flywheel.edge.refusals import Refused
-from tests.conftest import Cast
+from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -197,3 +198,58 @@ def test_a_program_does_what_the_pages_do(cast: Cast, client: Client, key: Calla
     cast.admin.is_active = False
     cast.admin.save()
     assert client.get("/api/v1/keys", headers=headers).status_code == 403, "an account that is closed"
+
+
+BECOME = f"{SETTINGS}members/become-approver/"
+
+
+def leave_only(user: User) -> None:
+    Membership.objects.filter(project__slug="acme").exclude(user=user).delete()
+
+
+def test_a_lone_admin_becomes_an_approver_where_it_is_missing(cast: Cast, admin: Client, build: Build) -> None:
+    leave_only(cast.admin)
+    version = build.version()
+    page = f"/p/acme/agents/{version.agent.name}/"
+    for address in (page, f"{page}versions/1/"):
+        shown = page_of(admin.get(address))
+        assert "You are the only member.</b> Give yourself the approver role?" in shown, address
+    answer = admin.post(BECOME, {"next": page})
+    assert (answer.status_code, answer["Location"]) == (302, page)
+    assert roles(cast.admin) == ["admin", "approver"]
+    entry = AuditEntry.objects.get(action="accounts.set_roles")
+    assert (entry.actor, entry.data) == (cast.admin, {"before": ["admin"], "after": ["admin", "approver"]})
+    shown = page_of(admin.get(page))
+    assert "Give yourself" not in shown
+    assert "You are an approver now" in shown
+
+
+def test_whoever_is_refused_an_approval_is_told_how_to_give_it(cast: Cast, admin: Client, build: Build) -> None:
+    leave_only(cast.admin)
+    build.version()
+    answer = admin.post("/p/acme/promotions/agents/assistant/first/1/")
+    assert answer.status_code == 403
+    assert "Give yourself the approver role?" in page_of(answer)
+    elsewhere = admin.post(BECOME, {"next": "//evil.example/p/acme/"})
+    assert elsewhere["Location"] == SETTINGS
+
+
+def test_nobody_becomes_an_approver_beside_another_or_without_being_an_admin(
+    cast: Cast, admin: Client, sign_in: SignIn, build: Build
+) -> None:
+    build.version()
+    assert "Give yourself" not in page_of(admin.get("/p/acme/agents/assistant/"))
+    admin.post(BECOME, follow=True)
+    assert roles(cast.admin) == ["admin"]
+    Membership.objects.filter(role=Role.APPROVER).delete()
+    assert "No member is an approver yet." in page_of(admin.get("/p/acme/agents/assistant/"))
+    assert sign_in(cast.trainer).post(BECOME).status_code == 403
+    assert "Give yourself" not in page_of(sign_in(cast.trainer).get("/p/acme/agents/assistant/"))
+
+
+def test_a_form_from_elsewhere_makes_no_approver(cast: Cast) -> None:
+    leave_only(cast.admin)
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(cast.admin)
+    assert client.post(BECOME).status_code == 403
+    assert roles(cast.admin) == ["admin"]

@@ -161,3 +161,17 @@ def test_any_evidence_gives_each_fix_once_with_its_numbers(
     assert supported == sorted(supported, key=LADDER.index)
     assert [item.fix for item in ladder][: len(supported)] == supported
     canonical([item.to_json() for item in ladder])
+
+
+def test_failures_of_the_version_before_count_and_are_said_to_be_its_own() -> None:
+    known = {"buckets": {"hallucinated_api": 9, "wrong_tool": 3}, "inherited": 11, "inherited_from": "shop@1"}
+    best = first(**known)
+    assert best.fix == "tool_change"
+    assert "11 of the 12 are of shop@1: this version has no production runs yet." in best.why
+
+
+def test_a_hosted_model_may_always_change_its_prompt_and_is_never_trained() -> None:
+    ladder = recommend(Evidence({"wrong_tool": 30}, rate(0.3), rate(0.3), k=8, corrected=40, pairs=80, is_hosted=True))
+    assert (ladder[0].fix, ladder[0].blocked_by) == ("prompt", "")
+    assert {item.blocked_by for item in ladder if item.fix in fix_ladder.TRAINED} == {fix_ladder.HOSTED}
+    assert not any("Broken format is not" in item.blocked_by for item in ladder)

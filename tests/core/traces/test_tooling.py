@@ -13,6 +13,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import (
     call_text,
     check_definitions,
+    definitions,
     find,
     parse_call,
     properties,
@@ -156,6 +157,65 @@ def test_tools_are_found_by_name() -> None:
 )
 def test_bad_definitions_are_named(tools: Any, problem: str) -> None:
     assert problem in check_definitions(tools)[0]
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {"order_id": {"type": "string"}, "to": {"type": "string"}},
+    "required": ["to"],
+}
+
+
+NAMED = {"name": "refund", "description": "Refund it."}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**NAMED, "parameters": ORDERED},
+        {"type": "function", "function": {**NAMED, "parameters": ORDERED}},
+        {"type": "function", "function": {**NAMED, "parameters": ORDERED, "strict": True}},
+        {"type": "function", **NAMED, "parameters": ORDERED, "strict": True},
+        {**NAMED, "input_schema": ORDERED, "cache_control": {"type": "ephemeral"}},
+        {"type": "custom", **NAMED, "input_schema": ORDERED},
+        {**NAMED, "inputSchema": ORDERED, "annotations": {}},
+    ],
+    ids=["ours", "chat", "chat strict", "responses", "anthropic", "anthropic custom", "mcp"],
+)
+def test_every_known_shape_of_a_definition_is_one_definition(given: dict[str, Any]) -> None:
+    (read,) = definitions([given])
+    assert json.dumps(read) == json.dumps({**NAMED, "parameters": ORDERED}), "order kept"
+    assert check_definitions([read]) == []
+    assert definitions({"tools": [given]}) == [read], "an answer to MCP's tools/list"
+
+
+def test_a_definition_of_ours_stays_whatever_else_it_holds() -> None:
+    ours = {"name": "send", "x-unsafe": True, "returns": {"type": "string"}, "parameters": {}}
+    assert definitions([ours]) == [ours]
+    assert definitions([{"type": "function", "function": ours}]) == [
+        {"name": "send", "x-unsafe": True, "parameters": {}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "problem"),
+    [
+        ("send", "tools[1]: is a text, not a definition"),
+        (None, "tools[1]: is null, not a definition"),
+        ({"type": "web_search_preview"}, "tools[1].type: 'web_search_preview' is no function"),
+        ({"type": "function", "function": "send"}, "tools[1].function: is a text"),
+        ({"type": "function", "function": {"parameters": {}}}, 'tools[1]: needs a "name"'),
+        ({"type": "function", "name": ""}, 'tools[1]: needs a "name"'),
+        ({"name": "x", "description": 3}, "tools[1].description: is a number, not a text"),
+        ({"name": "x", "inputSchema": []}, "tools[1].parameters: is a list, not a JSON schema"),
+        (
+            {"name": "x", "input_schema": {"properties": {"to": {"type": "nope"}}}},
+            "tools[1].parameters.properties.to.type: 'nope'",
+        ),
+    ],
+)
+def test_what_is_no_known_shape_is_named_by_index_and_field(tool: Any, problem: str) -> None:
+    assert problem in check_definitions(definitions([SEND, tool]))[0]
 
 
 def test_good_definitions_have_no_problem() -> None:

@@ -90,6 +90,16 @@ def test_a_new_version_keeps_what_is_left_out(build: Build, client: Client, head
     assert again.json()["number"] == 2
 
 
+def test_tools_are_taken_in_a_providers_format(build: Build, client: Client, headers: dict[str, str]) -> None:
+    build.environment()
+    given = [{"type": "function", "function": {"name": "send", "parameters": {"type": "object"}, "strict": True}}]
+    made = client.post(f"{API}/mail/versions", {"tools": given}, JSON, headers=headers)
+    assert (made.status_code, made.json()["config"]["tools"]) == (
+        201,
+        [{"name": "send", "parameters": {"type": "object"}}],
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [

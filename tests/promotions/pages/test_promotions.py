@@ -6,7 +6,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import User
+from flywheel.accounts.models import Membership, User
 from flywheel.agents.models import Agent
 from flywheel.core.evidence.gate import LIMITS
 from flywheel.evals.models import EvalRun
@@ -14,6 +14,7 @@ from flywheel.failures.buckets.bucket_lifecycle import close
 from flywheel.failures.labels.decisions import decide
 from flywheel.promotions.models import Candidate, Promotion
 from tests.conftest import Build, Cast
+from tests.pages import page_of
 
 SignIn = Callable[[User], Client]
 Keys = Callable[..., dict[str, str]]
@@ -177,3 +178,16 @@ def test_a_key_of_a_trainer_cannot_approve(candidate: Candidate, cast: Cast, cli
     body = {"reason": "mine", "generation": candidate.agent.generation}
     headers = key("approve", by=cast.trainer)
     assert client.post(url, body, content_type="application/json", headers=headers).status_code == 403
+
+
+def test_a_lone_admin_is_told_on_the_candidate_who_could_decide(
+    candidate: Candidate, cast: Cast, sign_in: SignIn
+) -> None:
+    Membership.objects.filter(project=cast.project).exclude(user=cast.admin).delete()
+    url = reverse("promotions:candidate", args=["acme", candidate.pk])
+    client = sign_in(cast.admin)
+    assert "You are the only member.</b> Give yourself the approver role?" in page_of(client.get(url))
+    client.post(reverse("settings:become_approver", args=["acme"]), {"next": url})
+    assert "Give yourself" not in page_of(client.get(url))
+    Candidate.objects.update(proposed_by=cast.admin)
+    assert "You are the only member: an admin adds one under Settings." in page_of(client.get(url))

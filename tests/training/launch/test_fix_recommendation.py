@@ -88,3 +88,22 @@ def test_a_fix_that_was_tried_in_vain_is_named_until_one_run_passes(room: Room) 
     assert evidence_of(room.base, room.task_set, room.baseline).tried == {"sft": str(failed)}
     judged(room, room.launch(), "eligible")
     assert not evidence_of(room.base, room.task_set, room.baseline).tried
+
+
+def test_failures_of_the_parent_count_until_the_version_is_in_production(room: Room) -> None:
+    for _ in range(3):
+        labelled(room, "wrong_tool")
+    copy = room.build.version(room.base.agent, weights=room.base.weights, parent=room.base, system_prompt="Be careful.")
+    copied = room.build.version(room.base.agent, weights=room.base.weights, parent=copy, system_prompt="Be kind.")
+    for version in (copy, copied):
+        evidence = evidence_of(version, room.task_set, None)
+        assert dict(evidence.buckets) == {"wrong_tool": 3}
+        assert (evidence.inherited, evidence.inherited_from) == (3, str(room.base))
+    rungs = recommendation_for(copied, room.task_set).ladder
+    assert any("3 of the 3 are of assistant@1: this version has no production runs" in rung["why"] for rung in rungs)
+    room.build.trajectory(version=copy, agent=copy.agent, source="rollout")
+    assert evidence_of(copy, room.task_set, None).failures == 3, "a rollout is no production"
+    room.build.trajectory(version=copy, agent=copy.agent)
+    assert evidence_of(copy, room.task_set, None).failures == 0
+    assert evidence_of(copied, room.task_set, None).failures == 0, "its parent is in production and nothing fails there"
+    assert evidence_of(room.base, room.task_set, None).inherited == 0

@@ -12,7 +12,7 @@ from flywheel.core.digests import read_json
 from flywheel.core.envs import MOST_TOKENS, nemo_gym
 from flywheel.core.envs.kinds import Kind
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS, PARTS
-from flywheel.core.traces.tooling import check_definitions
+from flywheel.core.traces.tooling import check_definitions, definitions
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion
@@ -342,7 +342,7 @@ class VersionForm(WeightsMixin):
 
     def clean_tools(self) -> list[Any]:
         try:
-            value = json.loads(self.cleaned_data["tools"])
+            value = definitions(json.loads(self.cleaned_data["tools"]))
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(f"not valid JSON: {error}") from None
         if problems := check_definitions(value):

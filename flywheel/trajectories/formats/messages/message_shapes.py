@@ -12,6 +12,7 @@ from typing import Any
 
 from flywheel.core.digests import digest
 from flywheel.core.traces import Message, Role, ToolCall
+from flywheel.core.traces.tooling import SCHEMAS
 from flywheel.trajectories.formats.values.hostile_json import plain, structured, text
 
 ROLES: dict[str, Role] = {
@@ -81,11 +82,7 @@ def tool_definition(value: Any) -> dict[str, Any] | None:
     if not isinstance(name, str) or not name:
         return None
     parameters = next(
-        (
-            decoded
-            for key in ("parameters", "input_schema", "inputSchema")
-            if isinstance(decoded := structured(inner.get(key)), dict)
-        ),
+        (decoded for key in SCHEMAS if isinstance(decoded := structured(inner.get(key)), dict)),
         {},
     )
     extensions = {key: item for key, item in {**value, **inner}.items() if str(key).startswith("x-")}

@@ -29,12 +29,13 @@ def resolve(project: Project, trajectories: Sequence[Trajectory], version: Versi
     names = {row.trace_id: slug_of(row.agent_name) for row in trajectories}
     wanted = {(names[row.trace_id], number) for row in trajectories if (number := _number(row.version_label))}
     said = {names[row.trace_id]: row.agent_name for row in trajectories if names[row.trace_id]}
-    known = _resolve(project, said, sorted({n for _, n in wanted}))
+    labels = sorted({row.version_label for row in trajectories})
+    known = _resolve(project, said, sorted({n for _, n in wanted}), labels)
     for row in trajectories:
         name = names[row.trace_id]
         row.agent_id, versions = known.get(name, (None, {}))
         number = _number(row.version_label, name)
-        row.version_id = versions.get(number) if number else None
+        row.version_id = (versions.get(number) if number else None) or versions.get(row.version_label)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -53,21 +54,21 @@ def slug_of(name: str) -> str:
     return f"{slug[:90] or 'agent'}-{hashlib.sha256(plain.encode(errors='replace')).hexdigest()[:8]}"
 
 
-Known = dict[str, tuple[int | None, dict[int, int]]]
-"""An agent's key and those of its versions by number, by the agent's name."""
+Known = dict[str, tuple[int | None, dict[int | str, int]]]
+"""An agent's key and those of its versions by number and by what is reported, by the agent's name."""
 
 
-def _resolve(project: Project, said: Mapping[str, str], numbers: list[int]) -> Known:
-    """The agents of these names, made where they are unknown, with their versions of these numbers. `said` has for
-    each name what the agent calls itself."""
+def _resolve(project: Project, said: Mapping[str, str], numbers: list[int], labels: list[str]) -> Known:
+    """The agents of these names, made where they are unknown, with their versions of these numbers and labels. `said`
+    has for each name what the agent calls itself."""
     if not said:
         return {}
-    known = _read(project, sorted(said), numbers)
+    known = _read(project, sorted(said), numbers, labels)
     if missing := [name for name in sorted(said) if name not in known]:
         seen_as = {name: SEEN if said[name].isascii() else f"{SEEN} as {said[name]}" for name in missing}
         new = [Agent(project=project, name=name, description=words) for name, words in seen_as.items()]
         Agent.objects.bulk_create(new, ignore_conflicts=True)
-        known |= _read(project, missing, numbers)
+        known |= _read(project, missing, numbers, labels)
     return known
 
 
@@ -77,19 +78,22 @@ IS_SEEN = Q(description=SEEN) | Q(description__startswith=f"{SEEN} as ")
 
 
 _READ = """
-SELECT agent.name, agent.id, version.number, version.id FROM agents_agent AS agent
+SELECT agent.name, agent.id, version.number, version.id, reported.label, reported.version_id FROM agents_agent AS agent
 LEFT JOIN agents_version AS version ON version.agent_id = agent.id AND version.number = ANY(%s::int[])
+LEFT JOIN trajectories_reportedversion AS reported ON reported.agent_id = agent.id AND reported.label = ANY(%s)
 WHERE agent.project_id = %s AND agent.name = ANY(%s)
 """
 
 
-def _read(project: Project, names: list[str], numbers: list[int]) -> Known:
+def _read(project: Project, names: list[str], numbers: list[int], labels: list[str]) -> Known:
     """On the path of every request, so not by way of the ORM."""
     known: Known = {}
-    for name, agent, number, version in planned(_READ, [numbers, project.pk, names]):
+    for name, agent, number, version, label, linked in planned(_READ, [numbers, labels, project.pk, names]):
         versions = known.setdefault(name, (agent, {}))[1]
         if number is not None:
             versions[number] = version
+        if label is not None:
+            versions[label] = linked
     return known
 
 

@@ -1,0 +1,96 @@
+"""A version from what production sends, for programs."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.agents.api.versions import VersionOut
+from flywheel.agents.references import find_agent
+from flywheel.edge.schemas import Body
+from flywheel.trajectories.operations import traffic_versions
+
+router = Router(tags=["agents"])
+
+
+class ReportedOut(Schema):
+    label: str
+    """As runs report it; empty for those that report none."""
+    runs: int
+    """Stored runs that belong to no version yet."""
+
+
+class NoteOut(Schema):
+    about: str
+    runs: int
+    """Runs that had it, of those that were read."""
+    of: int
+    words: str
+
+
+class ProposalOut(Schema):
+    """The parts that the newest runs have in common; nothing is made of them until they are posted."""
+
+    reported: ReportedOut
+    others: list[ReportedOut]
+    runs: int
+    """Runs that were read."""
+    first: datetime
+    last: datetime
+    content: dict[str, Any]
+    """`base_model`, `endpoint`, `system_prompt`, `tools`, `sampling`."""
+    notes: list[NoteOut]
+
+
+class TrafficVersionIn(Body):
+    """Makes the version of the proposal, with what is given here instead."""
+
+    label: str | None = Field(
+        None, description="of the runs to read, as they report it; those of the newest run if none"
+    )
+    link: bool = Field(
+        True, description="whether runs that report it, and belong to no version, become the version's own"
+    )
+    base_model: str | None = None
+    endpoint: dict[str, Any] | None = None
+    system_prompt: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    sampling: dict[str, Any] | None = None
+    note: str = ""
+
+
+class TrafficVersionOut(VersionOut):
+    linked: int
+    """Stored runs that became the version's own."""
+
+
+@router.get("/agents/{name}/versions/from-traffic", response=ProposalOut, auth=Key(Scope.READ))
+def propose_version(request: HttpRequest, name: str, label: str | None = None) -> traffic_versions.Proposal:
+    """Read off the newest production runs what the agent is made of, and in how many of them it was so."""
+    return traffic_versions.proposal(find_agent(keyed(request).project, name), label)
+
+
+@router.post(
+    "/agents/{name}/versions/from-traffic",
+    response={200: TrafficVersionOut, 201: TrafficVersionOut},
+    auth=Key(Scope.BUILD),
+)
+def create_version_from_traffic(request: HttpRequest, name: str, body: TrafficVersionIn) -> Status[Any]:
+    """201 for a new version, 200 for the existing one with exactly this content."""
+    asked = keyed(request)
+    agent = find_agent(asked.project, name)
+    found = traffic_versions.proposal(agent, body.label)
+    given = body.dict(exclude={"label", "link", "note"}, exclude_none=True)
+    made, is_new, linked = traffic_versions.make(
+        agent=agent,
+        actor=asked.actor,
+        label=found.reported.label,
+        is_linked=body.link,
+        note=body.note,
+        **{**found.content, **given},
+    )
+    made.linked = linked  # type: ignore[attr-defined]
+    return Status(201 if is_new else 200, made)
