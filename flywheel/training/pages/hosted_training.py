@@ -44,7 +44,7 @@ def _content(name: str, base: Version, task_set: TaskSet) -> list[bytes]:
     Raises Refused where there are none.
     """
     kind, _, _ = provider_files.FORMATS[name]
-    rows = dataset_builder.draft(kind=kind, task_set=task_set).rows
+    rows = dataset_builder.draft(kind=kind, task_set=task_set, version=base).rows
     try:
         content = list(provider_files.lines(name, rows, base.tools))
     except ValueError as error:
