@@ -6,12 +6,12 @@ from flywheel.trajectories.models.jobs import Bulk, BulkEvent, BulkKeys, Import,
 from flywheel.trajectories.models.ledger import Attempt, Batch, Body, Quarantined, Retention
 from flywheel.trajectories.models.lists import Item, Taste, View
 from flywheel.trajectories.models.metrics import MetricsDay, MetricsStale
-from flywheel.trajectories.models.steps import Blob, Event, Json, Step
+from flywheel.trajectories.models.steps import Blob, Event, Json, ModelCall, Step
 from flywheel.trajectories.models.trajectory import Label, Outcome, Source, Trajectory
 from flywheel.trajectories.models.words import Words
 
 __all__ = [
     "Attempt", "Batch", "Blob", "Body", "Bulk", "BulkEvent", "BulkKeys", "Comment", "Event", "Feedback", "Import",
-    "ImportEvent", "Item", "Json", "Label", "Mention", "MetricsDay", "MetricsStale", "Outcome", "Quarantined", "Reread",
-    "RereadEvent", "Retention", "Source", "Step", "Taste", "Trajectory", "View", "Words",
+    "ImportEvent", "Item", "Json", "Label", "Mention", "MetricsDay", "MetricsStale", "ModelCall", "Outcome",
+    "Quarantined", "Reread", "RereadEvent", "Retention", "Source", "Step", "Taste", "Trajectory", "View", "Words",
 ]  # fmt: skip
