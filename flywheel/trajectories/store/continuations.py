@@ -106,9 +106,9 @@ class _Search:
         passed = sorted({str(point) for stretch in stretches for point in stretch.passes})
         reached = sorted({str(stretch.reaches) for stretch in stretches if stretch.reaches})
         rows = planned(NEIGHBOURS, [passed, self.project.pk, reached, self.project.pk])
-        found = {key: _Call(*facts, list(passes), key) for key, *facts, passes in rows}
-        for _, call in sorted(found.items()):
-            self._index(call)
+        found = {row[0]: row for row in rows}
+        for key, home, trace, span, reaches, points in (found[key] for key in sorted(found)):
+            self._index(_Call(home, trace, span, reaches, list(points), key))
         # Of a trace without a call so far something may be stored: its other spans came first.
         lost = {trace for trace in traces if trace not in self.homes} | {call.home for call in self.calls}
         self._stored = set(self.project.trajectories.filter(trace_id__in=lost).values_list("trace_id", flat=True))
