@@ -205,7 +205,9 @@ WITH found AS (
     SELECT row.* FROM trajectories_modelcall AS row WHERE row.passes && %s::uuid[] AND row.project_id = %s
 )
 SELECT found.id, home.trace_id, found.trace_id, found.span_id, found.reaches, found.passes
-FROM found JOIN trajectories_trajectory AS home ON home.id = found.trajectory_id
+FROM found CROSS JOIN LATERAL (
+    SELECT row.trace_id FROM trajectories_trajectory AS row WHERE row.id = found.trajectory_id LIMIT 1
+) AS home
 """  # noqa: S608
 
 _KNOWN = """

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Event, Feedback, Label, ModelCall, Source, Trajectory
 from flywheel.trajectories.store import continuations
 from flywheel.trajectories.store.merge import store
-from flywheel.trajectories.store.rows.trajectory_rows import homes_of
+from flywheel.trajectories.store.rows.trajectory_rows import HOMES, homes_of
 from flywheel.trajectories.store.stored_traces import trace_of
 from tests.conftest import Cast
 from tests.trajectories.talking import body_of, span
@@ -336,7 +337,23 @@ def test_a_long_conversation_is_looked_up_by_index(cast: Cast) -> None:
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "model_call_end" in plan
     assert "model_call_points" in plan
-    assert "Seq Scan on trajectories_modelcall" not in plan
+    assert "Seq Scan" not in plan
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"), [(HOMES, "model_call_once"), (continuations.NEIGHBOURS, "model_call_end")]
+)
+def test_what_every_request_asks_is_planned_well_on_empty_tables(cast: Cast, statement: str, index: str) -> None:
+    numbers = itertools.count(1)
+    generic = re.sub("%s", lambda _: f"${next(numbers)}", statement)
+    with connection.cursor() as cursor:
+        for table in ("trajectory", "modelcall"):
+            cursor.execute("SELECT pg_clear_relation_stats('public', %s)", [f"trajectories_{table}"])
+        cursor.execute(f"EXPLAIN (GENERIC_PLAN) {generic}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert index in plan
+    assert "trajectories_trajectory_pkey" in plan
+    assert "Seq Scan" not in plan
 
 
 def test_pages_api_and_filters_find_it_by_each_of_its_ids(

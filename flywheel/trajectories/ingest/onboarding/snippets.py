@@ -472,7 +472,7 @@ FIRST = "openai"
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What is chosen from first: a label, and the keys of the snippets under it."""
+    """A label to choose from first, and the keys of the snippets under it."""
 
     label: str
     keys: tuple[str, ...]

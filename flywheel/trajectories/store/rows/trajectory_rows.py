@@ -106,7 +106,9 @@ CROSS JOIN LATERAL (
     SELECT call.trajectory_id FROM trajectories_modelcall AS call
     WHERE call.project_id = %s AND call.trace_id = asked.trace_id LIMIT 1
 ) AS found
-JOIN trajectories_trajectory AS home ON home.id = found.trajectory_id
+CROSS JOIN LATERAL (
+    SELECT row.trace_id FROM trajectories_trajectory AS row WHERE row.id = found.trajectory_id LIMIT 1
+) AS home
 """
 
 
