@@ -7,12 +7,13 @@
     const link = event.target.closest?.("a[data-shows]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
+    const shown = link.dataset.shows;
     for (const other of document.querySelectorAll("a[data-shows]")) {
-      const isChosen = other === link;
+      const isChosen = (other.dataset.holds ?? other.dataset.shows).split(" ").includes(shown);
       if (isChosen) other.setAttribute("aria-current", "true");
       else other.removeAttribute("aria-current");
-      document.getElementById(`with-${other.dataset.shows}`).hidden = !isChosen;
     }
+    for (const section of document.querySelectorAll("section[id^='with-']")) section.hidden = section.id !== `with-${shown}`;
     history.replaceState(history.state, "", link.href);
   });
 

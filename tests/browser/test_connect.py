@@ -33,7 +33,12 @@ def test_the_page_sees_the_first_trace_by_itself(
     page = tab.page
     live = page.locator("#live")
     expect(live).to_contain_text("Waiting for the first request")
-    expect(page.locator("#text-opentelemetry-python")).to_contain_text("fw_YOUR_KEY")
+    expect(page.locator("#text-openai")).to_contain_text("fw_YOUR_KEY")
+    tab.click("gateway")
+    expect(page.locator("#text-gateway")).to_contain_text("X-Flywheel-Trace-Id")
+    expect(page.locator("a[data-holds='openai gateway']")).to_have_attribute("aria-current", "true")
+    tab.click("OpenTelemetry, Python")
+    expect(page.locator("#with-gateway")).to_be_hidden()
 
     tab.click("Make a key")
     expect(page.locator("#with-opentelemetry-python [role=status]")).to_contain_text("is made")

@@ -122,7 +122,7 @@ def unfinished(scene: Scene) -> Iterator[Found]:
         yield last.step, 0.9, f"The run was stopped before the agent was done: {quoted(last.text)}."
     elif not last.calls and _BEGUN.search(last.text[-200:]):
         yield last.step, 0.9, f"The run ends where the agent began to write a call: {quoted(last.text[-120:])}."
-    elif last.calls and any(call.observation for call in scene.episode.calls):
+    elif last.calls and any(call.observation for call in scene.episode.calls) and not _may_go_on(scene):
         open_calls = [call for call in last.calls if call.native and not call.observation]
         if open_calls and scene.episode.messages and scene.episode.messages[-1].role == "assistant":
             yield (
@@ -133,6 +133,13 @@ def unfinished(scene: Scene) -> Iterator[Found]:
     spoke = not last.calls and last.text.strip() and not _STOPPED.search(last.text)
     if ended and spoke and not claims_success(last.text):
         yield last.step, 0.6, f"The run ended in an error.{ended}"
+
+
+def _may_go_on(scene: Scene) -> bool:
+    """Whether all that is known of a run is one model call with nothing above it: its call of a tool is answered in the
+    next one, which may be on its way, and nobody has said that the run is over."""
+    steps = [step for step in scene.trace.steps if step.kind != "other"]
+    return len(steps) == 1 and steps[0].kind == "assistant" and not steps[0].parent_id and not scene.trace.outcome
 
 
 def retrieval(scene: Scene) -> Iterator[Found]:

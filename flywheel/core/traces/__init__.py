@@ -156,6 +156,9 @@ class Trace:
     interventions: list[Intervention] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    thread: str = ""
+    """Where a single model call came from whose sender said nothing of the episode that it belongs to: within one
+    thread, calls that continue each other are one trajectory (`stretches.py`). Empty for everything else."""
 
     def conversation(self) -> list[Message]:
         """Every message once, in order, however often model calls repeated their history."""

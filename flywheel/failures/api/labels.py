@@ -15,6 +15,7 @@ from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.labels.decisions import LATEST, decide, undo
 from flywheel.failures.models import Decision, Failure
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 
 router = Router(tags=["failures"])
 
@@ -113,4 +114,5 @@ def undo_label(request: HttpRequest, trace_id: str, wanted: UndoIn) -> dict[str,
 
 
 def _trajectory(request: HttpRequest, trace_id: str) -> Trajectory:
-    return one(Trajectory.objects.filter(project=keyed(request).project), trace_id=trace_id)
+    project = keyed(request).project
+    return one(Trajectory.objects.filter(project=project), trace_id=home_of(project.pk, trace_id))

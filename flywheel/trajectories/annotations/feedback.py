@@ -194,6 +194,7 @@ def _keep(project: Project, blank: Report, waiting: Callable[[datetime], list[_W
         trajectory_rows.hurry()
         now = timezone.now()
         rows, report = waiting(now), replace(blank, problems=[*blank.problems])
+        attachments.address(project, [each.row for each in rows])
         stored = attachments.held(project, {each.row.trace_id for each in rows})
         attached = attachments.attach(project, stored, _fresh(project, rows, now, report), [], now)
         report.stored = len(attached.feedback)

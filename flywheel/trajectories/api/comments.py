@@ -14,6 +14,7 @@ from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.models import Comment, Mention, Trajectory
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 
 router = Router(tags=["trajectories"])
 
@@ -127,7 +128,7 @@ def read_mentions(request: HttpRequest, wanted: ReadIn) -> dict[str, int]:
 
 def _find(request: HttpRequest, trace_id: str) -> Trajectory:
     rows = Trajectory.objects.filter(project=keyed(request).project)
-    return one(rows.select_related("project"), trace_id=trace_id)
+    return one(rows.select_related("project"), trace_id=home_of(keyed(request).project.pk, trace_id))
 
 
 def _comment(request: HttpRequest, trace_id: str, pk: int) -> Comment:

@@ -12,6 +12,7 @@ from flywheel.edge.refusals import one
 from flywheel.trajectories.detail import outline, step_search
 from flywheel.trajectories.detail.usage import totals_of
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 
 router = Router(tags=["trajectories"])
 
@@ -100,4 +101,5 @@ def get_trajectory_totals(request: HttpRequest, trace_id: str) -> dict[str, Any]
 
 
 def _find(request: HttpRequest, trace_id: str) -> Trajectory:
-    return one(Trajectory.objects.filter(project=keyed(request).project), trace_id=trace_id)
+    project = keyed(request).project
+    return one(Trajectory.objects.filter(project=project), trace_id=home_of(project.pk, trace_id))

@@ -23,6 +23,7 @@ from flywheel.trajectories.ingest.admission import Busy
 from flywheel.trajectories.models import Batch, Feedback, Step, Trajectory
 from flywheel.trajectories.operations.deletion import delete
 from flywheel.trajectories.search.query import parse
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 from flywheel.trajectories.store.stored_traces import complete, step_of
 
 router = Router(tags=["trajectories"])
@@ -199,14 +200,15 @@ def get_trajectory(request: HttpRequest, trace_id: str, asked: Query[StepsQuery]
     rows = Trajectory.objects.select_related("agent", "version").prefetch_related(
         Prefetch("steps", queryset=wanted.order_by("position"), to_attr="window")
     )
-    return one(rows.filter(project=keyed(request).project), trace_id=trace_id)
+    project = keyed(request).project
+    return one(rows.filter(project=project), trace_id=home_of(project.pk, trace_id))
 
 
 @router.delete("/trajectories/{trace_id}", response=DeletedOut, auth=Key(Scope.ADMIN))
 def delete_trajectory(request: HttpRequest, trace_id: str, reason: str = "") -> dict[str, int]:
     """Delete it for good, with everything that holds what it said. Tasks, datasets and scores made of it stay."""
     asked = keyed(request)
-    row = one(Trajectory.objects.filter(project=asked.project), trace_id=trace_id)
+    row = one(Trajectory.objects.filter(project=asked.project), trace_id=home_of(asked.project.pk, trace_id))
     return {"steps": delete(trajectory=row, actor=asked.actor, reason=reason[:1000])}
 
 

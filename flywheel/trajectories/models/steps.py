@@ -94,6 +94,30 @@ class Step(models.Model):
         return arrived
 
 
+class ModelCall(models.Model):
+    """A model call that came as a trace of its own: in which trajectory it is, and what can be joined to it."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="model_calls")
+    trace_id = models.CharField(max_length=64)
+    """As it was sent: the trajectory has that of the call of it that came first."""
+    span_id = models.CharField(max_length=64)
+    reaches = models.UUIDField(null=True)
+    passes = ArrayField(models.UUIDField(), default=list)
+    """Points of `core.traces.stretches` at which other calls can still be joined to this one."""
+
+    class Meta:
+        # No index begins with the project: a look-up would be planned through it while there are few rows.
+        constraints = [models.UniqueConstraint(fields=["trace_id", "span_id", "project"], name="model_call_once")]
+        indexes = [
+            models.Index(fields=["reaches", "-id"], name="model_call_end", condition=models.Q(reaches__isnull=False)),
+            GinIndex(fields=["passes"], name="model_call_points", fastupdate=False),
+        ]
+
+    def __str__(self) -> str:
+        return f"call {self.span_id} of {self.trace_id[:12]}"
+
+
 class Event(models.Model):
     """A log record that carries content of a span, or judges one. It may come before its span, or without one."""
 

@@ -21,7 +21,7 @@ from flywheel.accounts.models import AuditEntry, Project
 from flywheel.agents.models import Agent
 from flywheel.system.sql import bound
 from flywheel.trajectories.formats.semantics import otlp_traces
-from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, Quarantined, Step, Trajectory
+from flywheel.trajectories.models import Batch, Blob, Body, Event, Feedback, ModelCall, Quarantined, Step, Trajectory
 from flywheel.trajectories.search import known_values
 from flywheel.trajectories.store.aggregates.agent_resolution import IS_SEEN
 from flywheel.trajectories.store.arrivals.incoming_steps import Reader
@@ -160,7 +160,7 @@ def _audit_facts(rows: Sequence[Trajectory]) -> tuple[dict[int, int], dict[int, 
 def erase(project: Project, rows: Sequence[Trajectory], *, is_judged: bool = True) -> None:
     """Delete locked trajectories with their steps, values, raw requests, events and feedback, in a transaction. Not
     `is_judged`: no judge ever saw them."""
-    keys, names = [row.pk for row in rows], [row.trace_id for row in rows]
+    keys, names = [row.pk for row in rows], _trace_ids(rows)
     digests = _digests(keys)
     _bodies(rows).delete()
     Quarantined.objects.filter(project=project, trace_id__in=names).delete()
@@ -198,16 +198,22 @@ def _sweep_values(project: Project, digests: Sequence[str]) -> None:
         )
 
 
+def _trace_ids(rows: Sequence[Trajectory]) -> list[str]:
+    """Their ids, and those of the traces that have become part of them."""
+    parts = ModelCall.objects.filter(trajectory__in=[row.pk for row in rows]).values_list("trace_id", flat=True)
+    return sorted({*(row.trace_id for row in rows), *parts})
+
+
 def _bodies(rows: Sequence[Trajectory]) -> QuerySet[Body]:
     """The raw requests that hold spans of these trajectories."""
     since = min(row.received_at for row in rows) - _SKEW
-    names = [row.trace_id for row in rows]
+    names = _trace_ids(rows)
     return Body.objects.filter(project=rows[0].project_id, received_at__gte=since, trace_ids__overlap=names)
 
 
 def _quarantined(rows: Sequence[Trajectory]) -> QuerySet[Quarantined]:
     """Return the rejected items that name one of these trajectories, in whatever way an id is written."""
-    names = [row.trace_id for row in rows]
+    names = _trace_ids(rows)
     found = bound(
         "SELECT item.id FROM trajectories_quarantined AS item WHERE item.project_id = %s"
         " AND (item.trace_id = ANY(%s) OR EXISTS ("

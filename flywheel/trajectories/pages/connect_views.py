@@ -41,6 +41,7 @@ def page(request: PageRequest) -> HttpResponse:
     port = env.grpc_port()
     context = {
         "chosen": _chosen(request.GET.get("with", "")),
+        "chips": snippets.CHIPS,
         "snippets": list(
             snippets.filled(origin, made.get("text", ""), tuple(made.get("scopes", ())), request.project.slug)
         ),
@@ -96,6 +97,7 @@ def _live(request: PageRequest) -> dict[str, Any]:
     return {
         "findings": found.findings,
         "is_done": found.is_done,
+        "waiting": found.waiting,
         "is_tired": now > until,
         "since": _milliseconds(since),
         "until": _milliseconds(until),

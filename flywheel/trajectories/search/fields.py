@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flywheel.edge.numbers import number
-from flywheel.trajectories.models import Comment, Feedback, Label, Outcome, Source
+from flywheel.trajectories.models import Comment, Feedback, Label, ModelCall, Outcome, Source
 from flywheel.trajectories.search import ranges
 from flywheel.trajectories.search.grammar import Value
 
@@ -192,7 +192,9 @@ def _feedback(key: str, value: Value) -> Q:
 
 
 def _trace(_: str, value: Value) -> Q:
-    return Q(trace_id__startswith=value.text.replace("-", "").lower())
+    begins = value.text.replace("-", "").lower()
+    calls = ModelCall.objects.filter(trace_id__startswith=begins).values("trajectory")
+    return Q(trace_id__startswith=begins) | Q(pk__in=calls)
 
 
 HAS = {
@@ -235,7 +237,7 @@ FIELDS: dict[str, Field] = {
     "user": Field(_text("user", "user_id", none=True), "A user's id"),
     "env": Field(_text("env", "environment", none=True), "The deployment environment, such as env:production"),
     "tag": Field(_items("tag", "tags"), "A tag"),
-    "trace": Field(_trace, "A trace id or its beginning; rollouts are found too"),
+    "trace": Field(_trace, "A trace id or its beginning, also that of a part; rollouts are found too"),
     "has": Field(_one_of("has", HAS), f"has: takes {', '.join(HAS)}"),
     "latency": Field(_number("latency", "latency_ms", _SECONDS), "Seconds: latency:>2, latency:<500ms"),
     "steps": Field(_number("steps", "step_count"), "steps:>10, steps:3..5"),

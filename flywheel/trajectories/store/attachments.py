@@ -39,23 +39,38 @@ AT_ONCE = 1000
 
 
 def join(
-    project: Project, stored: Mapping[str, Trajectory], new: Mapping[str, Trajectory], said: dict[str, list[Said]]
+    project: Project,
+    stored: Mapping[str, Trajectory],
+    new: Mapping[str, Trajectory],
+    said: dict[str, list[Said]],
+    adopted: Mapping[str, str],
 ) -> list[Trajectory]:
     """Add to `said` what was kept before its trajectory came, and keep the judgments among what the spans say.
 
+    `adopted` are traces whose calls have become part of the trajectory of another: what was kept for them is its.
     Returns the stored trajectories whose count of feedback has changed. Costs nothing where no trajectory is new and
     nothing is judged, and one query where trajectories are new and nothing waits for them. Raises Raced.
     """
     given = [row_of(project, judged) for parts in said.values() for part in parts for judged in part.judgments]
+    address(project, given, adopted)
     absent = {row.trace_id for row in given} - stored.keys() - new.keys()
-    waiting = _through_gates(project, new, absent) if new or absent else set()
+    coming = [*new, *adopted]
+    waiting = _through_gates(project, coming, absent) if coming or absent else set()
     if absent and Trajectory.objects.filter(project=project, trace_id__in=absent).exists():
         raise trajectory_rows.Raced
     known = [*Feedback.objects.filter(project=project, trace_id__in=waiting)] if waiting else []
     if waiting:
+        every = {**stored, **new}
         for event in Event.objects.filter(project=project, trace_id__in=waiting):
-            new[event.trace_id].event_count += 1
-            said[event.trace_id].append(said_of_event(event))
+            home = adopted.get(event.trace_id, event.trace_id)
+            every[home].event_count += 1
+            said[home].append(said_of_event(event))
+    for trace_id in waiting & adopted.keys():
+        for kept in (Feedback, Event):
+            kept.objects.filter(project=project, trace_id=trace_id).update(trace_id=adopted[trace_id])
+    for row in known:
+        row.trace_id = adopted.get(row.trace_id, row.trace_id)
+    waiting = {adopted.get(trace_id, trace_id) for trace_id in waiting}
     known += _of_late_roots(project, stored, said)
     if not given and not waiting and not known:
         return []
@@ -82,12 +97,29 @@ def locked(project: Project, trace_ids: Collection[str]) -> dict[str, Trajectory
     return {row.trace_id: row for row in Trajectory.objects.filter(pk__in=keys)} if keys else {}
 
 
+def address(
+    project: Project, rows: Sequence[Feedback | Event], homes: Mapping[str, str] | None = None
+) -> Sequence[Feedback | Event]:
+    """Let the rows speak of the trajectories that have the calls of the traces that they name. Returns the rows."""
+    if rows:
+        names = {row.trace_id for row in rows}
+        known = {**trajectory_rows.homes_of(project.pk, names), **(homes or {})}
+        for row in rows:
+            row.trace_id = known.get(row.trace_id, row.trace_id)
+    return rows
+
+
 def held(project: Project, trace_ids: Collection[str]) -> dict[str, Trajectory]:
-    """The stored trajectories, locked; until the transaction ends none of the others is made. Raises Raced."""
+    """The stored trajectories, locked; until the transaction ends none of the others is made. Raises Raced.
+
+    The ids are those of trajectories (`address`).
+    """
     stored = locked(project, trace_ids)
     absent = set(trace_ids) - stored.keys()
     if absent:
         _through_gates(project, (), absent)
+        if trajectory_rows.homes_of(project.pk, absent):
+            raise trajectory_rows.Raced
         if Trajectory.objects.filter(project=project, trace_id__in=absent).exists():
             raise trajectory_rows.Raced
     return stored

@@ -51,6 +51,7 @@ def store_logs(project: Project, sent: Logs, *, sha256: str = "", key: ApiKey | 
     def work() -> tuple[Batch, bool]:
         trajectory_rows.hurry()
         now = timezone.now()
+        attachments.address(project, kept)
         trace_ids = {row.trace_id for row in kept}
         judged = [attachments.row_of(project, said) for row in kept for said in _judgments(row)]
         stored = attachments.held(project, trace_ids)

@@ -38,11 +38,12 @@ from flywheel.trajectories.formats.observability import otlp_documents
 from flywheel.trajectories.formats.otlp.spans import Decoded, Span
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Source, Trajectory
-from flywheel.trajectories.store import attachments, batch_ledger, detector_wakeup
+from flywheel.trajectories.store import attachments, batch_ledger, continuations, detector_wakeup
 from flywheel.trajectories.store.aggregates import agent_resolution, claims, running_totals, step_order
 from flywheel.trajectories.store.arrivals import incoming_steps, trace_redaction
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival, Reader, Said, fit
 from flywheel.trajectories.store.batch_ledger import PROBLEMS_KEPT, Problem, Sent
+from flywheel.trajectories.store.continuations import Joined
 from flywheel.trajectories.store.group_commit import Together
 from flywheel.trajectories.store.rows import trajectory_rows
 
@@ -205,8 +206,9 @@ def _batch_row(request: _Request, written: Written) -> Batch:
 
 
 def _is_small(request: _Request) -> bool:
-    """Whether others may wait for it."""
-    return sum(len(part.arrivals) for part in request.delivery.came.values()) <= SMALL
+    """Whether others may wait for it, which they do not where its trajectories are still to be found."""
+    steps = [step for part in request.delivery.came.values() for step in part.arrivals]
+    return len(steps) <= SMALL and all(step.stretch is None for step in steps)
 
 
 def _fits(turn: Sequence[_Request], other: _Request) -> bool:
@@ -256,24 +258,26 @@ def write(project: Project, parts: Iterable[Part], *, source: str, version: Vers
 
 
 def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
-    """As `write`, for several of one project, source and version, of which no two speak of the same trajectory."""
-    # Copies, since a transaction that is run again begins with what came.
-    came = {
-        trace_id: _Came(part.arrivals, [*part.statements])
-        for delivery in deliveries
-        for trace_id, part in delivery.came.items()
-    }
-    if not came:
+    """As `write`, for several of one project, source and version, of which no two speak of the same trajectory.
+
+    Raises Raced where two turn out to.
+    """
+    if not any(delivery.came for delivery in deliveries):
         return [Written(warnings=each.warnings, redactions=each.redactions) for each in deliveries]
     project, source, version = deliveries[0].project, deliveries[0].source, deliveries[0].version
     now = timezone.now()
     with transaction.atomic(savepoint=False):
-        stored = attachments.locked(project, set[str]().union(*(each.names for each in deliveries)))
+        joined = _joined(deliveries)
+        came = _gathered(deliveries, joined)
+        names = {joined.home(name) for each in deliveries for name in each.names}
+        stored = attachments.locked(project, names | joined.absorbed.keys())
+        gone = _absorbed(stored, came, joined)
         blank = _blank(project, source, now)
         new = {trace_id: _new(blank, trace_id) for trace_id in came if trace_id not in stored}
         came |= {trace_id: _Came() for trace_id in stored if trace_id not in came}
         fresh, replaced = _merge(stored, came)
-        counted = attachments.join(project, stored, new, {trace_id: part.statements for trace_id, part in came.items()})
+        said = {trace_id: part.statements for trace_id, part in came.items()}
+        counted = attachments.join(project, stored, new, said, joined.adopted)
         is_import = source == Source.IMPORT
         told = {
             trace_id: claims.merge(row, came[trace_id].statements, later_holds=is_import)
@@ -286,20 +290,59 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
         agent_resolution.resolve(project, [*new.values(), *changed], version)
         trajectory_rows.insert_trajectories(list(new.values()))
         trajectory_rows.update_trajectories(list(dict.fromkeys([*changed, *counted])))
+        continuations.store(project, joined, {**stored, **new}, gone)
         trajectory_rows.write_steps({**stored, **new}, fresh, replaced, now)
         trajectory_rows.move_steps(moved)
     every, is_news = stored | new, bool(new or changed)
-    return [_written(delivery, came, every, is_news) for delivery in deliveries]
+    return [_written(delivery, came, every, is_news, joined) for delivery in deliveries]
 
 
-def _written(delivery: _Delivery, came: Mapping[str, _Came], every: Mapping[str, Trajectory], is_news: bool) -> Written:
+def _joined(deliveries: Sequence[_Delivery]) -> Joined:
+    """Find the trajectories of the traces that are part of another's."""
+    if deliveries[0].source != Source.PRODUCTION:
+        return Joined()
+    came = {trace_id: part.arrivals for each in deliveries for trace_id, part in each.came.items()}
+    found = continuations.join(deliveries[0].project, came, set[str]().union(*(each.names for each in deliveries)))
+    if found.homes and len(deliveries) > 1:
+        raise trajectory_rows.Raced
+    return found
+
+
+def _gathered(deliveries: Sequence[_Delivery], joined: Joined) -> dict[str, _Came]:
+    """Group the arrivals by trajectory. Copies, since a transaction that is run again begins with what came."""
+    came: dict[str, _Came] = {}
+    for delivery in deliveries:
+        for trace_id, part in delivery.came.items():
+            own = came.setdefault(joined.home(trace_id), _Came())
+            own.arrivals = [*own.arrivals, *part.arrivals] if own.arrivals else part.arrivals
+            own.statements += part.statements
+    return came
+
+
+def _absorbed(stored: dict[str, Trajectory], came: dict[str, _Came], joined: Joined) -> list[Trajectory]:
+    """Take stored trajectories back that have become part of others. Raises Raced when somebody has touched one."""
+    gone = [stored.pop(trace_id) for trace_id in sorted(joined.absorbed) if trace_id in stored]
+    for row in gone:
+        if not continuations.is_free(row):
+            raise trajectory_rows.Raced
+        arrivals, said = continuations.taken_back(row)
+        part = came.setdefault(joined.absorbed[row.trace_id], _Came())
+        part.arrivals, part.statements = [*part.arrivals, *arrivals], [*part.statements, *said]
+        part.inserted -= len(arrivals)  # they are in the ledger already
+    return gone
+
+
+def _written(
+    delivery: _Delivery, came: Mapping[str, _Came], every: Mapping[str, Trajectory], is_news: bool, joined: Joined
+) -> Written:
     """Return the result of one delivery for its steps."""
-    own = [came[trace_id] for trace_id in delivery.came]
+    own = [came[trace_id] for trace_id in {joined.home(trace_id) for trace_id in delivery.came}]
+    named = {joined.home(trace_id) for trace_id in delivery.names}
     return Written(
         inserted=sum(part.inserted for part in own),
         updated=sum(part.updated for part in own),
         duplicate=sum(part.duplicate for part in own),
-        trajectories={trace_id: every[trace_id] for trace_id in delivery.names if trace_id in every},
+        trajectories={trace_id: every[trace_id] for trace_id in named if trace_id in every},
         warnings=delivery.warnings,
         redactions=delivery.redactions,
         is_news=is_news,

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,17 @@ def test_an_answer_cut_at_the_token_limit_is_unfinished() -> None:
     step = Step("s", "assistant", input=[user("Go")], output=[agent("One, two, thr")], finish_reason="length")
     (proposal,) = detect(Trace("t", [step]))
     assert proposal.detector == "unfinished"
+
+
+def test_a_single_model_call_that_ends_in_a_call_of_a_tool_may_go_on() -> None:
+    first, told = ran("", "packed", orders_find={"id": "A"})
+    asked = [user("Where is A, and what is it?"), first, told]
+    alone = Step("s", "assistant", input=asked, output=[agent("b", orders_read={"id": "A"})])
+    below = Step("h", "other", parent_id="s", name="POST /chat/completions")
+    assert detect(Trace("t", [alone, below])) == []
+    inside = replace(alone, parent_id="r")
+    closed = [Trace("t", [alone], outcome="failed"), Trace("t", [Step("r", "agent"), inside])]
+    assert all("unfinished" in found(detect(trace)) for trace in closed)
 
 
 def test_acting_on_an_empty_search_is_a_retrieval_failure() -> None:

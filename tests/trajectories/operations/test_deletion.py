@@ -265,7 +265,7 @@ def test_every_model_that_names_a_trajectory_is_known_to_deletion() -> None:
         and any(item.name in ("trace_id", "trace_ids", "trajectory") for item in model._meta.get_fields())
     }
     assert named == {
-        *("Step", "Event", "Feedback", "Body", "Quarantined", "Words", "Comment"),
+        *("Step", "ModelCall", "Event", "Feedback", "Body", "Quarantined", "Words", "Comment"),
         *("Proposal", "Failure", "QueueItem", "Result"),
         *("Sketch", "Member"),
     }

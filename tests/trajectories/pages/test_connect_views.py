@@ -156,6 +156,9 @@ def test_the_fragment_asks_again_until_all_is_seen(
     fragment = page_of(viewer.get(address))
     assert "it works" in fragment
     assert "hx-get" not in fragment
+    assert "Review" not in fragment
+    Trajectory.objects.update(proposed_bucket="wrong_tool")
+    assert '<a class="btn primary" href="/p/acme/failures/queue/">Review 1 proposal</a>' in page_of(viewer.get(address))
 
 
 def test_it_stops_looking_after_a_while(cast: Cast, sign_in: Callable[[User], Client]) -> None:

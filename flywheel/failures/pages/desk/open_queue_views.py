@@ -20,6 +20,7 @@ from flywheel.failures.pages.desk import correction_form, decision_form, panes, 
 from flywheel.failures.queues import open_queue as queue
 from flywheel.trajectories.detail import expected_action
 from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 
 
 @require_GET
@@ -185,4 +186,4 @@ def _address(request: PageRequest, filters: queue.Filters, item: Trajectory | No
 
 def _trajectory(request: PageRequest, trace_id: str) -> Trajectory:
     rows = Trajectory.objects.filter(project=request.project).select_related("agent", "version__agent")
-    return get_object_or_404(rows, trace_id=trace_id)
+    return get_object_or_404(rows, trace_id=home_of(request.project.pk, trace_id))

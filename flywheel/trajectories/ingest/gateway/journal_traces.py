@@ -92,6 +92,8 @@ def trace_of(seen: Seen) -> Trace:
         tools=message_shapes.tool_definitions(tools) if isinstance(tools, list) else [],
         outcome=outcome if outcome in ("success", "failed") else None,
         metadata={**as_dict(request.get("metadata")), "gateway.upstream": head.get("host", "")},
+        # Who says nothing of the episode has only the history to tell which one it is.
+        thread=f"gateway {head.get('key')}" if head["trace"] == head["id"] else "",
     )
 
 

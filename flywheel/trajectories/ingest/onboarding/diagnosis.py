@@ -14,6 +14,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from flywheel.accounts.models import Project, User
+from flywheel.core import traces
 from flywheel.trajectories.formats.otlp.spans import word
 from flywheel.trajectories.formats.semantics.attribute_plans import reads
 from flywheel.trajectories.formats.values.hostile_json import as_dict
@@ -68,6 +69,8 @@ class Diagnosis:
     findings: list[Finding]
     is_done: bool
     """Nothing more is to be expected: stop looking."""
+    waiting: int = 0
+    """Trajectories of the project with a proposal that nobody has decided about; counted when it is done."""
 
 
 def diagnose(project: Project, *, since: datetime, user: User | None = None, now: datetime | None = None) -> Diagnosis:
@@ -96,7 +99,12 @@ def diagnose(project: Project, *, since: datetime, user: User | None = None, now
     for finding in found:
         finding.age = _age(now - finding.at) if finding.at else ""
     is_done = best is not None and calls > 0 and (now - best.changed_at).total_seconds() >= SETTLED_S
-    return Diagnosis(found, is_done)
+    return Diagnosis(found, is_done, _waiting(project) if is_done else 0)
+
+
+def _waiting(project: Project) -> int:
+    rows = Trajectory.objects.filter(project=project, label="", proposed_bucket__gt="")
+    return rows.exclude(source=Source.ROLLOUT).count()
 
 
 # What arrived
@@ -115,8 +123,10 @@ def _best(project: Project, since: datetime) -> tuple[Trajectory | None, int]:
 def _arrived(row: Trajectory, calls: int) -> Finding:
     steps = list(row.steps.order_by("position")[:STEPS_READ])
     complete(steps, [row])
-    tools = sum(step.kind == "tool" for step in steps)
-    spoken = [step_of(step) for step in steps if step.kind == "assistant"]
+    read = [step_of(step) for step in steps]
+    spoken = [step for step in traces.speaking(read) if step.kind == "assistant"]
+    # A tool shows by its own span, or by the model's call of it alone.
+    tools = max(sum(step.kind == "tool" for step in steps), sum(len(step.tool_calls()) for step in spoken))
     has_content = any(step.input or step.output for step in spoken)
     ids = {step.span_id for step in steps}
     orphans = sum(bool(step.parent_id) and step.parent_id not in ids for step in steps)

@@ -6,6 +6,7 @@ Every text is complete and runs as it stands, given what `install` installs and 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from textwrap import indent
 from typing import Literal
 
 ORIGIN = "http://127.0.0.1:8000"
@@ -31,6 +32,8 @@ class Snippet:
     """Python modules that it imports beside the standard library."""
     file: str = ""
     """What one would call it."""
+    choice: str = ""
+    """Where several of one label are ways to the same end: this one, in a word."""
 
     def filled(self, origin: str, key: str = KEY, project: str = PROJECT) -> "Snippet":
         """With the real address, key and project. An empty key leaves the placeholder."""
@@ -63,6 +66,20 @@ answer = OpenAI().chat.completions.create(
 )
 print(answer.choices[0].message.content)
 """
+_ASK_GATEWAY = _ASK_OPENAI.replace("OpenAI()", "client").replace("],", "],\n    extra_headers=run,")
+
+_TRACED = f"""\
+from openai import OpenAI
+from openinference.instrumentation.openai import OpenAIInstrumentor
+{_IMPORTS}
+{_EXPORTER}{_PROVIDER}OpenAIInstrumentor().instrument(tracer_provider=provider)
+
+# One span around a run: the model calls in it are one trajectory.
+with provider.get_tracer("my-agent").start_as_current_span("my-agent") as run:
+    run.set_attribute("openinference.span.kind", "AGENT")
+    run.set_attribute("session.id", "conversation-1")
+{indent(_ASK_OPENAI, "    ")}provider.shutdown()
+"""
 
 _RUN = """\
 def run(question: str) -> str:
@@ -92,6 +109,44 @@ provider.register()
 """
 
 _ALL = (
+    Snippet(
+        key="openai",
+        label="OpenAI SDK",
+        choice="trace",
+        language="python",
+        file="agent.py",
+        install=f"pip install openai openinference-instrumentation-openai {_OTEL}",
+        needs=(*_OTEL_MODULES, "openai", "openinference.instrumentation.openai"),
+        note="Your calls go where they went. Without the span around a run, calls are put together where one's messages"
+        " go on from another's.",
+        text=_TRACED,
+    ),
+    Snippet(
+        key="gateway",
+        label="OpenAI SDK",
+        choice="gateway",
+        language="python",
+        file="agent.py",
+        install="pip install openai",
+        needs=("openai",),
+        scope="gateway",
+        note="No instrumentation: two lines change, and each call is recorded on its way. An admin says under"
+        " Settings › Gateway where the calls go on to. Without the headers of a run, calls are put together where one's"
+        " messages go on from another's.",
+        text=f"""\
+import uuid
+
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="http://127.0.0.1:8000/gateway/v1",
+    api_key="fw_YOUR_KEY",
+    default_headers={{"X-Flywheel-Agent": "my-agent"}},
+)
+# The same for all calls of a run, which make one trajectory.
+run = {{"X-Flywheel-Trace-Id": uuid.uuid4().hex, "X-Flywheel-Session-Id": "conversation-1"}}
+{_ASK_GATEWAY}""",
+    ),
     Snippet(
         key="environment",
         label="Environment variables",
@@ -168,14 +223,7 @@ await provider.shutdown()
         install=f"pip install openai openinference-instrumentation-openai {_OTEL}",
         needs=(*_OTEL_MODULES, "openai", "openinference.instrumentation.openai"),
         note="OpenInference has an instrumentation for each framework; take its instrumentor instead of OpenAI's.",
-        text=f"""\
-from openai import OpenAI
-from openinference.instrumentation.openai import OpenAIInstrumentor
-{_IMPORTS}
-{_EXPORTER}{_PROVIDER}OpenAIInstrumentor().instrument(tracer_provider=provider)
-
-{_ASK_OPENAI}provider.shutdown()
-""",
+        text=_TRACED,
     ),
     Snippet(
         key="traceloop",
@@ -404,25 +452,6 @@ END
 """,
     ),
     Snippet(
-        key="gateway",
-        label="The gateway",
-        language="python",
-        file="agent.py",
-        install="pip install openai",
-        needs=("openai",),
-        scope="gateway",
-        note="No instrumentation: two lines change, and each call is recorded on its way. An admin says under"
-        " Settings › Gateway where the calls go on to.",
-        text=f"""\
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="http://127.0.0.1:8000/gateway/v1",
-    api_key="fw_YOUR_KEY",
-)
-{_ASK_OPENAI.replace("OpenAI()", "client")}""",
-    ),
-    Snippet(
         key="file",
         label="A file",
         language="shell",
@@ -438,7 +467,25 @@ curl -sS --data-binary @runs.jsonl \\
 )
 
 SNIPPETS = {snippet.key: snippet for snippet in _ALL}
-FIRST = "opentelemetry-python"
+FIRST = "openai"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A label to choose from first, and the keys of the snippets under it."""
+
+    label: str
+    keys: tuple[str, ...]
+
+    @property
+    def holds(self) -> str:
+        return " ".join(self.keys)
+
+
+CHIPS = [
+    Chip(label, tuple(snippet.key for snippet in _ALL if snippet.label == label))
+    for label in dict.fromkeys(snippet.label for snippet in _ALL)
+]
 
 
 def filled(origin: str, key: str = "", scopes: tuple[str, ...] = (), project: str = PROJECT) -> Iterator[Snippet]:

@@ -20,6 +20,7 @@ from flywheel.trajectories.detail.usage import AT_ONCE, totals_of
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.pages.detail.selected_step import chosen_of
+from flywheel.trajectories.store.rows.trajectory_rows import home_of
 from flywheel.trajectories.store.stored_traces import complete
 
 VIEWS = ("tree", "waterfall", "conversation")
@@ -157,7 +158,8 @@ def _file(content: str, name: str) -> HttpResponse:
 
 
 def _find(request: PageRequest, trace_id: str) -> Trajectory:
-    row = _ROW.first(request.project.pk, trace_id)
+    project = request.project.pk
+    row = _ROW.first(project, trace_id) or _ROW.first(project, home_of(project, trace_id))
     if row is None:
         raise Http404
     return row

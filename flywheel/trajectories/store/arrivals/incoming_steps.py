@@ -18,6 +18,7 @@ from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.redaction import Redactor
 from flywheel.core.traces import Message, Outcome
+from flywheel.core.traces.stretches import Stretch, stretch_of
 from flywheel.core.traces.tooling import parse_call
 from flywheel.trajectories.formats.otlp.spans import Facts, Span, word
 from flywheel.trajectories.formats.semantics import attribute_plans, judgments, otlp_traces, span_meaning
@@ -95,6 +96,8 @@ class Arrival:
     size: int
     digest: bytes
     position: int = 0
+    stretch: Stretch | None = None
+    """Of a model call that came as a trace of its own: what it continues, and what continues it."""
 
     @property
     def rank(self) -> tuple[bool, int, bytes]:
@@ -163,7 +166,15 @@ class Reader:
             len(body),
             hashlib.sha256(body + span.parent_id.encode()).digest(),
         )
-        return arrival, self._claims(span, plan, facts, arrival, service)
+        said = self._claims(span, plan, facts, arrival, service)
+        if kind == "assistant" and not span.parent_id and facts.speaks:
+            content = span_meaning.content(span, kind)
+            is_shared = bool(facts.session_id)
+            scope = ["otlp", facts.agent or str(service.get("service.name", "")), facts.session_id or facts.user_id]
+            arrival.stretch = stretch_of(
+                scope, content.input, content.output, has_failed=span.status == "error", is_shared=is_shared
+            )
+        return arrival, said
 
     def _claims(self, span: Span, plan: Plan, facts: Facts, arrival: Arrival, service: dict[str, Any]) -> Said:
         begun, ended, is_child = arrival.start_us, arrival.end_us or arrival.start_us, bool(span.parent_id)
@@ -249,6 +260,10 @@ def part(trace: traces.Trace) -> tuple[list[Arrival], Said]:
     said.outcome = trace.outcome
     said.metadata = plain(trace.metadata)
     said.tags, said.tools, said.interventions = trace.tags, trace.tools, trace.interventions
+    if trace.thread and len(arrivals) == 1:
+        call, scope = trace.steps[0], [trace.thread, said.agent, said.user_id]
+        has_failed = call.status == "error"
+        arrivals[0].stretch = stretch_of(scope, call.input, call.output, has_failed=has_failed, is_shared=False)
     for step in trace.steps:
         said.tool_names |= {text(step.tool_name)[:200]} - {""}
         if step.kind in ("assistant", "agent"):

@@ -95,6 +95,28 @@ CROSS JOIN LATERAL (
 """
 
 
+def homes_of(project_id: int, trace_ids: Collection[str]) -> dict[str, str]:
+    """Trace id to that of the trajectory that has its model calls, where they came as a trace of their own."""
+    return dict(planned(HOMES, [sorted(trace_ids), project_id])) if trace_ids else {}
+
+
+HOMES = """
+SELECT asked.trace_id, home.trace_id FROM unnest(%s::text[]) AS asked (trace_id)
+CROSS JOIN LATERAL (
+    SELECT call.trajectory_id FROM trajectories_modelcall AS call
+    WHERE call.project_id = %s AND call.trace_id = asked.trace_id LIMIT 1
+) AS found
+CROSS JOIN LATERAL (
+    SELECT row.trace_id FROM trajectories_trajectory AS row WHERE row.id = found.trajectory_id LIMIT 1
+) AS home
+"""
+
+
+def home_of(project_id: int, trace_id: str) -> str:
+    """The id of the trajectory that has the calls of a trace: often its own."""
+    return homes_of(project_id, [trace_id]).get(trace_id, trace_id)
+
+
 def insert_trajectories(new: Iterable[Trajectory]) -> None:
     """Insert them and set their keys. Raises Raced when another writer was faster."""
     ordered = sorted(new, key=lambda row: row.trace_id)

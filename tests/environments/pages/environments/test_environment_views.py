@@ -95,7 +95,7 @@ def test_new_weights_make_a_new_version_and_the_same_ones_none(cast: Cast, sign_
 
 def test_tools_are_taken_in_a_providers_format(cast: Cast, sign_in: SignIn, build: Build) -> None:
     environment = build.environment()
-    sent = {"system_prompt": SYSTEM, "tools": json.dumps([{"type": "function", "function": TOOLS[0]}]), **WEIGHTS}
+    sent = {"tools": json.dumps([{"type": "function", "function": TOOLS[0]}]), **WEIGHTS}
     sign_in(cast.builder).post(url("make_version", "mail"), sent)
     (tool,) = environment.latest.config["tools"]
     assert tool == TOOLS[0]

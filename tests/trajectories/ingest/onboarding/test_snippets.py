@@ -13,20 +13,25 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 from django.conf import settings
+from django.utils import timezone
 from pytest_django.live_server_helper import LiveServer
 
 from flywheel.accounts.models import ApiKey, Project
+from flywheel.failures.detectors.proposals import detect, unread
+from flywheel.failures.models import Proposal
 from flywheel.trajectories.ingest.gateway import recorder as recording
 from flywheel.trajectories.ingest.gateway import upstream_connection as connections
+from flywheel.trajectories.ingest.onboarding.diagnosis import diagnose
 from flywheel.trajectories.ingest.onboarding.snippets import KEY, ORIGIN, PROJECT, SNIPPETS, Snippet
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Cast
-from tests.trajectories.ingest.upstream import Answer, Upstream, completion, serve
+from tests.trajectories.ingest.upstream import Answer, Seen, Upstream, completion, serve
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
 
@@ -255,3 +260,117 @@ def test_the_gateway_records(
     printed = run(SNIPPETS["gateway"], live_server.url, cast.project, model, sys.executable, at=tmp_path)
     assert SAID in printed
     arrived(cast.project)
+
+
+# An agent whose loop has no span around it
+
+LOOP = """
+import json, os
+
+from openai import OpenAI
+{setup}
+
+def run(client, topic, session):
+    messages = [{{"role": "system", "content": "Help."}}, {{"role": "user", "content": f"Where is order {{topic}}?"}}]
+    for question in (None, "And when does it come?"):
+        if question:
+            messages.append({{"role": "user", "content": question}})
+        while True:
+            answer = ask(client, messages, session).choices[0].message
+            messages.append(answer.model_dump(exclude_none=True))
+            if not answer.tool_calls:
+                break
+            for call in answer.tool_calls:
+                messages.append({{"role": "tool", "tool_call_id": call.id, "content": "packed"}})
+
+
+{body}
+"""
+
+TRACED = LOOP.format(
+    setup="""
+from openinference.instrumentation import using_session
+from openinference.instrumentation.openai import OpenAIInstrumentor
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+exporter = OTLPSpanExporter(
+    endpoint="http://127.0.0.1:8000/v1/traces", headers={"Authorization": "Bearer fw_YOUR_KEY"}
+)
+provider = TracerProvider(resource=Resource.create({"service.name": "my-agent"}))
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+OpenAIInstrumentor().instrument(tracer_provider=provider)
+TOOL = {"type": "function", "function": {"name": "find_order", "parameters": {"type": "object"}}}
+
+
+def ask(client, messages, session):
+    with using_session(session):
+        return client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL])
+""",
+    body="""
+for number in range(12):
+    run(OpenAI(), f"A-{number}", f"session-{number % 5}")
+provider.shutdown()
+""",
+)
+
+PASSED = LOOP.format(
+    setup="""
+def ask(client, messages, session):
+    return client.chat.completions.create(model="tiny", messages=messages)
+""",
+    body="""
+client = OpenAI(base_url="http://127.0.0.1:8000/gateway/v1", api_key="fw_YOUR_KEY")
+for number in range(12):
+    run(client, f"A-{number}", "")
+""",
+)
+
+
+def conversing(seen: Seen) -> Answer:
+    """Ask for the order first, then say that it is packed, then when it comes."""
+    messages = seen.body["messages"]
+    topic = messages[1]["content"].split()[-1].rstrip("?")
+    if len(messages) == 2:
+        function = {"name": "find_order", "arguments": json.dumps({"order_id": topic})}
+        call = {"id": f"call_{topic}", "type": "function", "function": function}
+        return Answer(completion(None, message={"tool_calls": [call]}))
+    return Answer(completion(f"{topic} is packed." if len(messages) == 4 else "On Friday."))
+
+
+def check_twelve(project: Project) -> None:
+    rows = list(Trajectory.objects.filter(project=project))
+    assert len(rows) == 12
+    assert {row.steps.filter(kind="assistant").count() for row in rows} == {3}
+    assert {row.title for row in rows} == {f"Where is order A-{number}?" for number in range(12)}
+    detect(unread(project.pk))
+    assert not Proposal.objects.filter(trajectory__project=project, bucket="incomplete_execution").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_twelve_conversations_are_twelve_trajectories(
+    live_server: LiveServer, cast: Cast, model: Upstream, tmp_path: Path
+) -> None:
+    needs = SNIPPETS["openai"].needs
+    if (python := interpreter_for(needs)) is None:
+        pytest.skip(f"no interpreter with {', '.join(needs)}")
+    model.say(conversing)
+    run(Snippet("loop", "", "python", TRACED), live_server.url, cast.project, model, python, at=tmp_path)
+    check_twelve(cast.project)
+    [live, *_] = diagnose(cast.project, since=timezone.now() - timedelta(hours=1)).findings
+    assert {fact.name: fact.value for fact in live.facts}["tools"] == "1 call"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_twelve_conversations_through_the_gateway_are_twelve_trajectories(
+    live_server: LiveServer, cast: Cast, model: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "GATEWAY_DIR", tmp_path / "gateway")
+    monkeypatch.setattr(recording.recorder, "put", lambda journal: recording.recorder.record([journal]))
+    Project.objects.filter(pk=cast.project.pk).update(upstream={"base_url": model.url, "api_key_env": ""})
+    model.say(conversing)
+    snippet = Snippet("loop", "", "python", PASSED, scope="gateway")
+    run(snippet, live_server.url, cast.project, model, sys.executable, at=tmp_path)
+    check_twelve(cast.project)
