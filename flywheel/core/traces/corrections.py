@@ -17,6 +17,7 @@ from flywheel.core.traces import Message, ToolCall, fingerprint, tooling
 
 FORMS: Final = ("tool", "calls", "text", "refuse", "ask", "avoid")
 ORDERS: Final = ("given", "any")
+MOST_CALLS: Final = 50
 _KEYS = {
     "tool": {"tool", "arguments"},
     "calls": {"calls", "order"},
@@ -73,6 +74,8 @@ def _calls_problems(corrected: Mapping[str, Any], tools: Sequence[Mapping[str, A
     found = []
     if len(calls) < 2:
         found.append(FieldError('two or more calls are wanted; one alone is {"tool", "arguments"}', field="calls"))
+    if len(calls) > MOST_CALLS:
+        return [FieldError(f"{len(calls)} calls are too many, at most {MOST_CALLS} are kept", field="calls")]
     if order not in ORDERS:
         found.append(FieldError('"given" or "any" is wanted', field="order"))
     for at, call in enumerate(calls):

@@ -62,6 +62,7 @@ def test_every_form_is_taken(corrected: dict[str, Any]) -> None:
         ({"avoid": [], "text": None}, "text", "must be a text"),
         ({"calls": BOOK}, "calls", "must be a list"),
         ({"calls": [BOOK]}, "calls", "two or more"),
+        ({"calls": [BOOK] * 51}, "calls", "51 calls are too many, at most 50"),
         ({"calls": [BOOK, MAIL], "order": "random"}, "order", '"given" or "any"'),
         ({"calls": [BOOK, MAIL], "order": []}, "order", '"given" or "any"'),
         ({"calls": [BOOK, {"text": "x"}]}, "calls.1", "is wanted"),

@@ -72,8 +72,10 @@ def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
 def preview(request: PageRequest, trace_id: str) -> HttpResponse:
     """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
     trajectory = _trajectory(request, trace_id)
-    made = correction_form.read(tools_of(trajectory), request.POST.dict())
-    actual = expected_action.own_call(trajectory, request.POST.get("step", ""))
+    step = request.POST.get("step", "")
+    recorded = expected_action.own_message(trajectory, step)
+    made = correction_form.read(tools_of(trajectory), request.POST.dict(), recorded)
+    actual = expected_action.own_call(trajectory, step)
     return render(
         request,
         "failures/_correction.html",
@@ -83,7 +85,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
             "wanted": True,
             "actual": actual,
             "aligned": expected_action.aligned(actual, made.action),
-            "TEXT": correction_form.TEXT,
+            "forms": correction_form.FORMS,
         },
     )
 
@@ -161,7 +163,7 @@ def _desk(
         "last": last,
         "last_words": describe(request.project, last) if last else "",
         "notice": notice,
-        "TEXT": correction_form.TEXT,
+        "forms": correction_form.FORMS,
     }
     if item is None:
         return shown

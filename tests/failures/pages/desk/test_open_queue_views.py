@@ -55,8 +55,8 @@ def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: 
     page = page_of(sign_in(cast.builder).get(url("review", row)))
     radios = re.findall(r'name="bucket" value="(\w+)"[^>]* data-key="(.)"', page)
     assert dict(radios) == {key: bucket.shortcut for key, bucket in BUCKETS.items()}
-    others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="Review"', page)
-    assert {"y", "p", "s", "c", "n", "mod+Enter"} <= set(others)
+    others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="(?:Review|Correction)"', page)
+    assert {"y", "p", "s", "c", "a", "t", "w", "r", "b", "n", "mod+Enter"} <= set(others)
     every = [*dict(radios).values(), *others]
     assert len(every) == len(set(every)), "two handlers on one key"
 
