@@ -95,14 +95,15 @@
     const chooser = event.target.closest?.("#correction .forms input");
     if (chooser) {
       const box = find("[data-correct]");
-      const isShown = find("#correction").dataset.form === chooser.value;
+      const isShown = find("#correction").dataset.kind === chooser.value;
       isAwaited = !event.isTrusted && !isShown;
-      if (!box.checked) {
-        box.checked = true;
-        box.dispatchEvent(new Event("input", { bubbles: true }));
-        if (isShown) window.htmx?.trigger("#correction", "redraw");
+      if (!event.isTrusted && isShown) {
+        if (box.checked && chooser.value === "calls") return find("#add-call")?.click();
+        box.checked = true; // and with it the editor is shown
+        enterEditor();
       }
-      if (!event.isTrusted && isShown) enterEditor();
+      box.checked = true;
+      box.dispatchEvent(new Event("input", { bubbles: true }));
     }
     if (event.target.closest?.("#correction [data-row]")) isAwaited = true;
   });
@@ -121,7 +122,7 @@
   // ── Drafts: what was written and not saved outlives a look at another item ───────────────────────────────────
 
   const draftKey = (form) => `flywheel.draft.${location.pathname.split("/")[2]}.${form.dataset.draft}`;
-  const written = (form) => [...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken" && name !== "seen" && !/^(\d+\.)?was(_tool|_form)?$/.test(name));
+  const written = (form) => [...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken" && name !== "seen" && !/^(\d+\.)?was(_tool|_kind)?$/.test(name));
 
   function keep(form) {
     try {
@@ -147,7 +148,7 @@
     const rows = find("[name=rows]", correction)?.value;
     const tools = all("select[name$='tool']", correction);
     return (
-      kind !== correction.dataset.form ||
+      kind !== correction.dataset.kind ||
       (rows && rows !== correction.dataset.rows) ||
       tools.some((tool) => find(`[name="${tool.name.replace(/tool$/, "was_tool")}"]`, correction).value !== tool.value)
     );

@@ -161,7 +161,7 @@ def chooses_kind(kind: str) -> Callable[[Desk, str], None]:
     def check(desk: Desk, key: str) -> None:
         desk.press(key)
         expect(desk.page.locator("[data-correct]")).to_be_checked()
-        expect(desk.page.locator(f"#correction[data-form={kind}] .editor :focus")).to_have_count(1)
+        expect(desk.page.locator(f"#correction[data-kind={kind}] .editor :focus")).to_have_count(1)
 
     return check
 
@@ -176,7 +176,7 @@ def writes_in(selector: str) -> Callable[[Desk, str], None]:
 
 def makes_a_task(desk: Desk, key: str) -> None:
     left = desk.item
-    desk.page.locator("[data-correct]").check()
+    desk.page.locator("#kind-tool").check()
     desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
     desk.page.locator("[name='arg.person']").fill("Person1")
     desk.page.locator("[name='arg.day']").select_option("friday")
@@ -234,11 +234,11 @@ EFFECTS: dict[str, Callable[[Desk, str], None]] = {
     "]": steps(1),
     "s": marks,
     "c": corrects,
-    "a": chooses_kind("calls"),
-    "t": chooses_kind("avoid"),
-    "w": chooses_kind("text"),
-    "r": chooses_kind("refuse"),
-    "b": chooses_kind("ask"),
+    "shift+a": chooses_kind("calls"),
+    "shift+s": chooses_kind("avoid"),
+    "shift+w": chooses_kind("text"),
+    "shift+r": chooses_kind("refuse"),
+    "shift+q": chooses_kind("ask"),
     "n": writes_in("#note"),
     "d": writes_in("input[name=reason]"),
     "m": writes_in("#comment-text"),
@@ -291,7 +291,7 @@ def test_who_chooses_a_tool_goes_on_in_its_fields_by_keys(desk: Desk) -> None:
 def test_enter_in_the_form_saves_the_bucket_that_is_chosen(desk: Desk) -> None:
     for field in ("input[name=bucket][value=wrong_tool]", "[name='arg.person']"):
         desk.open()
-        desk.page.locator("[data-correct]").check()
+        desk.page.locator("#kind-tool").check()
         desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
         desk.page.locator("[name='arg.person']").fill("Person1")
         desk.page.locator("[name='arg.day']").select_option("friday")
@@ -325,10 +325,10 @@ BOOKED = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day"
 
 def test_every_kind_of_correction_is_written_by_keys_alone(desk: Desk) -> None:
     words: dict[str, tuple[str, dict[str, object]]] = {
-        "w": ("It is booked.", {"text": "It is booked."}),
-        "r": ("I must not.", {"refuse": "I must not."}),
-        "b": ("Which day?", {"ask": "Which day?"}),
-        "t": ("Nothing to do.", {"avoid": [], "text": "Nothing to do."}),
+        "shift+w": ("It is booked.", {"text": "It is booked."}),
+        "shift+r": ("I must not.", {"refuse": "I must not."}),
+        "shift+q": ("Which day?", {"ask": "Which day?"}),
+        "shift+s": ("Nothing to do.", {"avoid": [], "text": "Nothing to do."}),
     }
     for key, (written, wanted) in words.items():
         begins(desk, key)
@@ -340,7 +340,7 @@ def test_every_kind_of_correction_is_written_by_keys_alone(desk: Desk) -> None:
     fills(desk, "")
     desk.away("mod+Enter")
     assert desk.decision.corrected == BOOKED
-    begins(desk, "a")
+    begins(desk, "shift+a")
     fills(desk, "1.")
     goes_to(desk, "correction-tool", "Shift+Tab")
     fills(desk, "")
@@ -350,9 +350,9 @@ def test_every_kind_of_correction_is_written_by_keys_alone(desk: Desk) -> None:
 
 
 def test_calls_are_added_and_removed_by_keys(desk: Desk) -> None:
-    begins(desk, "a")
+    begins(desk, "shift+a")
     calls = desk.page.locator("#correction .call")
-    for key, count in (("a", 3), ("shift+A", 2)):
+    for key, count in (("shift+a", 3), ("shift+d", 2)):
         desk.press("Escape")
         desk.press(key)
         expect(calls).to_have_count(count)
@@ -377,8 +377,7 @@ def goes_to(desk: Desk, field: str, key: str = "Tab") -> None:
 
 def fills(desk: Desk, prefix: str) -> None:
     """Choose the tool in the field that has the focus, and go on with Tab to its arguments."""
-    desk.page.keyboard.type("calendar.create")
-    desk.press("Tab")
+    desk.press("ArrowDown")
     expect(desk.page.locator(f"[name='{prefix}arg.person']")).to_be_visible()
     goes_to(desk, f"{prefix}arg.person")
     desk.page.keyboard.type("Bako")

@@ -171,10 +171,5 @@ def test_what_was_done_already_changes_nothing(corrected: dict[str, Any], record
 
 
 def test_a_form_is_told_by_its_keys() -> None:
-    assert [form_of(each) for each in (BOOK, {"calls": []}, {"text": 1}, {"tool": 1}, "x")] == [
-        "tool",
-        "calls",
-        "text",
-        "",
-        "",
-    ]
+    written: list[Any] = [BOOK, {"calls": []}, {"text": 1}, {"tool": 1}, "x"]
+    assert list(map(form_of, written)) == ["tool", "calls", "text", "", ""]

@@ -18,11 +18,11 @@ from flywheel.templatetags.texts import safe_text
 
 FORMS: Final = (
     ("tool", "Change the call", "c"),
-    ("calls", "Add a call", "a"),
-    ("avoid", "Strike the call", "t"),
-    ("text", "Write the words", "w"),
-    ("refuse", "Should refuse", "r"),
-    ("ask", "Should ask", "b"),
+    ("calls", "Add a call", "shift+a"),
+    ("avoid", "Strike the call", "shift+s"),
+    ("text", "Write the words", "shift+w"),
+    ("refuse", "Should refuse", "shift+r"),
+    ("ask", "Should ask", "shift+q"),
 )
 """What a correction may be, as the chooser names it, with its key."""
 FIELD = "arg."
@@ -157,7 +157,7 @@ class Correction:
         for call in self.calls:
             call.judge()
         if not self.form:
-            self.own = [FieldError("choose what should have happened", field="form")]
+            self.own = [FieldError("choose what should have happened", field="kind")]
         elif not self.calls and self.action is not None:
             self.own = corrections.problems(self.action, self.tools)
         elif self.form == "calls" and len(self.calls) < 2:
@@ -189,11 +189,11 @@ def read(tools: list[dict[str, Any]], data: Mapping[str, str], recorded: Message
     """Read the correction in the form, with its problems.
 
     `editor` is how a call's arguments are to be shown, `was` how they were written; the two differ after a switch, as
-    `tool` and `was_tool`, `form` and `was_form` do. `row` adds a call or takes one out.
+    `tool` and `was_tool`, `kind` and `was_kind` do. `row` adds a call or takes one out.
     """
-    form = data.get("form", "tool" if "tool" in data else "")
+    form = data.get("kind", "tool" if "tool" in data else "")
     made = Correction(tools, recorded, form if form in corrections.FORMS else "")
-    is_new = data.get("was_form", made.form) != made.form
+    is_new = data.get("was_kind", made.form) != made.form
     if made.form in ("tool", "calls"):
         made.calls = _read_calls(made, data, is_new)
         made.order = "any" if data.get("order") == "any" else "given"

@@ -34,8 +34,8 @@ FILLED = {
     "was_tool": "book",
     "editor": "form",
     "was": "form",
-    "form": "tool",
-    "was_form": "tool",
+    "kind": "tool",
+    "was_kind": "tool",
     "arg.who": "Bako",
     "arg.day": "friday",
     "arg.minutes": "30",
@@ -141,8 +141,8 @@ def test_an_argument_that_the_schema_does_not_know_stays_until_it_is_cleared() -
 
 
 def test_an_answer_in_words_is_a_correction_too() -> None:
-    assert read(TOOLS, {"form": "text", "text": "I cannot do that"}).action == {"text": "I cannot do that"}
-    assert read(TOOLS, {"form": "text", "text": " "}).problems
+    assert read(TOOLS, {"kind": "text", "text": "I cannot do that"}).action == {"text": "I cannot do that"}
+    assert read(TOOLS, {"kind": "text", "text": " "}).problems
     assert list(map(str, read(TOOLS, {"tool": ""}).problems)) == ["tool: choose what should have been called"]
 
 
@@ -239,13 +239,13 @@ SAID = Message("assistant", "It is booked.")
 @pytest.mark.parametrize(
     ("sent", "action"),
     [
-        ({"form": "text", "text": "No.\r\nSorry."}, {"text": "No.\nSorry."}),
-        ({"form": "refuse", "text": ""}, {"refuse": ""}),
-        ({"form": "ask", "text": "Which day?"}, {"ask": "Which day?"}),
-        ({"form": "avoid", "avoid.wait": "1", "text": "Done."}, {"avoid": ["wait"], "text": "Done."}),
-        ({"form": "avoid", "text": ""}, {"avoid": [], "text": ""}),
+        ({"kind": "text", "text": "No.\r\nSorry."}, {"text": "No.\nSorry."}),
+        ({"kind": "refuse", "text": ""}, {"refuse": ""}),
+        ({"kind": "ask", "text": "Which day?"}, {"ask": "Which day?"}),
+        ({"kind": "avoid", "avoid.wait": "1", "text": "Done."}, {"avoid": ["wait"], "text": "Done."}),
+        ({"kind": "avoid", "text": ""}, {"avoid": [], "text": ""}),
         (
-            {**FILLED, "form": "calls", "was_form": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
+            {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
             | {"order": "any"},
             {
                 "calls": [
@@ -275,16 +275,16 @@ def test_each_kind_is_read_and_shown_again(sent: dict[str, str], action: dict[st
 
 def test_a_call_to_add_stands_after_what_was_written_or_recorded() -> None:
     one = Message("assistant", "", RECORDED.tool_calls[1:])
-    made = read(TOOLS, {**FILLED, "form": "calls", "was_form": "tool"}, one)
+    made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, one)
     assert [(call.prefix, call.tool) for call in made.calls] == [("", "book"), ("1.", "")]
     assert made.calls[0].arguments["day"] == "friday"
     assert [str(each) for each in made.problems] == ["calls.1.tool: choose what should have been called"]
-    made = read(TOOLS, {**FILLED, "form": "calls", "was_form": "tool"}, RECORDED)
+    made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, RECORDED)
     assert [(call.tool, call.arguments) for call in made.calls] == [("wait", {"minutes": 5}), ("book", {"who": "Bako"})]
 
 
 def test_calls_are_added_and_taken_out() -> None:
-    sent = {**FILLED, "form": "calls", "was_form": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
+    sent = {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
     more = read(TOOLS, {**sent, "row": "add"})
     assert [call.prefix for call in more.calls] == ["", "1.", "2."]
     less = read(TOOLS, {**sent, "row": "remove.0"})
@@ -297,7 +297,7 @@ def test_calls_are_added_and_taken_out() -> None:
 
 
 def test_another_calls_problems_name_its_place() -> None:
-    sent = {**FILLED, "form": "calls", "was_form": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "many"}
+    sent = {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "many"}
     made = read(TOOLS, sent)
     assert [each.field for each in made.problems] == ["calls.1.minutes"]
     shown = page(made)
@@ -305,29 +305,29 @@ def test_another_calls_problems_name_its_place() -> None:
 
 
 def test_a_needless_call_is_struck_as_it_was_made() -> None:
-    made = read(TOOLS, {**FILLED, "form": "avoid", "was_form": "tool"}, RECORDED)
+    made = read(TOOLS, {**FILLED, "kind": "avoid", "was_kind": "tool"}, RECORDED)
     assert (made.action, made.problems) == ({"avoid": ["wait", "book"], "text": ""}, [])
-    nothing = read(TOOLS, {"form": "avoid", "was_form": "tool"}, SAID)
+    nothing = read(TOOLS, {"kind": "avoid", "was_kind": "tool"}, SAID)
     assert "this is what the agent did" in str(nothing.problems[0])
 
 
 def test_words_begin_with_the_agents_own_and_refusals_without() -> None:
-    assert read(TOOLS, {"form": "text", "was_form": "tool"}, SAID).text == "It is booked."
-    assert read(TOOLS, {"form": "refuse", "was_form": "text", "text": "It is booked."}, SAID).text == ""
-    assert read(TOOLS, {"form": "ask", "was_form": "refuse", "text": "Which day?"}, SAID).text == "Which day?"
+    assert read(TOOLS, {"kind": "text", "was_kind": "tool"}, SAID).text == "It is booked."
+    assert read(TOOLS, {"kind": "refuse", "was_kind": "text", "text": "It is booked."}, SAID).text == ""
+    assert read(TOOLS, {"kind": "ask", "was_kind": "refuse", "text": "Which day?"}, SAID).text == "Which day?"
 
 
 def test_a_call_begins_with_what_the_wrong_one_had_right() -> None:
     invented = Message("assistant", "", (ToolCall("1", "reserve", {"who": "Bako", "room": 4}),))
-    start = read(TOOLS, {"form": "tool", "was_form": "text"}, invented)
+    start = read(TOOLS, {"kind": "tool", "was_kind": "text"}, invented)
     assert (start.calls[0].tool, start.action) == ("", None)
-    made = read(TOOLS, {"form": "tool", "was_form": "tool", "tool": "book", "was_tool": ""}, invented)
+    made = read(TOOLS, {"kind": "tool", "was_kind": "tool", "tool": "book", "was_tool": ""}, invented)
     assert made.calls[0].arguments == {"who": "Bako"}
 
 
 def test_a_correction_that_changes_nothing_says_so() -> None:
     one = Message("assistant", "", (ToolCall("1", "wait", {"minutes": 5}),))
-    sent = {"form": "tool", "was_form": "tool", "tool": "wait", "was_tool": "wait", "arg.minutes": "5"}
+    sent = {"kind": "tool", "was_kind": "tool", "tool": "wait", "was_tool": "wait", "arg.minutes": "5"}
     assert list(map(str, read(TOOLS, sent, one).problems)) == [
         "corrected: this is what the agent did: change something"
     ]
@@ -344,4 +344,4 @@ def test_fields_keep_the_order_in_which_the_schema_requires_them() -> None:
 
 
 def test_no_kind_chosen_is_said() -> None:
-    assert [str(each) for each in read(TOOLS, {"form": "odd"}).problems] == ["form: choose what should have happened"]
+    assert [str(each) for each in read(TOOLS, {"kind": "odd"}).problems] == ["kind: choose what should have happened"]
