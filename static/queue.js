@@ -159,9 +159,12 @@
   /** Put a draft back, and ask for the fields of its correction where the form has others. */
   function restoreAll(form) {
     restore(form);
-    if (redraws > 0 && isStale(form)) window.htmx?.trigger("#correction", "redraw");
-    else redraws = 0;
-    redraws = Math.max(0, redraws - 1);
+    if (redraws === 0 || !isStale(form)) {
+      redraws = 0;
+      return;
+    }
+    redraws -= 1;
+    setTimeout(() => window.htmx?.trigger("#correction", "redraw"), 50); // once htmx listens, also on a fresh page
   }
 
   /** Put a draft back, as far as the form has its fields. */
@@ -202,7 +205,11 @@
   // keys are keys again.
   document.addEventListener("htmx:afterSwap", ({ target }) => {
     if (target.id === "desk") document.activeElement?.blur();
-    if (target.id !== "correction" || !find("#correction")) return;
+  });
+
+  // Not sooner: until then nobody listens to what is changed in the new fields.
+  document.addEventListener("htmx:afterSettle", ({ target }) => {
+    if (target.id !== "correction") return;
     const form = find("form[data-draft]");
     if (redraws > 0 && form) restoreAll(form);
     else if (isAwaited) enterEditor();

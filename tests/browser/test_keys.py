@@ -360,6 +360,16 @@ def test_calls_are_added_and_removed_by_keys(desk: Desk) -> None:
     assert desk.tab.problems == []
 
 
+def test_a_draft_of_another_kind_comes_back(desk: Desk) -> None:
+    begins(desk, "shift+r")
+    desk.page.keyboard.type("I must not.")
+    desk.press("Escape")
+    desk.page.reload()
+    words = desk.page.locator("#correction[data-kind=refuse] textarea[name=text]")
+    expect(words).to_have_value("I must not.")
+    assert desk.tab.problems == []
+
+
 def begins(desk: Desk, key: str) -> None:
     desk.open()
     desk.press("2")
