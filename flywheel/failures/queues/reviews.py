@@ -125,7 +125,7 @@ def speaking(reviews: Sequence[Review], needed: int) -> Review | None:
     agreed = [review for review in given if review.bucket == bucket]
 
     def weight(review: Review) -> tuple[bool, int, int]:
-        """Of those who say the same, one who also wrote what should have happened, as most did: a task needs it."""
+        # Of those who say the same, one who also wrote what should have happened, as most did: a task needs it.
         alike = sum(corrections.same(review.corrected, other.corrected) for other in agreed)
         return review.corrected is not None, alike, review.pk
 

@@ -26,7 +26,7 @@ class Beside:
     later: int = 0
     """Steps after those that `recorded` shows."""
     actual: dict[str, Any] | None = None
-    wanted: dict[str, Any] | None = None
+    right: dict[str, Any] | None = None
 
 
 def beside(trajectory: Trajectory, failure: Failure) -> Beside:
@@ -34,7 +34,7 @@ def beside(trajectory: Trajectory, failure: Failure) -> Beside:
     assert failure.corrected is not None
     found = Beside(failure, corrected=_turns_of(trajectory, corrections.message(failure.corrected)))
     found.actual = expected_action.own_call(trajectory, failure.step)
-    found.wanted = expected_action.aligned(found.actual, failure.corrected)
+    found.right = expected_action.aligned(found.actual, failure.corrected)
     row = _step_of(trajectory, failure.step)
     if row is None:
         return found
