@@ -78,13 +78,40 @@
     take(turn, false);
   });
 
-  // ── Corrected action: ticking it opens the editor, typing in it ticks it ─────────────────────────────────────
+  // ── Corrected action: its tick or its kind opens the editor, typing in it ticks it ───────────────────────────
+
+  let isAwaited = false; // a key chose a kind, whose first field gets the focus
+
+  const fieldsOf = (part) => all(":is(input:not([type=hidden]), select, textarea)", part);
+
+  /** Go on where something is to be written: the last call's, or else the first field. */
+  function enterEditor() {
+    const part = all("#correction .editor .call").at(-1) ?? find("#correction .editor");
+    fieldsOf(part ?? document)[0]?.focus({ preventScroll: true });
+    find("#correction").scrollIntoView({ block: "start" });
+  }
+
+  document.addEventListener("click", (event) => {
+    const chooser = event.target.closest?.("#correction .forms input");
+    if (chooser) {
+      const box = find("[data-correct]");
+      const isShown = find("#correction").dataset.kind === chooser.value;
+      isAwaited = !event.isTrusted && !isShown;
+      if (!event.isTrusted && isShown) {
+        if (box.checked && chooser.value === "calls") return find("#add-call")?.click();
+        box.checked = true; // and with it the editor is shown
+        enterEditor();
+      }
+      box.checked = true;
+      box.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    if (event.target.closest?.("#correction [data-row]")) isAwaited = true;
+  });
 
   document.addEventListener("change", ({ target }) => {
     if (target.matches("#failing-step")) showMarked();
     if (target.matches("[data-correct]") && target.checked) {
-      find("#correction .editor :is(input:not([type=hidden]), select, textarea)")?.focus({ preventScroll: true });
-      find("#correction").scrollIntoView({ block: "start" });
+      enterEditor();
     }
   });
   document.addEventListener("input", ({ target }) => {
@@ -95,7 +122,7 @@
   // ── Drafts: what was written and not saved outlives a look at another item ───────────────────────────────────
 
   const draftKey = (form) => `flywheel.draft.${location.pathname.split("/")[2]}.${form.dataset.draft}`;
-  const written = (form) => [...new FormData(form)].filter(([name]) => !["csrfmiddlewaretoken", "seen", "was", "was_tool"].includes(name));
+  const written = (form) => [...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken" && name !== "seen" && !/^(\d+\.)?was(_tool|_kind)?$/.test(name));
 
   function keep(form) {
     try {
@@ -113,7 +140,34 @@
     }
   }
 
-  /** Put a draft back. Fields of another tool's arguments are left alone: the form no longer has them. */
+  /** Whether the correction's kind, tools or number of calls are others than its fields were made for. */
+  function isStale(form) {
+    const correction = find("#correction", form);
+    if (!correction) return false;
+    const kind = find(".forms :checked", correction)?.value ?? "";
+    const rows = find("[name=rows]", correction)?.value;
+    const tools = all("select[name$='tool']", correction);
+    return (
+      kind !== correction.dataset.kind ||
+      (rows && rows !== correction.dataset.rows) ||
+      tools.some((tool) => find(`[name="${tool.name.replace(/tool$/, "was_tool")}"]`, correction).value !== tool.value)
+    );
+  }
+
+  let redraws = 0; // of a draft, whose fields come from the server step by step
+
+  /** Put a draft back, and ask for the fields of its correction where the form has others. */
+  function restoreAll(form) {
+    restore(form);
+    if (redraws === 0 || !isStale(form)) {
+      redraws = 0;
+      return;
+    }
+    redraws -= 1;
+    setTimeout(() => window.htmx?.trigger("#correction", "redraw"), 50); // once htmx listens, also on a fresh page
+  }
+
+  /** Put a draft back, as far as the form has its fields. */
   function restore(form) {
     let draft;
     try {
@@ -153,6 +207,15 @@
     if (target.id === "desk") document.activeElement?.blur();
   });
 
+  // Not sooner: until then nobody listens to what is changed in the new fields.
+  document.addEventListener("htmx:afterSettle", ({ target }) => {
+    if (target.id !== "correction") return;
+    const form = find("form[data-draft]");
+    if (redraws > 0 && form) restoreAll(form);
+    else if (isAwaited) enterEditor();
+    isAwaited = false;
+  });
+
   let shown = null;
   onContent(() => {
     const desk = find("#desk");
@@ -166,7 +229,8 @@
       return;
     }
     shown = desk;
-    if (form) restore(form);
+    redraws = 3;
+    if (form) restoreAll(form);
     showMarked();
     const failing = select()?.value;
     const list = heads();

@@ -85,15 +85,17 @@ def field_of(name: str, schema: Any, *, is_required: bool = False, value: Any = 
 
 
 def fields_of(schema: Any, value: Mapping[str, Any] | None = None) -> dict[str, forms.Field]:
-    """A field for each property of an object's schema, then for what only the value has. The schema may be anybody's:
-    what is none in it says nothing."""
+    """A field for each property of an object's schema, then for what only the value has. Required ones come first, in
+    the order of their list: it stays as it was sent where the database sorts the properties. The schema may be
+    anybody's: what is none in it says nothing."""
     said, value = schema if isinstance(schema, Mapping) else {}, value or {}
     properties, required = said.get("properties"), said.get("required")
     schemas = dict(properties) if isinstance(properties, Mapping) else {}
-    wanted = required if isinstance(required, list) else []
+    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    first = [name for name in wanted if name in schemas]
     return {
         name: field_of(name, schemas.get(name), is_required=name in wanted, value=value.get(name))
-        for name in dict.fromkeys([*schemas, *value])
+        for name in dict.fromkeys([*first, *schemas, *value])
     }
 
 

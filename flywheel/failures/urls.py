@@ -24,6 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("review/<str:trace_id>/label/", open_queue_views.label, name="label"),
     path("review/<str:trace_id>/undo/", open_queue_views.take_back, name="undo"),
     path("review/<str:trace_id>/correction/", open_queue_views.preview, name="correction"),
+    path("review/<str:trace_id>/corrected/", open_queue_views.corrected, name="corrected"),
     path("review/<str:trace_id>/panel/", open_queue_views.panel, name="panel"),
     path("queues/", queue_views.queues, name="queues"),
     path("queues/new/", queue_views.new_queue, name="new_queue"),

@@ -11,6 +11,8 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from flywheel.core.traces import corrections
+
 register = template.Library()
 
 
@@ -37,6 +39,12 @@ def pretty(value: Any) -> str:
         if isinstance(value, str):
             return safe_text(value)
     return safe_text(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
+
+
+@register.filter
+def correction(value: Any) -> str:
+    """A correction in a few words; empty for none."""
+    return safe_text(corrections.summary(value)) if isinstance(value, dict) else ""
 
 
 @register.filter

@@ -157,6 +157,15 @@ def corrects(desk: Desk, key: str) -> None:
     expect(desk.page.locator("#correction .editor :focus")).to_have_count(1)
 
 
+def chooses_kind(kind: str) -> Callable[[Desk, str], None]:
+    def check(desk: Desk, key: str) -> None:
+        desk.press(key)
+        expect(desk.page.locator("[data-correct]")).to_be_checked()
+        expect(desk.page.locator(f"#correction[data-kind={kind}] .editor :focus")).to_have_count(1)
+
+    return check
+
+
 def writes_in(selector: str) -> Callable[[Desk, str], None]:
     def check(desk: Desk, key: str) -> None:
         desk.press(key)
@@ -167,7 +176,7 @@ def writes_in(selector: str) -> Callable[[Desk, str], None]:
 
 def makes_a_task(desk: Desk, key: str) -> None:
     left = desk.item
-    desk.page.locator("[data-correct]").check()
+    desk.page.locator("#kind-tool").check()
     desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
     desk.page.locator("[name='arg.person']").fill("Person1")
     desk.page.locator("[name='arg.day']").select_option("friday")
@@ -225,6 +234,11 @@ EFFECTS: dict[str, Callable[[Desk, str], None]] = {
     "]": steps(1),
     "s": marks,
     "c": corrects,
+    "shift+a": chooses_kind("calls"),
+    "shift+s": chooses_kind("avoid"),
+    "shift+w": chooses_kind("text"),
+    "shift+r": chooses_kind("refuse"),
+    "shift+q": chooses_kind("ask"),
     "n": writes_in("#note"),
     "d": writes_in("input[name=reason]"),
     "m": writes_in("#comment-text"),
@@ -277,7 +291,7 @@ def test_who_chooses_a_tool_goes_on_in_its_fields_by_keys(desk: Desk) -> None:
 def test_enter_in_the_form_saves_the_bucket_that_is_chosen(desk: Desk) -> None:
     for field in ("input[name=bucket][value=wrong_tool]", "[name='arg.person']"):
         desk.open()
-        desk.page.locator("[data-correct]").check()
+        desk.page.locator("#kind-tool").check()
         desk.page.locator("#correction select[name=tool]").select_option("calendar.create_event")
         desk.page.locator("[name='arg.person']").fill("Person1")
         desk.page.locator("[name='arg.day']").select_option("friday")
@@ -304,3 +318,80 @@ def test_no_key_acts_while_one_types_or_a_dialog_is_open(desk: Desk) -> None:
     assert desk.item == before
     assert not Failure.objects.exists()
     assert desk.tab.problems == []
+
+
+BOOKED = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+
+
+def test_every_kind_of_correction_is_written_by_keys_alone(desk: Desk) -> None:
+    words: dict[str, tuple[str, dict[str, object]]] = {
+        "shift+w": ("It is booked.", {"text": "It is booked."}),
+        "shift+r": ("I must not.", {"refuse": "I must not."}),
+        "shift+q": ("Which day?", {"ask": "Which day?"}),
+        "shift+s": ("Nothing to do.", {"avoid": [], "text": "Nothing to do."}),
+    }
+    for key, (written, wanted) in words.items():
+        begins(desk, key)
+        desk.press("mod+a")
+        desk.page.keyboard.type(written)
+        desk.away("mod+Enter")
+        assert desk.decision.corrected == wanted
+    begins(desk, "c")
+    fills(desk, "")
+    desk.away("mod+Enter")
+    assert desk.decision.corrected == BOOKED
+    begins(desk, "shift+a")
+    fills(desk, "1.")
+    goes_to(desk, "correction-tool", "Shift+Tab")
+    fills(desk, "")
+    desk.away("mod+Enter")
+    assert desk.decision.corrected == {"calls": [BOOKED, BOOKED], "order": "given"}
+    assert desk.tab.problems == []
+
+
+def test_calls_are_added_and_removed_by_keys(desk: Desk) -> None:
+    begins(desk, "shift+a")
+    calls = desk.page.locator("#correction .call")
+    for key, count in (("shift+a", 3), ("shift+d", 2)):
+        desk.press("Escape")
+        desk.press(key)
+        expect(calls).to_have_count(count)
+        expect(calls.last.locator(":focus")).to_have_count(1)
+    assert desk.tab.problems == []
+
+
+def test_a_draft_of_another_kind_comes_back(desk: Desk) -> None:
+    begins(desk, "shift+r")
+    desk.page.keyboard.type("I must not.")
+    desk.press("Escape")
+    desk.page.reload()
+    words = desk.page.locator("#correction[data-kind=refuse] textarea[name=text]")
+    expect(words).to_have_value("I must not.")
+    assert desk.tab.problems == []
+
+
+def begins(desk: Desk, key: str) -> None:
+    desk.open()
+    desk.press("2")
+    desk.press(key)
+    expect(desk.page.locator("#correction .editor :focus")).to_have_count(1)
+
+
+def goes_to(desk: Desk, field: str, key: str = "Tab") -> None:
+    for _ in range(12):
+        if desk.page.evaluate("document.activeElement.id") == field:
+            return
+        desk.press(key)
+    raise AssertionError(f"{key} does not reach {field}")
+
+
+def fills(desk: Desk, prefix: str) -> None:
+    """Choose the tool in the field that has the focus, and go on with Tab to its arguments."""
+    desk.press("ArrowDown")
+    expect(desk.page.locator(f"[name='{prefix}arg.person']")).to_be_visible()
+    goes_to(desk, f"{prefix}arg.person")
+    desk.page.keyboard.type("Bako")
+    goes_to(desk, f"{prefix}arg.day")
+    desk.page.keyboard.type("fri")
+    desk.press("Tab")
+    expect(desk.page.locator(f"[name='{prefix}arg.day']")).to_have_value("friday")

@@ -87,6 +87,7 @@ def review(tab: Tab, stage: Stage) -> None:
     page.keyboard.press(page.locator(f"#decision input[value={bucket}]").get_attribute("data-key") or "")
     expect(page.locator(f"#decision input[value={bucket}]")).to_be_checked()
     tab.press("c")
+    expect(page.locator("#correction[data-kind=tool] .editor :focus")).to_have_count(1)
     choose(tab, "tool", target["tool"])
     choose(tab, "editor", "json")
     page.locator("#correction textarea[name=arguments]").fill(json.dumps(target["arguments"]))

@@ -9,7 +9,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.traces import Conversation, Message, Trace, speaking, tooling
+from flywheel.core.traces import Conversation, Message, Trace, corrections, speaking, tooling
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
@@ -153,7 +153,10 @@ def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
         if not failure.corrected:
             raise Refused("this failure has no corrected action: write what should have happened (key c) first")
         if "tool" not in failure.corrected:
-            raise Refused("the corrected action is a text; this environment wants a tool call")
+            form = corrections.form_of(failure.corrected)
+            what = {"text": "a text", "calls": "several calls", "refuse": "a refusal", "ask": "a question"}
+            one = "one call alone" if form == "calls" else "a tool call"
+            raise Refused(f"the corrected action is {what.get(form, 'no call')}; this environment wants {one}")
         return dict(failure.corrected)
     parsed = tooling.parse_call(recorded)
     if parsed.call is None:

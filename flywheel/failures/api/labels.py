@@ -61,7 +61,10 @@ class LabelIn(Body):
     step: str = ""
     """Span id of the failing step."""
     corrected: dict[str, Any] | None = None
-    """What should have happened: `{"tool": name, "arguments": {…}}` or `{"text": answer}`."""
+    """What should have happened, as one of: `{"tool": name, "arguments": {…}}`; `{"calls": [call, call, …], "order":
+    "given"}` (two or more; or `"any"` order); `{"text": answer}`; `{"refuse": text}`; `{"ask": text}`;
+    `{"avoid": [tool, …], "text": text}` (no call of these tools, of an empty list no call at all). The text of the
+    last three may be empty: any words will do."""
     note: str = ""
     seen: int | None = None
     """The id of the decision that you saw, 0 for none: 409 when somebody decided since. Left out, it is not checked."""

@@ -122,6 +122,7 @@ class ReviewIn(Body):
     """Empty: nothing is wrong."""
     step: str = ""
     corrected: dict[str, Any] | None = None
+    """In the forms of `POST /trajectories/{trace_id}/failures`."""
     note: str = ""
     seen: int | None = None
     """Where one reviewer decides: the id of the decision that you saw, 0 for none; 409 when another stands by now."""

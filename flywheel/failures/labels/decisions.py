@@ -11,9 +11,7 @@ from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.digests import canonical
-from flywheel.core.errors import FieldError
-from flywheel.core.traces import tooling
+from flywheel.core.traces import corrections
 from flywheel.core.traces.episodes import every_text
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.buckets import bucket_lifecycle
@@ -75,7 +73,7 @@ def decide(
     """Record a decision, and what it means for the trajectory. Raises Refused and Superseded.
 
     Without `decision` it follows from the bucket and from what is proposed; no bucket says that nothing is wrong.
-    `corrected` is what should have happened: `{"tool": name, "arguments": {…}}` or `{"text": answer}`.
+    `corrected` is what should have happened, in one of the forms of `core.traces.corrections`.
     `seen` is the primary key of the current decision as the caller knows it, 0 for none.
     """
     row = (
@@ -181,37 +179,5 @@ def check(row: Trajectory, decision: str, bucket: str, step: str, corrected: dic
         raise Refused(f"{len(note)} characters are too many, at most {NOTE_LIMIT} are kept", field="note")
     if step and not row.steps.filter(span_id=step).exists():
         raise Refused(f"this trajectory has no step {step!r}", field="step")
-    if corrected is not None and (problems := correction_problems(tools_of(row), corrected)):
+    if corrected is not None and (problems := corrections.problems(corrected, tools_of(row))):
         raise Refused("; ".join(map(str, problems)))
-
-
-_NO_ACTION = FieldError('{"tool": name, "arguments": {…}} or {"text": answer} is wanted', field="corrected")
-
-
-def correction_problems(tools: list[dict[str, Any]], corrected: Any) -> list[FieldError]:
-    """List the problems of a corrected action, each with the field that it is about; empty when there are none."""
-    if not isinstance(corrected, dict):
-        return [_NO_ACTION]
-    if set(corrected) == {"text"} and isinstance(corrected["text"], str):
-        problem = FieldError("write the answer that would have been right", field="text")
-        return [] if corrected["text"].strip() else [problem]
-    if set(corrected) != {"tool", "arguments"} or not isinstance(corrected["tool"], str):
-        return [_NO_ACTION]
-    if not isinstance(corrected["arguments"], dict):
-        return [FieldError("must be an object", field="arguments")]
-    try:
-        canonical(corrected)
-    except (ValueError, TypeError, RecursionError):
-        return [FieldError("must be plain JSON, without NaN, infinity or half characters", field="arguments")]
-    if not tools:
-        return [] if corrected["tool"] else [FieldError("name the tool that should have been called", field="tool")]
-    tool = tooling.find(tools, corrected["tool"])
-    if tool is None:
-        names = ", ".join(each["name"] for each in tools)
-        return [FieldError(f"{corrected['tool']!r} is unknown, one of {names} is wanted", field="tool")]
-    try:
-        return tooling.schema_problems(tool, corrected["arguments"], patterns=False)
-    except Exception:
-        # The schema came with the trajectory and may be none at all. It then says nothing about the arguments; the
-        # proof of a task, against the environment's own tools, still does.
-        return []

@@ -15,6 +15,7 @@ from django.utils import timezone
 from flywheel.accounts.access import Forbidden
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission
+from flywheel.core.traces import corrections
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.failures.labels import queue_outcomes
 from flywheel.failures.labels.decisions import LATEST, check, current_of, decide, decision_for, undo
@@ -122,8 +123,13 @@ def speaking(reviews: Sequence[Review], needed: int) -> Review | None:
     if count * 2 <= len(given):
         return None
     agreed = [review for review in given if review.bucket == bucket]
-    # Of those who say the same, one who also wrote what should have happened: a task needs it.
-    return max(agreed, key=lambda review: (review.corrected is not None, review.pk))
+
+    def weight(review: Review) -> tuple[bool, int, int]:
+        # Of those who say the same, one who also wrote what should have happened, as most did: a task needs it.
+        alike = sum(corrections.same(review.corrected, other.corrected) for other in agreed)
+        return review.corrected is not None, alike, review.pk
+
+    return max(agreed, key=weight)
 
 
 def is_disputed(item: QueueItem) -> bool:

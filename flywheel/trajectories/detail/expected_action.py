@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.core.traces import Trace, episodes
+from flywheel.core.traces import Message, ToolCall, Trace, episodes, tooling
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.store.stored_traces import complete, step_of
 
@@ -19,7 +19,7 @@ class Expected:
     """The right action, and who says so."""
 
     action: dict[str, Any]
-    """As `Failure.corrected` stores it: `{"tool", "arguments"}` or `{"text"}`."""
+    """As `Failure.corrected` stores it, in one of the forms of `core.traces.corrections`."""
     said_by: str
 
 
@@ -28,6 +28,29 @@ def own_call(trajectory: Trajectory, step: str) -> dict[str, Any] | None:
     at_step = list(trajectory.steps.filter(span_id=step)) if step else []
     found = done_in(trajectory, at_step)
     return found or done_in(trajectory, list(trajectory.steps.order_by("-position")[:LAST])[::-1])
+
+
+def own_message(trajectory: Trajectory, step: str) -> Message | None:
+    """Return what the agent wrote and called at the step, with all its calls; else at the last step with a call, or
+    with words. A tool's execution is its call. None where the agent did nothing."""
+    at_step = list(trajectory.steps.filter(span_id=step)) if step else []
+    done = _messages_of(trajectory, at_step)
+    if not done:
+        last = list(trajectory.steps.order_by("-position")[:LAST])[::-1]
+        done = _messages_of(trajectory, last)
+        done = [message for message in done if tooling.calls_of(message)] or done
+    return done[-1] if done else None
+
+
+def _messages_of(trajectory: Trajectory, rows: Sequence[Step]) -> list[Message]:
+    complete(rows, [trajectory])
+    found = []
+    for step in map(step_of, rows):
+        found += [message for message in step.output if message.role == "assistant"]
+        if step.kind == "tool" and step.tool_name and not step.output:
+            arguments = {} if step.arguments is None else step.arguments
+            found.append(Message("assistant", "", (ToolCall(step.tool_call_id, step.tool_name, arguments),)))
+    return found
 
 
 def done_in(trajectory: Trajectory, rows: Sequence[Step]) -> dict[str, Any] | None:

@@ -83,3 +83,31 @@ def test_buckets_come_with_their_counts(cast: Cast, build: Build, key: Key, clie
     assert found["wrong_tool"]["confirmed"] == 1
     assert found["format_error"]["waiting"] == 0
     assert found["other"]["shortcut"] == "0"
+
+
+@pytest.mark.parametrize(
+    "corrected",
+    [
+        {"calls": [{"tool": "email.send", "arguments": {"to": "Bako", "subject": "hi"}}] * 2, "order": "any"},
+        {"refuse": ""},
+        {"ask": "To whom?"},
+        {"avoid": ["email.send"], "text": ""},
+    ],
+)
+def test_every_kind_of_correction_is_taken(
+    cast: Cast, build: Build, key: Key, client: Client, corrected: dict[str, Any]
+) -> None:
+    row = build.trajectory()
+    sent = {"bucket": "wrong_tool", "corrected": corrected}
+    path = f"/api/v1/trajectories/{row.trace_id}/failures"
+    made = client.post(path, sent, JSON, headers=key("review", by=cast.reviewer))
+    assert (made.status_code, made.json()["corrected"]) == (201, corrected)
+
+
+def test_a_correction_is_refused_by_its_field(cast: Cast, build: Build, key: Key, client: Client) -> None:
+    row = build.trajectory()
+    good, bad = ({"tool": "email.send", "arguments": {"to": to, "subject": "hi"}} for to in ("Bako", 7))
+    sent = {"bucket": "wrong_tool", "corrected": {"calls": [good, bad]}}
+    path = f"/api/v1/trajectories/{row.trace_id}/failures"
+    answer = client.post(path, sent, JSON, headers=key("review", by=cast.reviewer))
+    assert (answer.status_code, answer.json()["detail"]) == (422, "calls.1.arguments.to: 7 is not of type 'string'")

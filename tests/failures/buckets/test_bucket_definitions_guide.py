@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flywheel.core.detectors.standard_buckets import BUCKETS
 from flywheel.failures.buckets.bucket_definitions import SHORTCUTS
+from flywheel.failures.pages.desk.correction_form import FORMS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,9 +24,9 @@ def test_the_guide_names_every_key_of_the_queue() -> None:
             "templates/environments/_make.html",
         )
     )
-    declared = set(re.findall(r'data-key="([^"{]+)"', templates))
+    declared = set(re.findall(r'data-key="([^"{]+)"', templates)) | {key for *_, key in FORMS}
     scripted = set(re.findall(r'key: "([^"]+)"', (ROOT / "static/queue.js").read_text()))
-    written = {"mod+Enter": "Ctrl+Enter"}
+    written = {"mod+Enter": "Ctrl+Enter"} | {f"shift+{key}": f"Shift+{key.upper()}" for key in "adsqrw"}
     digits = {bucket.shortcut for bucket in BUCKETS.values()}
     assert {written.get(key, key) for key in declared | scripted} | {"?"} == named - digits
     assert digits == set("1234567890")

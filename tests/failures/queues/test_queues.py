@@ -386,6 +386,13 @@ def test_who_speaks_for_the_item(said: list[str], needed: int, expected: int | N
 # Declining and undoing
 
 
+def test_of_several_corrections_the_one_that_most_wrote_counts() -> None:
+    both: list[dict[str, object]] = [{"tool": name, "arguments": {}} for name in ("a", "b")]
+    written = [{"refuse": ""}, {"calls": both, "order": "any"}, {"calls": both[::-1], "order": "any"}, {"ask": ""}]
+    reviews = [Review(pk=place, bucket="wrong_tool", corrected=each) for place, each in enumerate(written)]
+    assert speaking(reviews, 4) is reviews[2]
+
+
 def test_declining_says_why_and_closes_the_item(cast: Cast, queue: Make) -> None:
     made = queue(2, needed=2)
     item = first(made)

@@ -14,7 +14,7 @@ from flywheel.failures.pages.desk import correction_form
 from flywheel.failures.pages.desk.correction_form import Correction
 from flywheel.failures.queues.reservations import Held, NotYours
 from flywheel.failures.queues.reviews import Closed, give
-from flywheel.trajectories.detail.expected_action import own_call
+from flywheel.trajectories.detail.expected_action import own_call, own_message
 from flywheel.trajectories.models import Trajectory
 
 CONFIRM, NOTHING_WRONG = "confirm", "nothing"
@@ -50,7 +50,9 @@ def initial(trajectory: Trajectory, current: Failure | Review | None, proposals:
         step=step,
         note=current.note if current else "",
         seen=current.pk if current else 0,
-        correction=correction_form.of_action(tools_of(trajectory), stored or own_call(trajectory, step)),
+        correction=correction_form.of_action(
+            tools_of(trajectory), stored or own_call(trajectory, step), own_message(trajectory, step)
+        ),
         wants_correction=stored is not None,
     )
 
@@ -66,7 +68,7 @@ def read(trajectory: Trajectory, data: Mapping[str, str]) -> Written:
         step="" if data.get("quick") == NOTHING_WRONG else data.get("step", ""),
         note=data.get("note", "").replace("\r\n", "\n"),
         seen=seen_of(data),
-        correction=correction_form.read(tools_of(trajectory), data),
+        correction=correction_form.read(tools_of(trajectory), data, own_message(trajectory, data.get("step", ""))),
         wants_correction=bool(data.get("correct")),
     )
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
@@ -14,9 +14,9 @@ from flywheel.core.detectors.standard_buckets import DETECTORS
 from flywheel.edge.htmx import answer, wants_fragment
 from flywheel.edge.numbers import number
 from flywheel.failures.buckets.bucket_definitions import offered
-from flywheel.failures.labels.decisions import Superseded, describe, tools_of, undo
+from flywheel.failures.labels.decisions import Superseded, current_of, describe, tools_of, undo
 from flywheel.failures.models import Queue
-from flywheel.failures.pages.desk import correction_form, decision_form, panes, queue_item_views
+from flywheel.failures.pages.desk import corrected_trajectory, correction_form, decision_form, panes, queue_item_views
 from flywheel.failures.queues import open_queue as queue
 from flywheel.trajectories.detail import expected_action
 from flywheel.trajectories.models import Trajectory
@@ -73,8 +73,10 @@ def take_back(request: PageRequest, trace_id: str) -> HttpResponse:
 def preview(request: PageRequest, trace_id: str) -> HttpResponse:
     """The corrected action as it stands in the form: its fields, what is wrong with it, the difference it makes."""
     trajectory = _trajectory(request, trace_id)
-    made = correction_form.read(tools_of(trajectory), request.POST.dict())
-    actual = expected_action.own_call(trajectory, request.POST.get("step", ""))
+    step = request.POST.get("step", "")
+    recorded = expected_action.own_message(trajectory, step)
+    made = correction_form.read(tools_of(trajectory), request.POST.dict(), recorded)
+    actual = expected_action.own_call(trajectory, step)
     return render(
         request,
         "failures/_correction.html",
@@ -84,7 +86,7 @@ def preview(request: PageRequest, trace_id: str) -> HttpResponse:
             "wanted": True,
             "actual": actual,
             "aligned": expected_action.aligned(actual, made.action),
-            "TEXT": correction_form.TEXT,
+            "forms": correction_form.FORMS,
         },
     )
 
@@ -96,6 +98,18 @@ def panel(request: PageRequest, trace_id: str) -> HttpResponse:
     trajectory = _trajectory(request, trace_id)
     by_hand = Queue.objects.filter(project=request.project, archived_at=None).exclude(items__trajectory=trajectory)
     return render(request, "failures/_label.html", panes.label_context(trajectory) | {"queues": by_hand})
+
+
+@require_GET
+@requires(Permission.VIEW)
+def corrected(request: PageRequest, trace_id: str) -> HttpResponse:
+    """Show the corrected trajectory beside the recorded one."""
+    trajectory = _trajectory(request, trace_id)
+    failure = current_of(trajectory)
+    if failure is None or not failure.corrected:
+        raise Http404
+    context = {"trajectory": trajectory, "whole": corrected_trajectory.beside(trajectory, failure)}
+    return answer(request, "failures/beside.html", "failures/_beside.html", context)
 
 
 # The desk: the three panes of the queue
@@ -162,7 +176,7 @@ def _desk(
         "last": last,
         "last_words": describe(request.project, last) if last else "",
         "notice": notice,
-        "TEXT": correction_form.TEXT,
+        "forms": correction_form.FORMS,
     }
     if item is None:
         return shown

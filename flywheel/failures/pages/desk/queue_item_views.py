@@ -207,7 +207,7 @@ def _desk(
         "last": last,
         "last_words": words(request.project, last) if last else "",
         "notice": notice,
-        "TEXT": correction_form.TEXT,
+        "forms": correction_form.FORMS,
     }
     return shown | _decision(request, item, written) if item else shown
 

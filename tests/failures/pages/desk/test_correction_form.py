@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from django.template.loader import render_to_string
 
-from flywheel.failures.pages.desk.correction_form import TEXT, Correction, of_action, read
+from flywheel.core.traces import Message, ToolCall
+from flywheel.failures.pages.desk.correction_form import FORMS, Correction, of_action, read
 from flywheel.trajectories.detail.expected_action import aligned
 from tests.edge.posting import posted
 
@@ -33,6 +34,8 @@ FILLED = {
     "was_tool": "book",
     "editor": "form",
     "was": "form",
+    "kind": "tool",
+    "was_kind": "tool",
     "arg.who": "Bako",
     "arg.day": "friday",
     "arg.minutes": "30",
@@ -43,7 +46,7 @@ FILLED = {
 
 def test_fields_are_made_from_the_schema_and_filled_with_the_agents_call() -> None:
     made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": "someday", "minutes": 30}})
-    kinds = {field.name: (field.widget_type, field.value(), field.field.required) for field in made.fields}
+    kinds = {field.name: (field.widget_type, field.value(), field.field.required) for field in made.calls[0].fields}
     assert kinds == {
         "who": ("text", "Bako", True),
         "day": ("select", "someday", True),
@@ -51,7 +54,7 @@ def test_fields_are_made_from_the_schema_and_filled_with_the_agents_call() -> No
         "online": ("select", None, False),
         "guests": ("textarea", None, False),
     }
-    day = made.fields["day"]
+    day = made.calls[0].fields["day"]
     assert [value for value, _ in vars(day.field)["_choices"]] == ["", "someday", "monday", "friday"]
     assert day.errors == ["'someday' is not one of ['monday', 'friday']"]
 
@@ -92,23 +95,25 @@ def test_an_empty_field_is_an_argument_left_out() -> None:
 def test_a_required_text_that_is_left_empty_is_missing() -> None:
     made = read(TOOLS, {**FILLED, "arg.who": ""})
     assert list(map(str, made.problems)) == ["arguments: 'who' is a required property"]
-    assert "who" not in made.arguments
+    assert "who" not in made.calls[0].arguments
 
 
 def test_a_text_is_empty_where_somebody_says_so() -> None:
     made = read(TOOLS, {**FILLED, "arg.who": "", "empty.who": "1"})
-    assert (made.problems, made.arguments["who"]) == ([], "")
+    assert (made.problems, made.calls[0].arguments["who"]) == ([], "")
     again = of_action(TOOLS, made.action)
     assert 'name="empty.who" value="1" checked' in page(again)
-    assert read(TOOLS, {**FILLED, "empty.who": "1"}).arguments["who"] == "Bako"
-    assert "minutes" not in read(TOOLS, {**FILLED, "arg.minutes": "", "empty.minutes": "1"}).arguments
+    assert read(TOOLS, {**FILLED, "empty.who": "1"}).calls[0].arguments["who"] == "Bako"
+    assert "minutes" not in read(TOOLS, {**FILLED, "arg.minutes": "", "empty.minutes": "1"}).calls[0].arguments
 
 
 def test_a_switch_to_json_and_back_keeps_everything() -> None:
     as_json = read(TOOLS, {**FILLED, "editor": "json"})
-    assert as_json.as_json
-    back = read(TOOLS, {"tool": "book", "was_tool": "book", "was": "json", "editor": "form", "arguments": as_json.json})
-    assert not back.as_json
+    assert as_json.calls[0].as_json
+    back = read(
+        TOOLS, {"tool": "book", "was_tool": "book", "was": "json", "editor": "form", "arguments": as_json.calls[0].json}
+    )
+    assert not back.calls[0].as_json
     assert back.action == read(TOOLS, FILLED).action
 
 
@@ -117,7 +122,7 @@ def test_json_that_cannot_be_read_is_kept_as_it_was_written(text: str) -> None:
     made = read(TOOLS, {"tool": "book", "was": "json", "editor": "form", "arguments": text})
     assert made.problems
     if text != '{"who": NaN}':
-        assert (made.raw, made.as_json) == (text, True)
+        assert (made.calls[0].raw, made.calls[0].as_json) == (text, True)
 
 
 def test_another_tool_keeps_the_arguments_that_it_has_too() -> None:
@@ -127,21 +132,23 @@ def test_another_tool_keeps_the_arguments_that_it_has_too() -> None:
 
 def test_an_argument_that_the_schema_does_not_know_stays_until_it_is_cleared() -> None:
     made = of_action(TOOLS, {"tool": "book", "arguments": {"who": "Bako", "day": "friday", "room": 4}})
-    assert [field.name for field in made.fields][-1] == "room"
-    assert list(map(str, made.general)) == ["arguments: Additional properties are not allowed ('room' was unexpected)"]
+    assert [field.name for field in made.calls[0].fields][-1] == "room"
+    assert list(map(str, made.calls[0].general)) == [
+        "arguments: Additional properties are not allowed ('room' was unexpected)"
+    ]
     cleared = read(TOOLS, {**FILLED, "arg.room": ""})
     assert cleared.problems == []
 
 
 def test_an_answer_in_words_is_a_correction_too() -> None:
-    assert read(TOOLS, {"tool": TEXT, "text": "I cannot do that"}).action == {"text": "I cannot do that"}
-    assert read(TOOLS, {"tool": TEXT, "text": " "}).problems
+    assert read(TOOLS, {"kind": "text", "text": "I cannot do that"}).action == {"text": "I cannot do that"}
+    assert read(TOOLS, {"kind": "text", "text": " "}).problems
     assert list(map(str, read(TOOLS, {"tool": ""}).problems)) == ["tool: choose what should have been called"]
 
 
 def test_a_call_of_an_unknown_tool_leaves_the_choice_open() -> None:
     made = of_action(TOOLS, {"tool": "invented", "arguments": {"a": 1}})
-    assert (made.tool, made.action) == ("", None)
+    assert (made.calls[0].tool, made.action) == ("", None)
 
 
 def test_the_difference_shows_what_differs_and_not_the_order() -> None:
@@ -154,7 +161,7 @@ def test_the_difference_shows_what_differs_and_not_the_order() -> None:
 
 def page(made: Correction) -> str:
     names = {"project": SimpleNamespace(slug="acme"), "trajectory": SimpleNamespace(trace_id="1" * 32)}
-    return render_to_string("failures/_correction.html", {"correction": made, "TEXT": TEXT, **names})
+    return render_to_string("failures/_correction.html", {"correction": made, "forms": FORMS, **names})
 
 
 def test_the_page_sends_back_what_it_shows() -> None:
@@ -186,7 +193,7 @@ def test_what_does_not_fit_is_told_at_its_field_and_stays(name: str, text: str, 
     assert len(made.problems) == 1
     assert made.problems[0].field == name
     assert made.problems[0].problem.endswith(problem)
-    assert made.general == []
+    assert made.calls[0].general == []
     shown = page(made)
     assert shown.count('<span class="errors">') == 1
     assert shown.count('aria-invalid="true"') == 1
@@ -223,3 +230,118 @@ def test_a_schema_that_is_none_makes_no_fields(parameters: Any) -> None:
     made = read([{"name": "odd", "parameters": parameters}], {"tool": "odd", "arg.b": "1"})
     assert made.action == {"tool": "odd", "arguments": {"b": 1}}
     assert posted(page(made))["arg.b"] == "1"
+
+
+RECORDED = Message("assistant", "", (ToolCall("1", "wait", {"minutes": 5}), ToolCall("2", "book", {"who": "Bako"})))
+SAID = Message("assistant", "It is booked.")
+
+
+@pytest.mark.parametrize(
+    ("sent", "action"),
+    [
+        ({"kind": "text", "text": "No.\r\nSorry."}, {"text": "No.\nSorry."}),
+        ({"kind": "refuse", "text": ""}, {"refuse": ""}),
+        ({"kind": "ask", "text": "Which day?"}, {"ask": "Which day?"}),
+        ({"kind": "avoid", "avoid.wait": "1", "text": "Done."}, {"avoid": ["wait"], "text": "Done."}),
+        ({"kind": "avoid", "text": ""}, {"avoid": [], "text": ""}),
+        (
+            {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
+            | {"order": "any"},
+            {
+                "calls": [
+                    {
+                        "tool": "book",
+                        "arguments": {
+                            "who": "Bako",
+                            "day": "friday",
+                            "minutes": 30,
+                            "online": True,
+                            "guests": ["Ines"],
+                        },
+                    },
+                    {"tool": "wait", "arguments": {"minutes": 7}},
+                ],
+                "order": "any",
+            },
+        ),
+    ],
+)
+def test_each_kind_is_read_and_shown_again(sent: dict[str, str], action: dict[str, Any]) -> None:
+    made = read(TOOLS, sent, RECORDED)
+    assert (made.problems, made.action) == ([], action)
+    assert read(TOOLS, posted(page(made)), RECORDED).action == action
+    assert read(TOOLS, posted(page(of_action(TOOLS, action, RECORDED))), RECORDED).action == action
+
+
+def test_a_call_to_add_stands_after_what_was_written_or_recorded() -> None:
+    one = Message("assistant", "", RECORDED.tool_calls[1:])
+    made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, one)
+    assert [(call.prefix, call.tool) for call in made.calls] == [("", "book"), ("1.", "")]
+    assert made.calls[0].arguments["day"] == "friday"
+    assert [str(each) for each in made.problems] == ["calls.1.tool: choose what should have been called"]
+    made = read(TOOLS, {**FILLED, "kind": "calls", "was_kind": "tool"}, RECORDED)
+    assert [(call.tool, call.arguments) for call in made.calls] == [("wait", {"minutes": 5}), ("book", {"who": "Bako"})]
+
+
+def test_calls_are_added_and_taken_out() -> None:
+    sent = {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "7"}
+    more = read(TOOLS, {**sent, "row": "add"})
+    assert [call.prefix for call in more.calls] == ["", "1.", "2."]
+    less = read(TOOLS, {**sent, "row": "remove.0"})
+    assert [(call.prefix, call.action) for call in less.calls] == [("", {"tool": "wait", "arguments": {"minutes": 7}})]
+    assert "add another call" in str(less.problems[0])
+    for nonsense in ("remove.9", "remove.x", "other"):
+        assert len(read(TOOLS, {**sent, "row": nonsense}).calls) == 2
+    assert len(read(TOOLS, {**sent, "rows": "9" * 30}).calls) == 2
+    assert len(read(TOOLS, {**sent, "rows": "50", "row": "add"}).calls) == 50
+
+
+def test_another_calls_problems_name_its_place() -> None:
+    sent = {**FILLED, "kind": "calls", "was_kind": "calls", "rows": "2", "1.tool": "wait", "1.arg.minutes": "many"}
+    made = read(TOOLS, sent)
+    assert [each.field for each in made.problems] == ["calls.1.minutes"]
+    shown = page(made)
+    assert shown.count('<span class="errors">') == 1
+
+
+def test_a_needless_call_is_struck_as_it_was_made() -> None:
+    made = read(TOOLS, {**FILLED, "kind": "avoid", "was_kind": "tool"}, RECORDED)
+    assert (made.action, made.problems) == ({"avoid": ["wait", "book"], "text": ""}, [])
+    nothing = read(TOOLS, {"kind": "avoid", "was_kind": "tool"}, SAID)
+    assert "this is what the agent did" in str(nothing.problems[0])
+
+
+def test_words_begin_with_the_agents_own_and_refusals_without() -> None:
+    assert read(TOOLS, {"kind": "text", "was_kind": "tool"}, SAID).text == "It is booked."
+    assert read(TOOLS, {"kind": "refuse", "was_kind": "text", "text": "It is booked."}, SAID).text == ""
+    assert read(TOOLS, {"kind": "ask", "was_kind": "refuse", "text": "Which day?"}, SAID).text == "Which day?"
+
+
+def test_a_call_begins_with_what_the_wrong_one_had_right() -> None:
+    invented = Message("assistant", "", (ToolCall("1", "reserve", {"who": "Bako", "room": 4}),))
+    start = read(TOOLS, {"kind": "tool", "was_kind": "text"}, invented)
+    assert (start.calls[0].tool, start.action) == ("", None)
+    made = read(TOOLS, {"kind": "tool", "was_kind": "tool", "tool": "book", "was_tool": ""}, invented)
+    assert made.calls[0].arguments == {"who": "Bako"}
+
+
+def test_a_correction_that_changes_nothing_says_so() -> None:
+    one = Message("assistant", "", (ToolCall("1", "wait", {"minutes": 5}),))
+    sent = {"kind": "tool", "was_kind": "tool", "tool": "wait", "was_tool": "wait", "arg.minutes": "5"}
+    assert list(map(str, read(TOOLS, sent, one).problems)) == [
+        "corrected: this is what the agent did: change something"
+    ]
+    assert read(TOOLS, {**sent, "arg.minutes": "6"}, one).problems == []
+
+
+def test_fields_keep_the_order_in_which_the_schema_requires_them() -> None:
+    properties = {"city": {"type": "string"}, "street": {"type": "string"}, "order_id": {"type": "string"}}
+    wanted = ["order_id", "street", "city"]
+    tools = [{"name": "ship", "description": "Send it", "parameters": {"properties": properties, "required": wanted}}]
+    made = of_action(tools, {"tool": "ship", "arguments": {"city": "Lyon"}})
+    assert [each.name for each in made.calls[0].fields] == wanted
+    assert "Send it" in page(made)
+
+
+def test_no_kind_chosen_is_said() -> None:
+    assert [str(each) for each in read(TOOLS, {"kind": "odd"}).problems] == ["kind: choose what should have happened"]

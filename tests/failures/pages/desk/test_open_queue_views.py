@@ -55,8 +55,8 @@ def test_keys_of_the_page_are_the_shortcuts_of_the_buckets(cast: Cast, sign_in: 
     page = page_of(sign_in(cast.builder).get(url("review", row)))
     radios = re.findall(r'name="bucket" value="(\w+)"[^>]* data-key="(.)"', page)
     assert dict(radios) == {key: bucket.shortcut for key, bucket in BUCKETS.items()}
-    others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="Review"', page)
-    assert {"y", "p", "s", "c", "n", "mod+Enter"} <= set(others)
+    others = re.findall(r'data-key="([^"]+)"[^>]*data-key-scope="(?:Review|Correction)"', page)
+    assert {"y", "p", "s", "c", "shift+a", "shift+s", "shift+w", "shift+r", "shift+q", "n", "mod+Enter"} <= set(others)
     every = [*dict(radios).values(), *others]
     assert len(every) == len(set(every)), "two handlers on one key"
 
@@ -327,3 +327,28 @@ def test_the_page_costs_the_same_for_one_item_and_for_many(
     client.get(url("queue"))
     with django_assert_max_num_queries(48):  # type: ignore[attr-defined]
         client.get(url("queue"))
+
+
+@pytest.mark.parametrize(
+    ("corrected", "words"),
+    [
+        ({"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}, "<ins>friday</ins>"),
+        ({"refuse": ""}, "help with that."),
+        ({"avoid": ["calendar.create_event"], "text": "Done already."}, "Done already."),
+    ],
+)
+def test_the_corrected_trajectory_stands_beside_the_recorded_one(
+    cast: Cast, sign_in: SignIn, row: Trajectory, corrected: dict[str, object], words: str
+) -> None:
+    client = sign_in(cast.viewer)
+    assert client.get(url("corrected", row)).status_code == 404
+    decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_tool", step="s2", corrected=corrected)
+    page = page_of(client.get(url("corrected", row)))
+    shared, _, after = page.partition("What happened")
+    recorded, _, wanted = after.partition("What should have happened")
+    assert "System prompt" in shared
+    assert "someday" in recorded
+    assert "someday" not in shared
+    assert words in wanted
+    assert url("corrected", row) in page_of(client.get(url("review", row)))
+    assert url("corrected", row) in page_of(client.get(url("panel", row)))
