@@ -158,12 +158,13 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
     """A row of a dataset of any kind: a demonstration, a preference pair, a task to practise."""
     if "prompt" in row and isinstance(row["prompt"], str):
         return item_of_task(Task.from_json(row), place=place, sources=sources)
-    episode = [*row["prompt"], *(row.get("completion") or row.get("chosen") or [])]
+    answer = row.get("completion") or row.get("chosen") or []
+    whole = [*row["prompt"], *answer]  # of a demonstration in several rows, and of a task that begins in a run
     users = [message["content"] for message in row["prompt"] if message["role"] == "user"]
     return Item(
         id=f"{place}/{row['task_id']}" if place else row["task_id"],
         prompt="\n".join(users),
-        answers=tuple(filter(None, [answer_of(episode)])),
+        answers=tuple(dict.fromkeys(filter(None, [answer_of(whole), answer_of(answer)]))),
         sources=frozenset(filter(None, [row.get("cluster", ""), *sources])),
         begun=asked_in([_message(message) for message in row["prompt"]]),
     )
@@ -199,7 +200,7 @@ def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _wanted_items(items: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What a faultless answer to a recorded beginning does: its calls, or else its words."""
+    """Return what a faultless answer to a recorded beginning does: its calls, or else its words."""
     if calls := [[call["tool"], call["arguments"]] for item in items for call in item.get("calls", ())]:
         return (canonical(calls).decode(),)
     said = [item for item in items if item["type"] != "avoid"] or items[:1]

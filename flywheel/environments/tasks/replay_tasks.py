@@ -18,7 +18,7 @@ from flywheel.failures.models import Failure
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a task asks, where it begins and what is right."""
+    """The request of a task, where it begins and what is right."""
 
     prompt: str
     state: dict[str, Any]
@@ -32,7 +32,7 @@ def content_of(
 
     Raises Refused.
     """
-    wanted = _wanted(failure, answer)
+    wanted = _wanted_items(failure, answer)
     begun = [replace(message, reasoning="") for message in before if message.role != "system"]
     asked = [message.content for message in begun if message.role == "user" and message.content.strip()]
     if not asked:
@@ -47,7 +47,7 @@ def content_of(
 
 
 def items_of(corrected: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a correction wants, in the words of the kind. Raises Refused for one of no known form."""
+    """The items that a correction wants, in the words of the kind. Raises Refused for one of no known form."""
     if "tool" in corrected:
         return [_calls([{"tool": corrected["tool"], "arguments": corrected.get("arguments", {})}])]
     if corrected.get("calls"):
@@ -70,7 +70,7 @@ def _calls(calls: Sequence[Mapping[str, Any]], order: str = "given") -> dict[str
     return {"type": "calls", "calls": kept, "order": order}
 
 
-def _wanted(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
+def _wanted_items(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
     if not failure.is_failure:
         return _guarded(answer)
     if not failure.corrected:
@@ -84,7 +84,7 @@ def _wanted(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
 
 
 def _guarded(answer: Message | None) -> list[dict[str, Any]]:
-    """What a passing run did at the step that counts, for it to stay so."""
+    """The items of what a passing run did at the step that counts, for it to stay so."""
     calls = tooling.calls_of(answer) if answer else ()
     if answer is None or not (calls or answer.content.strip()):
         raise Refused("the passing run says and calls nothing at this step, so there is nothing to guard")

@@ -91,7 +91,7 @@ def wanted_calls(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def judge(item: Mapping[str, Any], items: Sequence[Mapping[str, Any]], attempt: Attempt) -> Spoken:
-    """How well the attempt does what an item wants, given the others."""
+    """Judge how well the attempt does what an item wants, given the others."""
     if item["type"] == "calls":
         return _judge_calls(item, attempt, alone=len(of_type(items, "calls")) == 1)
     if item["type"] == "avoid":
