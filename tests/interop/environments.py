@@ -21,11 +21,17 @@ TOOLS = [
         "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
     },
 ]
-SOURCES = ("tool_call", "workplace", "tictactoe")
+SOURCES = ("episode", "tool_call", "workplace", "tictactoe")
 COUNT = 3
 
 
 def tasks_of(kind: str) -> list[Task]:
+    if kind == "episode":
+        sent = [{"tool": "mail.send", "arguments": {"to": "Bako", "text": f"{n}"}} for n in range(COUNT)]
+        return [
+            Task(f"t-{n}", f"Mail Bako the number {n}", {"wanted": [{"type": "calls", "calls": [call]}]})
+            for n, call in enumerate(sent)
+        ]
     if kind == "tool_call":
         return [
             Task(
@@ -47,7 +53,9 @@ def export_of(kind: str, tasks: list[Task] | None = None, splits: tuple[str, ...
         name=kind.replace("_", "-"),
         version=2,
         kind=kind,
-        config={"tools": TOOLS, "system_prompt": "Call one tool."} if kind == "tool_call" else {},
+        config={"tool_call": {"tools": TOOLS, "system_prompt": "Call one tool."}, "episode": {"tools": TOOLS}}.get(
+            kind, {}
+        ),
         verifier=verifier,
         digest="0" * 64,
         verifier_digest=digest(verifier),
