@@ -1,5 +1,7 @@
 """One export of each kind of environment, and solvers for them."""
 
+from typing import Any
+
 from flywheel.core.envs import Task
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.environment_exports import Export
@@ -22,6 +24,10 @@ TOOLS = [
     },
 ]
 SOURCES = ("episode", "tool_call", "workplace", "tictactoe")
+CONFIGS: dict[str, dict[str, Any]] = {
+    "tool_call": {"tools": TOOLS, "system_prompt": "Call one tool."},
+    "episode": {"tools": TOOLS},
+}
 COUNT = 3
 
 
@@ -53,9 +59,7 @@ def export_of(kind: str, tasks: list[Task] | None = None, splits: tuple[str, ...
         name=kind.replace("_", "-"),
         version=2,
         kind=kind,
-        config={"tool_call": {"tools": TOOLS, "system_prompt": "Call one tool."}, "episode": {"tools": TOOLS}}.get(
-            kind, {}
-        ),
+        config=CONFIGS.get(kind, {}),
         verifier=verifier,
         digest="0" * 64,
         verifier_digest=digest(verifier),

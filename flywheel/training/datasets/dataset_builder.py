@@ -9,7 +9,7 @@ from members of the train split only, and the set is checked for clusters and pr
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -148,14 +148,20 @@ def _demonstrations(env: envs.Environment, tasks: list[Task], attempts: Attempts
 
 
 def demonstrations(task: Task, episode: list[Message], origin: str) -> Iterator[dict[str, Any]]:
-    """A row for each thing that the agent says in a right episode, with all that came before as its prompt."""
-    for place, message in enumerate(episode):
-        if message.role == "assistant":
-            yield {
-                **about(task, origin),
-                "prompt": [before.to_openai() for before in episode[:place]],
-                "completion": [message.to_openai()],
-            }
+    """A row for each thing that the agent says in a right episode, with all that came before as its prompt. What a
+    recorded beginning has was said before, right or wrong: it is no demonstration."""
+    spoken = [place for place, message in enumerate(episode) if message.role == "assistant"]
+    for place in spoken[_spoken_before(task.state.get("messages") or ()) :]:
+        yield {
+            **about(task, origin),
+            "prompt": [before.to_openai() for before in episode[:place]],
+            "completion": [episode[place].to_openai()],
+        }
+
+
+def _spoken_before(begun: Iterable[Mapping[str, Any]]) -> int:
+    """Count what the agent says in a recorded beginning."""
+    return sum(message["role"] == "assistant" for message in begun)
 
 
 def preference(task: Task, right: list[Message], wrong: list[Message], origin: str) -> dict[str, Any] | None:
@@ -201,8 +207,9 @@ def _right(env: envs.Environment, task: Task) -> list[Message]:
 def reopened(env: envs.Environment, task: Task, messages: list[Message]) -> list[Message]:
     """An attempt as it would open today; what opened it then may have been another prompt's."""
     opening = env.reset(core_task(task), 0)
-    said = next((place for place, message in enumerate(messages) if message.role == "assistant"), len(messages))
-    return [*opening, *messages[said:]]
+    spoken = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    own = spoken[_spoken_before(task.state.get("messages") or ()) :]
+    return [*opening, *messages[own[0] if own else len(messages) :]]
 
 
 def _pairs(env: envs.Environment, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:

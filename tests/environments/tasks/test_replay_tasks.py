@@ -1,12 +1,19 @@
 """A failure at any step becomes a task that begins there, whatever its correction is; what is missing otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
+from flywheel.core import envs
+from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.evidence.contamination import check, item_of_task
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused
@@ -18,6 +25,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
+from flywheel.training.datasets.dataset_builder import demonstrations, reopened
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import TOOLS, Build, Cast
 
@@ -166,6 +174,27 @@ def test_a_passing_run_that_says_nothing_guards_nothing(cast: Cast, build: Build
     decision = decide(trajectory=silent, actor=Actor(cast.reviewer), bucket="")
     with pytest.raises(Refused, match="nothing to guard"):
         task_from(failure=decision, environment=replay, actor=Actor(cast.builder))
+
+
+def test_pages_show_it_and_nobody_learns_what_was_recorded_before(
+    cast: Cast, build: Build, replay: Environment, sign_in: Callable[[User], Client]
+) -> None:
+    task = make(cast, replay, failed(cast, run(build), RIGHT))
+    client = sign_in(cast.builder)
+    for page in ("environment", "task"):
+        number = [task.number] if page == "task" else []
+        answer = client.get(reverse(f"environments:{page}", args=["acme", replay.name, *number]))
+        assert "calendar.create_event" in answer.content.decode()
+    env = envs.build("episode", replay.latest.config, {"kind": "episode"})
+    right = envs.episode(env, core_task(task), partial(env.solve, core_task(task)))
+    (row,) = demonstrations(task, right, "corrected")
+    assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user", "assistant", "tool"]
+    assert row["completion"][0]["tool_calls"][0]["function"]["name"] == "calendar.create_event"
+    assert reopened(env, task, [Message("system", "Old."), *right])[-1] == right[-1]
+    assert len(reopened(env, task, right)) == len(right)
+    mixed = Mixed({"replay": envs.build("episode", {**replay.latest.config, "judged": "end"}, {"kind": "episode"})})
+    mine = replace(core_task(task), environment="replay")
+    assert mixed.respond(mine, [*mixed.reset(mine, 0), call(9, LOOK)], 0)[0].content == "free on friday"
 
 
 def test_two_moments_of_one_run_are_two_requests_and_the_same_moment_is_one(
