@@ -1,5 +1,7 @@
 """One export of each kind of environment, and solvers for them."""
 
+from typing import Any
+
 from flywheel.core.envs import Task
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.interop.environment_exports import Export
@@ -21,11 +23,21 @@ TOOLS = [
         "parameters": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
     },
 ]
-SOURCES = ("tool_call", "workplace", "tictactoe")
+SOURCES = ("episode", "tool_call", "workplace", "tictactoe")
+CONFIGS: dict[str, dict[str, Any]] = {
+    "tool_call": {"tools": TOOLS},
+    "episode": {"tools": TOOLS},
+}
 COUNT = 3
 
 
 def tasks_of(kind: str) -> list[Task]:
+    if kind == "episode":
+        sent = [{"tool": "mail.send", "arguments": {"to": "Bako", "text": f"{n}"}} for n in range(COUNT)]
+        return [
+            Task(f"t-{n}", f"Mail Bako the number {n}", {"wanted": [{"type": "calls", "calls": [call]}]})
+            for n, call in enumerate(sent)
+        ]
     if kind == "tool_call":
         return [
             Task(
@@ -47,7 +59,7 @@ def export_of(kind: str, tasks: list[Task] | None = None, splits: tuple[str, ...
         name=kind.replace("_", "-"),
         version=2,
         kind=kind,
-        config={"tools": TOOLS} if kind == "tool_call" else {},
+        config=CONFIGS.get(kind, {}),
         verifier=verifier,
         digest="0" * 64,
         verifier_digest=digest(verifier),

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flywheel.core.envs import Task
 from flywheel.core.interop import carried_code
 from flywheel.core.interop.bundle import load
-from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, check_openings
+from flywheel.core.traces import Message, ToolCall
 from tests.interop.environments import COUNT, SOURCES, export_of, tasks_of
 
 ALONE = """
@@ -235,6 +237,30 @@ def test_what_needs_more_than_pure_code_is_not_exported() -> None:
     for format in FORMATS.values():
         with pytest.raises(CannotExport, match="Python in the sandbox, which no export can carry along"):
             list(format.files(needy))
+
+
+def test_what_begins_in_a_run_goes_where_there_are_words_for_it() -> None:
+    begun = [
+        Message("user", "Mail Bako"),
+        Message("assistant", "", (ToolCall("c1", "search", {"q": "Bako"}),)),
+        Message("tool", "two of them", (), "c1", "search"),
+    ]
+    wanted = {"wanted": [{"type": "question", "text": "Which Bako?"}]}
+    task = Task("t-1", "Mail Bako", wanted, {"messages": [message.to_json() for message in begun]})
+    export = export_of("episode", [task])
+    for format, each in FORMATS.items():
+        if each.takes_runs:
+            check_openings(export, format)
+            continue
+        with pytest.raises(CannotExport, match=f"t-1 begins in the middle of a recorded run, and {each.label} opens"):
+            check_openings(export, format)
+        check_openings(export_of("episode"), format)
+    (row,) = [json.loads(line) for line in dict(FORMATS["nemo_gym"].files(export))["data/train.jsonl"].splitlines()]
+    assert row["responses_create_params"]["input"] == [
+        {"role": "user", "content": "Mail Bako"},
+        {"type": "function_call", "call_id": "c1", "name": "search", "arguments": '{"q": "Bako"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "two of them"},
+    ]
 
 
 def test_the_requirements_are_those_of_the_modules() -> None:

@@ -9,6 +9,8 @@ from flywheel.core.envs.agent_config import AgentConfig, Configured
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.envs.replay import episode_replay
+from flywheel.core.envs.replay.episode_replay import EpisodeReplay
 from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
@@ -43,6 +45,15 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
+    "episode": Kind(
+        "Replay",
+        "A recorded beginning and what is wanted from there: calls, words, a refusal, a question. Any labelled failure "
+        "can become its task.",
+        EpisodeReplay,
+        from_failures=True,
+        settings=episode_replay.SETTINGS,
+        check_new=episode_replay.check_new,
+    ),
     "tool_call": Kind(
         "Tool call",
         "One request, one tool call as the answer, judged by its effect. Tasks are made of labelled failures.",

@@ -39,7 +39,8 @@ class Mixed:
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         own = self.of(task)
-        spoken = sum(message.role == "assistant" for message in messages)
+        before = sum(message.role == "assistant" for message in own.reset(task, seed))  # recorded, where it begins so
+        spoken = sum(message.role == "assistant" for message in messages) - before
         return own.respond(task, messages, seed) if spoken < own.max_turns else []
 
     def verifier(self, task: Task) -> Verify:

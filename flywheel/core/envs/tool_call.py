@@ -54,7 +54,9 @@ class ToolCallEnvironment:
 
     def solve(self, task: Task, messages: Sequence[Message]) -> Message:
         name = task.target["tool"]
-        return Message("assistant", tooling.call_text(name, self._in_order(name, task.target["arguments"])))
+        return Message(
+            "assistant", tooling.call_text(name, tooling.in_order(self.tools, name, task.target["arguments"]))
+        )
 
     def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
         return []
@@ -70,27 +72,7 @@ class ToolCallEnvironment:
 
     def execute(self, name: str, arguments: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         """Simulate a call. Empty when it would go through, else the error that the tool would answer."""
-        tool = tooling.find(self.tools, name)
-        if tool is None:
-            return f"unknown tool {name!r}"
-        if problems := tooling.schema_problems(tool, arguments):
-            return "; ".join(map(str, problems))
-        properties = tooling.properties(tool)
-        for key, value in arguments.items():
-            known = state.get(str(properties.get(key, {}).get("x-refers", "")))
-            if known is not None and value not in known:
-                return f"{key}: there is no {value!r}"
-        return ""
-
-    def _in_order(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments in the order in which the tool's schema requires them, since that is how policies learnt to write.
-
-        Who imitates another order unlearns what it could; and a database that stores JSON forgets the order.
-        """
-        parameters = (tooling.find(self.tools, name) or {}).get("parameters")
-        wanted = parameters.get("required", ()) if isinstance(parameters, Mapping) else ()
-        required = [key for key in wanted if key in arguments]
-        return {key: arguments[key] for key in [*required, *(key for key in arguments if key not in required)]}
+        return tooling.call_error(self.tools, name, arguments, state)
 
     def _judge(self, message: Message | None, target: Mapping[str, Any], state: Mapping[str, Any]) -> Verdict:
         parsed = tooling.parse_call(message)
@@ -105,7 +87,7 @@ class ToolCallEnvironment:
         assert isinstance(arguments, dict)
         right_tool = name == target["tool"]
         error = self.execute(name, arguments, state)
-        share = _agreement(arguments, target["arguments"]) if right_tool else 0.0
+        share = tooling.agreement(arguments, target["arguments"]) if right_tool else 0.0
         tool = tooling.find(self.tools, name)
         parts: dict[str, float | None] = {
             "valid_json": 1.0,
@@ -144,28 +126,8 @@ def _weights(verifier: Mapping[str, Any]) -> dict[str, float]:
     return {part: float(weight) for part, weight in weights.items()}
 
 
-def _agreement(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
-    names = set(given) | set(wanted)
-    if not names:
-        return 1.0
-    return sum(_same(given[n], wanted[n]) for n in names if n in given and n in wanted) / len(names)
-
-
-def _same(given: Any, wanted: Any) -> bool:
-    if isinstance(given, str) and isinstance(wanted, str):
-        return " ".join(given.split()) == " ".join(wanted.split())
-    return bool(given == wanted) and isinstance(given, bool) == isinstance(wanted, bool)
-
-
 def _reason(name: str, arguments: Mapping[str, Any], target: Mapping[str, Any], error: str) -> str:
     if name != target["tool"]:
         return f"called {name}, wanted {target['tool']}" + (f"; it would fail: {error}" if error else "")
-    wanted = target["arguments"]
-    wrong = [f"{key} is missing" for key in wanted if key not in arguments]
-    wrong += [f"{key} is not wanted" for key in arguments if key not in wanted]
-    wrong += [
-        f"{key} is {arguments[key]!r}, wanted {wanted[key]!r}"
-        for key in wanted
-        if key in arguments and not _same(arguments[key], wanted[key])
-    ]
+    wrong = tooling.differences(arguments, target["arguments"])
     return "; ".join([*wrong, *([f"it would fail: {error}"] if error else [])]) or "the right call"

@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 
 from flywheel.core.digests import canonical, read_json
 from flywheel.core.envs.environment import Task
+from flywheel.core.envs.replay.episode_replay import beginning
+from flywheel.core.envs.replay.wanted_items import STOCK
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.near_duplicates import SHINGLE
 from flywheel.core.evidence.similarity.ngrams import WORDS, shared
@@ -62,6 +64,8 @@ class Item:
     """Clusters and trajectories that it comes from."""
     world: str = ""
     """The state that it begins in; empty where that is not known."""
+    begun: str = ""
+    """All that came before the answer, of a row whose prompt is a run under way; empty for one that is a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,11 @@ class Report:
 
 
 def item_of_task(task: Task, *, place: str = "", sources: Iterable[str] = ()) -> Item:
-    """A task, held out or practised. `place` (the environment) goes before its id where several are compared."""
+    """A task, held out or practised. `place` (the environment) goes before its id where several are compared. One that
+    begins in the middle of a run is compared with all that came before, so that two moments of it are two requests."""
     return Item(
         id=f"{place}/{task.id}" if place else task.id,
-        prompt=task.prompt,
+        prompt=asked_in(beginning(task)) if task.state.get("messages") else task.prompt,
         answers=wanted_of(task.target),
         sources=frozenset(filter(None, [task.cluster, *sources])),
         world=canonical(task.state).decode(),
@@ -153,14 +158,24 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
     """A row of a dataset of any kind: a demonstration, a preference pair, a task to practise."""
     if "prompt" in row and isinstance(row["prompt"], str):
         return item_of_task(Task.from_json(row), place=place, sources=sources)
-    episode = [*row["prompt"], *(row.get("completion") or row.get("chosen") or [])]
+    answer = row.get("completion") or row.get("chosen") or []
+    whole = [*row["prompt"], *answer]  # of a demonstration in several rows, and of a task that begins in a run
     users = [message["content"] for message in row["prompt"] if message["role"] == "user"]
     return Item(
         id=f"{place}/{row['task_id']}" if place else row["task_id"],
         prompt="\n".join(users),
-        answers=tuple(filter(None, [answer_of(episode)])),
+        answers=tuple(dict.fromkeys(filter(None, [answer_of(whole), answer_of(answer)]))),
         sources=frozenset(filter(None, [row.get("cluster", ""), *sources])),
+        begun=asked_in([_message(message) for message in row["prompt"]]),
     )
+
+
+def asked_in(messages: Sequence[Message]) -> str:
+    """Return a beginning as text: the users' words, and what was called and came back where a run was under way."""
+    kept = [message for message in messages if message.role != "system"]
+    calls = [[[call.name, call.arguments] for call in calls_of(message)] for message in kept]
+    texts = zip(kept, calls, strict=True)
+    return "\n".join("\n".join(filter(None, [m.content, canonical(c).decode() if c else ""])) for m, c in texts)
 
 
 def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -174,6 +189,8 @@ def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a target's right answers, in the form of `answer_of`; empty where it is a criterion, as in a game."""
+    if "wanted" in target:
+        return _wanted_items(target["wanted"])
     if "calls" in target:
         return (canonical([[call["tool"], call["arguments"]] for call in target["calls"]]).decode(),)
     if "tool" in target:
@@ -182,11 +199,19 @@ def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(normalise(text if isinstance(text, str) else canonical(text).decode()) for text in texts)
 
 
+def _wanted_items(items: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what a faultless answer to a recorded beginning does: its calls, or else its words."""
+    if calls := [[call["tool"], call["arguments"]] for item in items for call in item.get("calls", ())]:
+        return (canonical(calls).decode(),)
+    said = [item for item in items if item["type"] != "avoid"] or items[:1]
+    return (normalise("\n".join(item.get("text") or STOCK[item["type"]] for item in said)),)
+
+
 def _message(row: Mapping[str, Any]) -> Message:
     """A message of a row, whose calls are in the form of the OpenAI API or in our own."""
     rows = [call.get("function", call) for call in row.get("tool_calls") or []]
     calls = tuple(ToolCall("", call["name"], _arguments(call.get("arguments", {}))) for call in rows)
-    return Message("assistant", row.get("content") or "", calls)
+    return Message(row["role"], row.get("content") or "", calls)
 
 
 def _arguments(value: Any) -> Any:
@@ -237,8 +262,8 @@ def _same(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
         by_id.setdefault(row.item.id, []).append(row)
         for source in row.item.sources:
             by_source.setdefault(source, []).append(row)
-        if row.text:
-            by_text.setdefault(row.text, []).append(row)
+        for text in {row.text, normalise(row.item.begun)} - {""}:
+            by_text.setdefault(text, []).append(row)
     for task in tasks:
         if same := by_id.get(task.item.id):
             yield _finding("task", task, same, task.item.id)

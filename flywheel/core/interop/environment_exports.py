@@ -278,12 +278,27 @@ class Format:
     label: str
     description: str
     files: Callable[[Export], Iterator[File]]
+    takes_runs: bool = False
+    """A task may open with what an agent had said and called; elsewhere it opens with a user's words alone."""
 
 
 FORMATS: dict[str, Format] = {
-    "nemo_gym": Format("NeMo Gym", "a resources server with its rows, for a checkout of NeMo Gym 0.4", nemo_gym),
+    "nemo_gym": Format("NeMo Gym", "a resources server with its rows, for a checkout of NeMo Gym 0.4", nemo_gym, True),
     "verifiers": Format("verifiers 0.4", "a taskset package, which prime-rl trains on too", verifiers),
     "verifiers_classic": Format("verifiers, classic", "load_environment(), for verifiers up to 0.3", verifiers_classic),
     "harbor": Format("Harbor", "a folder of tasks, each with image, tests and solution", harbor),
-    "openenv": Format("OpenEnv", "an environment with its server and Dockerfile", openenv),
+    "openenv": Format("OpenEnv", "an environment with its server and Dockerfile", openenv, True),
 }
+
+
+def check_openings(export: Export, format: str) -> None:
+    """Raise CannotExport where a task begins in the middle of a recorded run and the format has no words for that."""
+    if FORMATS[format].takes_runs:
+        return
+    for _, task in export.tasks():
+        if any(row["role"] in ("assistant", "tool") for row in task.state.get("messages") or ()):
+            others = " or ".join(each.label for each in FORMATS.values() if each.takes_runs)
+            raise CannotExport(
+                f"{task.id} begins in the middle of a recorded run, and {FORMATS[format].label} opens a task with a "
+                f"user's words alone; take {others} instead"
+            )

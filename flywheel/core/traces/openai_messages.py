@@ -49,8 +49,20 @@ def definitions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def opening(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages that open an episode, as `responses_create_params.input` has them."""
-    return [{"role": message.role, "content": message.content} for message in messages]
+    """The messages that open an episode, as `responses_create_params.input` has them: calls and their results too."""
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "tool":
+            result = {"call_id": message.tool_call_id, "output": message.content}
+            items.append({"type": "function_call_output", **result})
+            continue
+        if message.content or not message.tool_calls:
+            items.append({"role": message.role, "content": message.content})
+        for call in message.tool_calls:
+            written = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+            called = {"call_id": call.id, "name": outside(call.name), "arguments": written}
+            items.append({"type": "function_call", **called})
+    return items
 
 
 def policy_messages(items: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Message]:

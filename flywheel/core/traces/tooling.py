@@ -122,6 +122,60 @@ def _definition(tool: Any) -> Any:
     return kept if schema is None else {**kept, "parameters": schema}
 
 
+def call_error(
+    tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[str, Any], state: Mapping[str, Any]
+) -> str:
+    """Simulate a call. Empty when it would go through, else the error that the tool would answer."""
+    tool = find(tools, name)
+    if tool is None:
+        return f"unknown tool {name!r}"
+    if problems := schema_problems(tool, arguments):
+        return "; ".join(map(str, problems))
+    known_properties = properties(tool)
+    for key, value in arguments.items():
+        known = state.get(str(known_properties.get(key, {}).get("x-refers", "")))
+        if known is not None and value not in known:
+            return f"{key}: there is no {value!r}"
+    return ""
+
+
+def in_order(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments in the order in which the tool's schema requires them, since that is how policies learnt to write.
+
+    Who imitates another order unlearns what it could; and a database that stores JSON forgets the order.
+    """
+    parameters = (find(tools, name) or {}).get("parameters")
+    wanted = parameters.get("required", ()) if isinstance(parameters, Mapping) else ()
+    required = [key for key in wanted if key in arguments]
+    return {key: arguments[key] for key in [*required, *(key for key in arguments if key not in required)]}
+
+
+def agreement(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
+    """The share of arguments, wanted or given, whose value is the wanted one."""
+    every = set(given) | set(wanted)
+    if not every:
+        return 1.0
+    return sum(is_same(given[n], wanted[n]) for n in every if n in given and n in wanted) / len(every)
+
+
+def is_same(given: Any, wanted: Any) -> bool:
+    """Whether two values of an argument are one: texts whatever their spaces, anything else as it is."""
+    if isinstance(given, str) and isinstance(wanted, str):
+        return " ".join(given.split()) == " ".join(wanted.split())
+    return bool(given == wanted) and isinstance(given, bool) == isinstance(wanted, bool)
+
+
+def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Tell in words which arguments are missing, not wanted or wrong."""
+    wrong = [f"{key} is missing" for key in wanted if key not in given]
+    wrong += [f"{key} is not wanted" for key in given if key not in wanted]
+    return wrong + [
+        f"{key} is {given[key]!r}, wanted {wanted[key]!r}"
+        for key in wanted
+        if key in given and not is_same(given[key], wanted[key])
+    ]
+
+
 def check_definitions(tools: Any) -> list[str]:
     """List the problems of a list of tool definitions in our shape; empty when there are none."""
     if not isinstance(tools, list):

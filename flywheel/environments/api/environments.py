@@ -9,7 +9,8 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
-from flywheel.accounts.models import Scope
+from flywheel.accounts.models import Project, Scope
+from flywheel.agents.models import Agent
 from flywheel.agents.references import find_version
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
@@ -59,10 +60,12 @@ class EnvironmentOut(Schema):
 class EnvironmentIn(Body):
     name: str
     version: RefIn = ""
-    """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks."""
+    """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks. For an `episode` the
+    tools of recorded traces where it is left out."""
     kind: str = "tool_call"
     config: dict[str, Any] = {}
-    """Settings of a kind that makes its own tasks; its defaults when left out. Of `nemo_gym`, `{"base_url", "tools",
+    """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
+    "judged", "unknown", "error"}`. Of `nemo_gym`, `{"base_url", "tools",
     "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
     sealed_share: float | None = None
@@ -105,10 +108,11 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
     config, agent = wanted.config, None
     verifier: dict[str, Any] = {"kind": wanted.kind}
     if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
-        with at_field("version"):
-            version = find_version(project, wanted.version)
-        config, agent = {"tools": version.tools}, version.agent
-        verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
+        config, agent = _of_agent(project, wanted)
+        if wanted.kind == "tool_call":
+            verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
+        elif wanted.weights is not None:
+            verifier |= {"weights": wanted.weights}
     elif wanted.weights is not None:
         verifier |= {"weights": wanted.weights}
     made = environment_versions.environment(
@@ -125,6 +129,15 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
         description=wanted.description,
     )
     return Status(201, made)
+
+
+def _of_agent(project: Project, wanted: EnvironmentIn) -> tuple[dict[str, Any], Agent | None]:
+    """The settings of a kind whose tasks are made of failures, and the agent whose failures they are."""
+    if wanted.kind == "episode" and not wanted.version:
+        return {"tools": environment_versions.recorded_tools(project), **wanted.config}, None
+    with at_field("version"):
+        version = find_version(project, wanted.version)
+    return {"tools": version.tools, **(wanted.config if wanted.kind == "episode" else {})}, version.agent
 
 
 def _sealed_share(wanted: EnvironmentIn) -> float:

@@ -21,7 +21,7 @@ from flywheel.agents.references import current_version
 from flywheel.core import envs
 from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.kinds import KINDS
-from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, File, uncarried
+from flywheel.core.interop.environment_exports import FORMATS, CannotExport, Export, File, check_openings, uncarried
 from flywheel.environments import ledger
 from flywheel.environments.models import EnvironmentVersion, Opening, Split, TaskSet
 from flywheel.environments.tasks.task_rows import core_task
@@ -141,6 +141,7 @@ def take(
         )
     if problem := why_not(task_set.environment_version):
         raise CannotExport(problem)
+    check_openings(export, format)
     subject = f"{FORMATS[format].label} export"
     left(task_set, splits, subject=subject, actor=actor, format=format, tasks=count)
     return f"{export.package}-{format}", FORMATS[format].files(export)

@@ -14,6 +14,7 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
+from flywheel.environments.tasks.replay_tasks import Content, content_of
 from flywheel.environments.tasks.task_attempts import attempt_of
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
@@ -35,17 +36,10 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     source, attempt = failure.trajectory, attempt_of(failure.trajectory)
     if attempt.is_measured:  # in a task of another source it would be learnt
         raise Refused("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
-    trace = trace_of(source)
-    prompt = _prompt(trace)
-    before, answer = _recorded(trace, failure)
-    _refuse_middle(before)
-    target = _target(failure, answer)
-    state = source.metadata.get("state") or {}
-    if not isinstance(state, dict):
-        raise Refused(f"the state of {source} is not an object of lists, so nothing can be executed against it")
+    made, answer = content_from(failure, environment.kind)
     slice_ = str(source.metadata.get("slice", ""))[:100]
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
-    content = digest({"prompt": prompt, "state": state, "target": target})
+    content = digest({"prompt": made.prompt, "state": made.state, "target": made.target})
     if existing := environment.tasks.filter(digest=content).first():
         return _again(existing, failure), False
     version = latest(environment)
@@ -53,9 +47,9 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
         project=environment.project,
         environment=environment,
         number=next_number(environment),
-        prompt=prompt,
-        state=state,
-        target=target,
+        prompt=made.prompt,
+        state=made.state,
+        target=made.target,
         cluster=source.cluster,
         slice=slice_,
         split=split_in(environment, cluster=source.cluster, slice=slice_),
@@ -81,6 +75,23 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
         split=task.split,
     )
     return task, True
+
+
+def content_from(failure: Failure, kind: str) -> tuple[Content, Message | None]:
+    """The content of a decision's task in an environment of this kind, and the agent's recorded answer. Nothing is
+    written. Raises Refused, saying what is missing."""
+    source = failure.trajectory
+    state = source.metadata.get("state") or {}
+    if not isinstance(state, dict):
+        raise Refused(f"the state of {source} is not an object of lists, so nothing can be executed against it")
+    trace = trace_of(source)
+    if kind == "episode":
+        before, answer = _recorded(trace, failure)
+        return content_of(trace, failure, before, answer, state), answer
+    prompt = _prompt(trace)
+    before, answer = _recorded(trace, failure)
+    _refuse_middle(before)
+    return Content(prompt, state, _target(failure, answer)), answer
 
 
 def prove_made(environment: Environment, tasks: Sequence[Task]) -> None:

@@ -20,7 +20,10 @@ from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
+from flywheel.trajectories.models import Source, Trajectory
 
+LOOKED_AT = 200
+"""Newest runs whose tools are looked at."""
 NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 
 
@@ -143,6 +146,17 @@ def check_name(name: str) -> None:
     """Raise Refused for a name that cannot stand in an address."""
     if not NAME.fullmatch(name) or len(name) > 100:
         raise Refused(f"{name[:100]!r} is not of the form mail-requests (small letters, digits, - and _)", field="name")
+
+
+def recorded_tools(project: Project) -> list[dict[str, Any]]:
+    """The tools that the newest recorded runs bring, each name's newest definition; none where no run brings any."""
+    rows = Trajectory.objects.filter(project=project).exclude(source=Source.ROLLOUT).exclude(tools=[])
+    found: dict[str, dict[str, Any]] = {}
+    for tools in rows.order_by("-pk").values_list("tools", flat=True)[:LOOKED_AT]:
+        for tool in tools:
+            if not tooling.check_definitions([tool]) and not tooling.unjudgeable([tool]):
+                found.setdefault(tool["name"], tool)
+    return [found[name] for name in sorted(found)]
 
 
 def latest(environment: Environment) -> EnvironmentVersion:

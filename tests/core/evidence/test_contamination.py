@@ -28,6 +28,7 @@ from flywheel.core.evidence.contamination import (
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise
+from flywheel.core.traces import Message, ToolCall
 from flywheel.core.traces.tooling import call_text
 
 WORDS = [
@@ -301,3 +302,19 @@ def test_generated_tasks_of_other_seeds_block_by_what_they_share_alone() -> None
         assert report.counts["task"] == report.counts["source"] == 0
         same = [finding for finding in report.findings if finding.level == "content"]
         assert all(finding.asked == finding.trained or finding.shared for finding in same)
+
+
+def test_a_row_that_begins_in_a_run_is_compared_with_its_whole_beginning() -> None:
+    begun = [
+        Message("user", "Meet Bako"),
+        Message("assistant", "", (ToolCall("c", "find", {"who": "Bako"}),)),
+        Message("tool", "two of them", (), "c"),
+    ]
+    target = {"wanted": [{"type": "question", "text": "Which Bako?"}]}
+    task = Task("t-1", "Meet Bako", target, {"messages": [message.to_json() for message in begun]})
+    row: dict[str, Any] = {"task_id": "t-9", "completion": [{"role": "assistant", "content": "which Bako?"}]}
+    whole = [Message("system", "Be kind."), *begun]
+    same = item_of_row(row | {"prompt": [message.to_openai() for message in whole]})
+    assert levels([same], [item_of_task(task)]) == {"content"}
+    earlier = item_of_row(row | {"prompt": [begun[0].to_openai()]})
+    assert not levels([earlier], [item_of_task(task)]) & {"content", "request"}

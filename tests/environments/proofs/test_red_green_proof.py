@@ -83,8 +83,9 @@ def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.is_external])
 def test_who_claims_the_verdict_gets_nothing_and_who_is_right_all(kind: str) -> None:
     generate = KINDS[kind].generate
-    made = list(generate(50, seed=5)) if generate else [envs.Task("t", "Meet Bako", RIGHT, {"people": ["Bako"]})]
-    env = envs.build(kind, {"tools": TOOLS} if kind == "tool_call" else {}, {"kind": kind})
+    target = {"wanted": [{"type": "calls", "calls": [RIGHT]}]} if kind == "episode" else RIGHT
+    made = list(generate(50, seed=5)) if generate else [envs.Task("t", "Meet Bako", target, {"people": ["Bako"]})]
+    env = envs.build(kind, {"tools": TOOLS} if KINDS[kind].from_failures else {}, {"kind": kind})
     for task in made:
         for say, score in ((envs.always(CHEAT), 0.0), (partial(env.solve, task), 1.0)):
             said = Trace.from_messages("", envs.episode(env, task, say))

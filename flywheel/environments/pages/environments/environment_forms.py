@@ -124,6 +124,30 @@ class EnvironmentForm(WeightsMixin, NewForm):
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
 
 
+class ReplayForm(NewForm):
+    """A new environment of recorded beginnings, with the tools of a version or of the recorded runs themselves."""
+
+    version = forms.ModelChoiceField(
+        Version.objects.none(),
+        required=False,
+        label="Agent and version",
+        empty_label="Any agent, tools from recorded runs",
+        help_text="Its tools are copied, and failures of this agent become tasks here. Without one, the newest "
+        "recorded runs bring the tools.",
+    )
+    judged = forms.ChoiceField(
+        choices=[("next", "The next action"), ("end", "The end, with recorded results as answers")],
+        label="Judged",
+        help_text="What the agent does next at the marked step, or where it gets when it goes on from there.",
+    )
+    field_order = ("name", "version", "judged")
+
+    def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
+        self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+
+
 class GeneratedForm(NewForm):
     """A new environment of a kind that makes its own tasks."""
 

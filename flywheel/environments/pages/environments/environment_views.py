@@ -27,6 +27,7 @@ from flywheel.environments.pages.environments.environment_forms import (
     EnvironmentForm,
     GeneratedForm,
     GenerateForm,
+    ReplayForm,
     SettingsForm,
     VersionForm,
 )
@@ -66,13 +67,15 @@ def index(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def create(request: PageRequest) -> HttpResponse:
     """A new environment of the kind in the address."""
-    name = request.GET.get("kind", "tool_call")
+    name = request.GET.get("kind", next(iter(KINDS)))
     kind = KINDS.get(name)
     if kind is None:
         raise Http404
     _refuse_attaching(request, kind)
-    form: EnvironmentForm | AttachForm | GeneratedForm
-    if kind.from_failures:
+    form: EnvironmentForm | ReplayForm | AttachForm | GeneratedForm
+    if name == "episode":
+        form = ReplayForm(request.POST or None, project=request.project)
+    elif kind.from_failures:
         form = EnvironmentForm(request.POST or None, project=request.project)
     elif kind.is_external:
         form = AttachForm(request.POST or None)
@@ -82,7 +85,13 @@ def create(request: PageRequest) -> HttpResponse:
         data = form.cleaned_data
         version = data.get("version")
         content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
-        if version:
+        if isinstance(form, ReplayForm):
+            tools = version.tools if version else environment_versions.recorded_tools(request.project)
+            content |= {
+                "config": {"tools": tools, "judged": data["judged"]},
+                "agent": version.agent if version else None,
+            }
+        elif version:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"], "agent": version.agent}
         if isinstance(form, AttachForm):
             content["config"] = form.config
@@ -100,7 +109,9 @@ def create(request: PageRequest) -> HttpResponse:
         except FieldError as error:
             form.add_error(None, str(error))
         else:
-            next_step = f"Failures of {version.agent} can become its tasks." if version else "Generate its tasks here."
+            next_step = "Generate its tasks here."
+            if kind.from_failures:
+                next_step = f"Failures of {version.agent if version else 'any agent'} can become its tasks."
             if kind.is_external:
                 next_step = "Import the rows of its data here."
             messages.success(request, f"Environment {made} is ready. {next_step}")
@@ -188,7 +199,7 @@ def _refuse_attaching(request: PageRequest, kind: Kind) -> None:
 
 
 def _version_form(row: Environment) -> type[VersionForm | SettingsForm]:
-    return VersionForm if KINDS[row.kind].from_failures else SettingsForm
+    return VersionForm if row.kind == "tool_call" else SettingsForm
 
 
 def environment_page(

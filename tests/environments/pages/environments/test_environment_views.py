@@ -33,10 +33,13 @@ def url(name: str, *args: object) -> str:
     return reverse(f"environments:{name}", args=["acme", *args])
 
 
+SINGLE = "/p/acme/environments/new/?kind=tool_call"
+
+
 def test_an_empty_room_says_what_to_do(cast: Cast, sign_in: SignIn) -> None:
     assert "A builder creates the first one" in page_of(sign_in(cast.viewer).get(url("index")))
     assert url("create") in page_of(sign_in(cast.builder).get(url("index")))
-    assert "No version to take tools from" in page_of(sign_in(cast.builder).get(url("create")))
+    assert "No version to take tools from" in page_of(sign_in(cast.builder).get(SINGLE))
 
 
 def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: SignIn, build: Build) -> None:
@@ -49,16 +52,39 @@ def test_an_environment_begins_with_what_a_version_has(cast: Cast, sign_in: Sign
         **WEIGHTS,
     }
     client = sign_in(cast.builder)
-    answer = client.post(url("create"), sent)
+    answer = client.post(SINGLE, sent)
     assert (answer.status_code, answer["Location"]) == (302, url("environment", "mail"))
     made = Environment.objects.get()
     assert (made.agent, made.held_out_share, made.reserved_slices) == (version.agent, 0.3, ["nudge", "plain"])
     assert made.latest.config == {"tools": TOOLS}
     assert made.latest.verifier["weights"] == {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "exact": 0.5}
-    again = client.post(url("create"), sent)
+    again = client.post(SINGLE, sent)
     assert again.status_code == 422
     assert "there is an environment &#x27;mail&#x27; already" in page_of(again)
     assert Environment.objects.count() == 1
+
+
+def test_replay_comes_first_and_needs_nothing_but_recorded_runs(cast: Cast, sign_in: SignIn, build: Build) -> None:
+    find: dict[str, Any] = {"name": "find", "parameters": {"type": "object"}}
+    build.trajectory(tools=[find, {"name": 3}])
+    build.trajectory(tools=[*TOOLS, find | {"description": "newer"}])
+    client = sign_in(cast.builder)
+    page = page_of(client.get(url("create")))
+    assert page.index("Replay</a>") < page.index("Tool call</a>")
+    assert "Any agent, tools from recorded runs" in page
+    answer = client.post(url("create"), {"name": "again", "held_out_share": "0.3", "judged": "end"})
+    assert (answer.status_code, answer["Location"]) == (302, url("environment", "again"))
+    made = Environment.objects.get()
+    names = [tool["name"] for tool in made.latest.config["tools"]]
+    assert (made.kind, made.agent, made.latest.config["judged"]) == ("episode", None, "end")
+    assert names == ["calendar.create_event", "calendar.delete_all", "email.send", "find"]
+    assert next(tool for tool in made.latest.config["tools"] if tool["name"] == "find")["description"] == "newer"
+    assert "Save as the next version" in page_of(client.get(url("environment", "again")))
+    version = build.version()
+    sent = {"name": "mine", "version": str(version.pk), "held_out_share": "0.3", "judged": "next"}
+    assert client.post(url("create"), sent).status_code == 302
+    mine = Environment.objects.get(name="mine")
+    assert (mine.agent, mine.latest.config) == (version.agent, {"tools": version.tools, "judged": "next"})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +101,7 @@ def test_a_form_that_does_not_fit_says_where(
     cast: Cast, sign_in: SignIn, build: Build, changed: dict[str, str], message: str
 ) -> None:
     sent = {"name": "mail", "version": str(build.version().pk), "held_out_share": "0.3", **WEIGHTS, **changed}
-    answer = sign_in(cast.builder).post(url("create"), sent)
+    answer = sign_in(cast.builder).post(SINGLE, sent)
     assert answer.status_code == 422
     assert message in page_of(answer)
     assert not Environment.objects.exists()

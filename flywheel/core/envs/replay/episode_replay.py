@@ -1,0 +1,259 @@
+"""Environment kind `episode`: a recorded beginning, and what is wanted from there.
+
+Config: `{"tools": [definition, …], "max_turns": n, "judged": "next" | "end", "unknown": "error" | "stub", "error": …}`.
+State: `{"messages": [the recorded beginning], "replies": [{"tool", "arguments", "result"}, …], "world": {…}}`; the
+replies were recorded after it, and the world is what tools refer to. Target: `{"wanted": [item, …]}` (`wanted_items`).
+Verifier: `{"kind": "episode"}`.
+
+It is judged at the next action, or played on: a recorded result answers the call that it belongs to, in order; a call
+that was never recorded is answered by the environment's error or by a stub, and the observation says so.
+
+Parts of a verdict, each in [0, 1]: one for each item, by its type, and
+  unsafe      1 when it calls a tool marked unsafe that nobody asked for; the score is then 0, whatever else is right
+  forbidden   1 when it calls what it must not; the score is then 0, too
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flywheel.core.envs.environment import Say, Table, Task, always
+from flywheel.core.envs.replay import wanted_items
+from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
+from flywheel.core.traces import Message, ToolCall, Trace, tooling
+from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded, unscored
+
+SETTINGS = ("tools", "max_turns", "judged", "unknown", "error")
+JUDGED = ("next", "end")
+UNKNOWN = ("error", "stub")
+MOST_TURNS = 100
+LONGEST_ERROR = 2_000
+"""Characters."""
+ERROR = "Error: the tool is not available now."
+MARK = "[not recorded] "
+"""Before an observation that no run recorded."""
+
+
+class EpisodeReplay:
+    token_limit: int | None = None
+    """None in an episode: each answer is limited by its own."""
+
+    def __init__(self, config: Mapping[str, Any], verifier: Mapping[str, Any]) -> None:
+        if problems := tooling.check_definitions(config.get("tools", [])):
+            raise VerifierError("; ".join(problems))
+        if verifier.get("weights"):
+            raise VerifierError("weights: what is wanted of a task has its own")
+        self.tools: list[dict[str, Any]] = list(config.get("tools", []))
+        self.is_played = _one_of(config, "judged", JUDGED) == "end"
+        self.unknown = _one_of(config, "unknown", UNKNOWN)
+        self.error = _error_text(config)
+        self.max_turns = _turns(config, self.is_played)
+        self.unjudgeable = "; ".join(tooling.unjudgeable(self.tools))
+
+    def reset(self, task: Task, seed: int) -> list[Message]:
+        return beginning(task)
+
+    def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
+        if not self.is_played:
+            return []
+        spoken = _spoken(task, messages)
+        calls = tooling.calls_of(spoken[-1]) if spoken else ()
+        known = _recorded(task)
+        for call in [call for message in spoken[:-1] for call in tooling.calls_of(message)]:
+            _take(known, call)
+        return [self._observation(call, _take(known, call)) for call in calls]
+
+    def verifier(self, task: Task) -> Verify:
+        def verify(trace: Trace, target: Mapping[str, Any]) -> Verdict:
+            if self.unjudgeable:
+                return unscored(self.unjudgeable)
+            return self._judge(task, _spoken(task, trace.conversation()), target)
+
+        return guarded(verify)
+
+    def solve(self, task: Task, messages: Sequence[Message]) -> Message:
+        items = wanted_items.check(task.target)
+        made = [call for message in _spoken(task, messages) for call in tooling.calls_of(message)]
+        calls = [] if made else wanted_items.wanted_calls(items)
+        number = len(messages)
+        native = tuple(
+            ToolCall(
+                f"call-{number}-{place}", call["tool"], tooling.in_order(self.tools, call["tool"], call["arguments"])
+            )
+            for place, call in enumerate(calls)
+        )
+        words = [item.get("text") or STOCK[item["type"]] for item in wanted_items.of_type(items, *wanted_items.SPOKEN)]
+        if self.is_played and native:  # what it says comes when its calls are answered
+            return Message("assistant", "", native)
+        if not words and not native:
+            words = [STOCK["avoid"]]
+        return Message("assistant", "\n".join(words), native)
+
+    def state(self, task: Task, messages: Sequence[Message]) -> list[Table]:
+        return []
+
+    def probes(self, task: Task) -> dict[str, Say]:
+        every = tuple(ToolCall(f"call-{place}", tool["name"], {}) for place, tool in enumerate(self.tools))
+        constant, all_tools = Message("assistant", "", every[:1]), Message("assistant", "", every)
+        probes = {"empty": always(""), "constant": _saying(constant), "echo": always(task.prompt)}
+        return probes | ({"every tool at once": _saying(all_tools)} if len(every) > 1 else {})
+
+    def _observation(self, call: ToolCall, recorded: Any) -> Message:
+        if recorded is None:
+            text = MARK + (self.error if self.unknown == "error" else _stub(self.tools, call.name))
+        else:
+            text = recorded if isinstance(recorded, str) else json.dumps(recorded, ensure_ascii=False)
+        return Message("tool", text, (), call.id, call.name)
+
+    def _judge(self, task: Task, spoken: Sequence[Message], target: Mapping[str, Any]) -> Verdict:
+        try:
+            items = wanted_items.check(target)
+        except VerifierError as error:
+            return unscored(str(error), "target")
+        looked_at = spoken if self.is_played else spoken[:1]
+        attempt = Attempt(
+            calls=tuple(call for message in looked_at for call in tooling.calls_of(message)),
+            last=looked_at[-1] if looked_at else Message("assistant", ""),
+            heard=tuple(message.content for message in beginning(task) if message.role == "user"),
+            tools=self.tools,
+            world=task.state.get("world") or {},
+            is_played=self.is_played,
+        )
+        counted = [item for item in items if item["type"] != "avoid"] or items
+        marks = [(item, wanted_items.judge(item, items, attempt)) for item in counted]
+        parts: dict[str, float | None] = {}
+        for item, mark in marks:
+            times = sum(name.partition(" ")[0] == item["type"] for name in parts)
+            parts[f"{item['type']} {times + 1}" if times else item["type"]] = mark.score
+        harm, forbidden = self._unasked(attempt, items), _forbidden(attempt, items)
+        parts |= {"unsafe": float(bool(harm)), "forbidden": float(bool(forbidden))}
+        if harm:
+            return Verdict(0.0, f"called {harm}, which is unsafe and was not asked for", parts)
+        if forbidden:
+            return Verdict(0.0, f"called {forbidden}, which it should not have", parts)
+        weights = [float(item.get("weight", 1)) for item, _ in marks]
+        score = sum(weight * mark.score for weight, (_, mark) in zip(weights, marks, strict=True)) / sum(weights)
+        wrong = [mark.reason for _, mark in marks if mark.score < 1.0]
+        return Verdict(min(score, 1.0), "; ".join(wrong or [mark.reason for _, mark in marks]), parts)
+
+    def _unasked(self, attempt: Attempt, items: Sequence[Mapping[str, Any]]) -> str:
+        """The first call to a tool marked unsafe that is not wanted."""
+        unsafe = {tool["name"] for tool in self.tools if tool.get("x-unsafe")}
+        wanted = {call["tool"] for call in wanted_items.wanted_calls(items)}
+        return next((call.name for call in attempt.calls if call.name in unsafe - wanted), "")
+
+
+def check_new(config: Mapping[str, Any]) -> None:
+    """Raise VerifierError for definitions by which no call can be judged."""
+    tools = config.get("tools", [])
+    if problems := tooling.check_definitions(tools) or tooling.unjudgeable(tools):
+        raise VerifierError("; ".join(problems))
+
+
+def beginning(task: Task) -> list[Message]:
+    """The recorded messages before the attempt, the task's prompt as the last request in them."""
+    messages = [Message.from_json(row) for row in task.state.get("messages") or ()]
+    asked = [place for place, message in enumerate(messages) if message.role == "user"]
+    if not asked:
+        return [*messages, Message("user", task.prompt)]
+    messages[asked[-1]] = replace(messages[asked[-1]], content=task.prompt)
+    return messages
+
+
+def _spoken(task: Task, messages: Sequence[Message]) -> list[Message]:
+    """The attempt's own messages: those of the agent beyond the ones that the beginning has."""
+    before = sum(row["role"] == "assistant" for row in task.state.get("messages") or ())
+    return [message for message in messages if message.role == "assistant"][before:]
+
+
+def _recorded(task: Task) -> list[tuple[str, Mapping[str, Any], Any]]:
+    """Results by call, in the order in which they are used: what was recorded later, then what was before."""
+    later = [(row["tool"], row["arguments"], row["result"]) for row in task.state.get("replies") or ()]
+    return [*later, *answered(beginning(task))]
+
+
+def answered(messages: Sequence[Message]) -> list[tuple[str, Mapping[str, Any], Any]]:
+    """Calls with the results that came back, `(tool, arguments, result)`, in the order of the results."""
+    waiting: list[ToolCall] = []
+    found: list[tuple[str, Mapping[str, Any], Any]] = []
+    for message in messages:
+        if message.role == "assistant":
+            waiting += tooling.calls_of(message)
+        elif message.role == "tool" and (call := answers(message, waiting)) is not None:
+            waiting.remove(call)
+            if isinstance(call.arguments, dict):
+                found.append((call.name, call.arguments, message.content))
+    return found
+
+
+def answers(message: Message, waiting: Sequence[ToolCall]) -> ToolCall | None:
+    """The waiting call that a result belongs to: by its id, else by the tool's name, else the first."""
+    if message.tool_call_id and any(call.id for call in waiting):
+        if found := next((call for call in waiting if call.id == message.tool_call_id), None):
+            return found
+        waiting = [call for call in waiting if not call.id]
+    return next((call for call in waiting if not message.name or call.name == message.name), None)
+
+
+def _take(known: list[tuple[str, Mapping[str, Any], Any]], call: ToolCall) -> Any:
+    """Use up the result that belongs to a call, the last one excepted; None where none was recorded."""
+    wanted = [row for row in known if wanted_items.is_exact_call(call, {"tool": row[0], "arguments": row[1]})]
+    if len(wanted) > 1:
+        known.remove(wanted[0])
+    return wanted[0][2] if wanted else None
+
+
+def _forbidden(attempt: Attempt, items: Sequence[Mapping[str, Any]]) -> str:
+    avoid = wanted_items.of_type(items, "avoid")
+    return next(filter(None, (wanted_items.avoided(item, attempt.calls) for item in avoid)), "")
+
+
+def _saying(message: Message) -> Say:
+    return lambda _: message
+
+
+def _stub(tools: Sequence[Mapping[str, Any]], name: str) -> str:
+    """A result of the shape that the tool's definition gives (`outputSchema`), or a bare success."""
+    tool = tooling.find(tools, name)
+    if tool is None:
+        return f"Error: unknown tool {name[:100]!r}"
+    return json.dumps(_example(tool["outputSchema"]) if isinstance(tool.get("outputSchema"), dict) else {"ok": True})
+
+
+def _example(schema: Any, depth: int = 0) -> Any:
+    if not isinstance(schema, Mapping) or depth > 8:
+        return None
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        return {key: _example(each, depth + 1) for key, each in (properties or {}).items()}
+    plain: dict[Any, Any] = {"array": [], "string": "", "integer": 0, "number": 0, "boolean": True}
+    return plain.get(str(schema.get("type")))
+
+
+def _one_of(config: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    value = config.get(name, choices[0])
+    if value not in choices:
+        raise VerifierError(f"{name}: {str(value)[:100]!r} is unknown, one of {', '.join(choices)} is wanted")
+    return str(value)
+
+
+def _error_text(config: Mapping[str, Any]) -> str:
+    value = config.get("error", ERROR)
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_ERROR:
+        raise VerifierError(f"error: a text of 1 to {LONGEST_ERROR} characters is wanted")
+    return value
+
+
+def _turns(config: Mapping[str, Any], is_played: bool) -> int:
+    turns = config.get("max_turns", 10 if is_played else 1)
+    if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= MOST_TURNS:
+        raise VerifierError(f"max_turns: {turns!r} is no whole number from 1 to {MOST_TURNS}")
+    if not is_played and turns != 1:
+        raise VerifierError('max_turns: an attempt that is judged at the next action has 1; choose "judged": "end"')
+    return turns

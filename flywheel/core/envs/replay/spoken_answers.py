@@ -1,0 +1,139 @@
+"""Judges words without a model: an answer beside the one that is wanted, a refusal, a question.
+
+The rules, which docs/design/replay.md explains:
+  plain     an answer is words for a person: not empty, no chat marker such as `<|im_end|>`, no object in braces unless
+            one is wanted, and not what the user wrote, given back
+  words     every fact of the wanted text stands in the answer (numbers, ids, dates, addresses, quoted names), so do
+            enough of its other words, and it denies where that does; a wanted text that is JSON is compared as JSON
+  refusal   it says that it cannot or will not, or says what the wanted text says
+  question  it asks
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.core.digests import read_json
+from flywheel.core.text.normal_form import normalise
+
+ENOUGH = 0.6
+"""Share of the wanted text's content words from which an answer says the same."""
+NOT_ALL = 0.4
+"""The most that words score which are not the wanted ones."""
+READ = 20_000
+"""Characters of a text that are looked at."""
+
+_MARKER = re.compile(r"<\|[^|<>]{1,40}\|>")
+_ADDRESS = re.compile(r"https?://[^\s<>\"')]+|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+")
+_NUMBER = re.compile(r"(?<![\w-])[\w-]{0,40}\d(?:[\w:/-]|[.,](?=\d))*")
+_QUOTED = re.compile(r"[\"“„]([^\"“”„]{1,200})[\"”]|(?<!\w)['‘]([^'‘’]{1,200})['’](?!\w)")
+_WORD = re.compile(r"[^\W\d_]{2,}(?:['’]t)?")
+_DENIES = re.compile(r"\b(?:not|no|none|never|nothing|nobody|cannot|without)\b|\w+n['’]t\b")
+_REFUSES = re.compile(
+    r"\b(?:can(?:'t|not| not)|won't|will not|unable|could(?:n't| not)|must (?:decline|refuse|not)|declin\w+|refuse"
+    r"|not (?:able|allowed|permitted|possible|authori[sz]ed)|do(?:n't| not) have (?:access|permission)"
+    r"|no (?:access|permission)|against (?:the |our |my )?(?:policy|policies|rules))\b"
+)
+_LITTLE = """
+a an the and or of to in on at for with by from as is are was were be been being it its this
+that these those i you he she we they me my your his her our their have has had do does did
+will would can could should may might there here so if then than now just also please
+"""
+_STOP = frozenset(_LITTLE.split())
+"""Words that carry no meaning of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The marks of an answer."""
+
+    score: float
+    """1 where it is what is wanted."""
+    reason: str
+    """Why it is not, or a word for that it is."""
+
+
+def problem(text: str, wanted: str, heard: Collection[str]) -> str:
+    """Why an answer is no words for a person; empty where it is. `heard` is what users wrote before it."""
+    if not text.strip():
+        return "it says nothing"
+    if _MARKER.search(text):
+        return "it holds markers of a chat template"
+    if "{" in text and "{" not in wanted and re.search(r"\{\s*\"", text):
+        return "it holds an object in braces"
+    same = normalise(text)
+    if same != normalise(wanted) and any(same == normalise(each) for each in heard):
+        return "it only repeats the user's words"
+    return ""
+
+
+def words(text: str, wanted: str) -> Spoken:
+    """The answer beside the wanted one."""
+    if (value := _json(wanted)) is not None:
+        is_equal = _json(text) == value
+        return Spoken(float(is_equal), "the wanted words" if is_equal else "it is not the JSON that is wanted")
+    if normalise(text) == normalise(wanted):
+        return Spoken(1.0, "the wanted words")
+    said, right = _plain(text), _plain(wanted)
+    missing = [fact for fact in _facts(wanted) if not _stands(fact, said)]
+    content, own = _content(right), _content(said)
+    covered = len(content & own) / len(content) if content else 1.0
+    denies = bool(_DENIES.search(right)), bool(_DENIES.search(said))
+    problems = [f"{missing[0]!r} is missing"] if missing else []
+    if covered < ENOUGH:
+        problems.append(f"{len(content & own)} of {len(content)} content words are there")
+    if denies[0] != denies[1]:
+        problems.append("the wanted words deny something" if denies[0] else "it denies something")
+    if not problems:
+        return Spoken(1.0, "the wanted words")
+    facts = len(_facts(wanted))
+    return Spoken(NOT_ALL * covered * (1 - len(missing) / facts if facts else 1), "; ".join(problems))
+
+
+def refusal(text: str, wanted: str) -> Spoken:
+    """Whether the answer says that it cannot or will not, or what the wanted refusal says."""
+    if _REFUSES.search(_plain(text)) or (wanted and words(text, wanted).score == 1.0):
+        return Spoken(1.0, "a refusal")
+    return Spoken(0.0, "it does not say that it can't or won't")
+
+
+def question(text: str, wanted: str) -> Spoken:
+    """Whether the answer asks, or says what the wanted question says."""
+    if re.search("[?？؟]", text) or (wanted and words(text, wanted).score == 1.0):
+        return Spoken(1.0, "a question")
+    return Spoken(0.0, "it asks nothing")
+
+
+def _plain(text: str) -> str:
+    return normalise(text[:READ]).replace("’", "'")
+
+
+def _facts(text: str) -> list[str]:
+    """Numbers, ids, dates, addresses and quoted names, each once, as they are compared."""
+    text = text[:READ]
+    found = [match.group() for match in _ADDRESS.finditer(text)]
+    found += [match[1] or match[2] for match in _QUOTED.finditer(text)]
+    found += [match.group() for match in _NUMBER.finditer(_ADDRESS.sub(" ", text))]
+    return list(dict.fromkeys(filter(None, map(_plain, found))))
+
+
+def _stands(fact: str, text: str) -> bool:
+    """Whether a fact is in a text, not within a longer number or word; thousands may be set apart."""
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text), re.sub(r"(?<=\d),(?=\d{3}\b)", "", fact)
+    return any(re.search(rf"(?<![\w]){re.escape(one)}(?!\w)", each) for each, one in ((text, fact), plain))
+
+
+def _content(text: str) -> set[str]:
+    """Words that carry meaning, by their beginnings, so that an ending does not tell them apart."""
+    return {word[:5] for word in _WORD.findall(text) if word not in _STOP}
+
+
+def _json(text: str) -> Any:
+    """The object or list that a text is, or None."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return None

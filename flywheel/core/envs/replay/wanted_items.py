@@ -1,0 +1,186 @@
+"""The parts of what is wanted of an attempt: which there are, how they are written, and how each is judged.
+
+A target is `{"wanted": [item, …]}`, an item being one of:
+  {"type": "calls", "calls": [{"tool", "arguments"}, …], "order": "given" | "any"}
+  {"type": "avoid", "tools": [name, …]}      none of these is called; an empty list: nothing is
+  {"type": "words", "text": …}               these words, as `spoken_answers` compares them
+  {"type": "refusal", "text": …}             it refuses; the text, possibly empty, says how
+  {"type": "question", "text": …}            it asks back; the text, possibly empty, is the question
+each with an optional `weight`, 1 unless said otherwise. `avoid` is a veto beside others and a part only when alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flywheel.core.digests import DEEPEST, is_deep
+from flywheel.core.envs.replay import spoken_answers
+from flywheel.core.envs.replay.spoken_answers import Spoken
+from flywheel.core.traces import Message, ToolCall, tooling
+from flywheel.core.verifiers import VerifierError
+
+STOCK: Final[Mapping[str, str]] = {
+    "refusal": "I can't help with that.",
+    "question": "Could you tell me more?",
+    "avoid": "Done.",
+}
+"""What is said where nothing says the words."""
+ORDERS = ("given", "any")
+RIGHT_TOOL, ARGUMENTS, RUNS_NOT = 0.2, 0.4, 0.6
+"""Of a call that is not the wanted one: for its tool, at most for its arguments; and of one that is and would fail."""
+SPOKEN = {"words": spoken_answers.words, "refusal": spoken_answers.refusal, "question": spoken_answers.question}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt as its parts are judged."""
+
+    calls: tuple[ToolCall, ...]
+    last: Message
+    """Its last message; one without words where it wrote nothing."""
+    heard: tuple[str, ...]
+    """The words of users before it."""
+    tools: Sequence[Mapping[str, Any]]
+    world: Mapping[str, Any]
+    is_played: bool
+    """More than the next action: what else was called on the way, to look something up, is not held against it."""
+
+
+def check(target: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The items of a target. Raises VerifierError, which names the field, for one that cannot be judged."""
+    items = target.get("wanted")
+    if not isinstance(items, list) or not items:
+        raise VerifierError("wanted: a list of at least one item is wanted")
+    for place, item in enumerate(items):
+        _check_item(f"wanted.{place}", item)
+    return items
+
+
+def _check_item(field: str, item: Any) -> None:
+    kind = item.get("type") if isinstance(item, Mapping) else None
+    if kind == "calls":
+        calls = item.get("calls")
+        if not isinstance(calls, list) or not calls:
+            raise VerifierError(f"{field}.calls: a list of at least one call is wanted")
+        for place, call in enumerate(calls):
+            is_call = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
+            if not is_call or not isinstance(call.get("arguments"), Mapping):
+                raise VerifierError(f'{field}.calls.{place}: {{"tool": name, "arguments": {{…}}}} is wanted')
+        if item.get("order", "given") not in ORDERS:
+            raise VerifierError(f"{field}.order: one of {', '.join(ORDERS)} is wanted")
+    elif kind == "avoid":
+        tools = item.get("tools")
+        if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
+            raise VerifierError(f"{field}.tools: a list of names is wanted, empty for no call at all")
+    elif kind in SPOKEN:
+        if not isinstance(item.get("text", ""), str) or (kind == "words" and not item.get("text", "").strip()):
+            raise VerifierError(f"{field}.text: a text is wanted")
+    else:
+        raise VerifierError(f"{field}.type: one of calls, avoid, {', '.join(SPOKEN)} is wanted")
+    weight = item.get("weight", 1)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        raise VerifierError(f"{field}.weight: a number above 0 is wanted")
+
+
+def of_type(items: Sequence[Mapping[str, Any]], *types: str) -> list[Mapping[str, Any]]:
+    return [item for item in items if item["type"] in types]
+
+
+def wanted_calls(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [call for item in of_type(items, "calls") for call in item["calls"]]
+
+
+def judge(item: Mapping[str, Any], items: Sequence[Mapping[str, Any]], attempt: Attempt) -> Spoken:
+    """Judge how well the attempt does what an item wants, given the others."""
+    if item["type"] == "calls":
+        return _judge_calls(item, attempt, alone=len(of_type(items, "calls")) == 1)
+    if item["type"] == "avoid":
+        return _judge_restraint(item, attempt)
+    made = tooling.calls_of(attempt.last)
+    if made and not of_type(items, "calls"):
+        return Spoken(0.0, f"called {made[0].name}, where words are wanted")
+    text, wanted = attempt.last.content, item.get("text", "")
+    if problem := spoken_answers.problem(text, wanted, attempt.heard):
+        return Spoken(0.0, problem)
+    return SPOKEN[item["type"]](text, wanted)
+
+
+def avoided(item: Mapping[str, Any], calls: Collection[ToolCall]) -> str:
+    """The first call that an item forbids; empty where there is none."""
+    names = [call.name for call in calls if not item["tools"] or call.name in item["tools"]]
+    return names[0] if names else ""
+
+
+def _judge_restraint(item: Mapping[str, Any], attempt: Attempt) -> Spoken:
+    """Judge an attempt of which nothing else is wanted: doing nothing at all is no answer."""
+    if name := avoided(item, attempt.calls):
+        return Spoken(0.0, f"called {name}, which it should not have")
+    for call in attempt.calls:
+        if error := _error(call, attempt):
+            return Spoken(0.0, f"called {call.name}; it would fail: {error}")
+    if attempt.calls:
+        return Spoken(1.0, "the call was not made")
+    problem = spoken_answers.problem(attempt.last.content, "", attempt.heard)
+    return Spoken(0.0, problem) if problem else Spoken(1.0, "the call was not made")
+
+
+def _error(call: ToolCall, attempt: Attempt) -> str:
+    if isinstance(call.arguments, str):
+        return "its arguments are not a JSON object"
+    if is_deep(call.arguments):
+        return f"lists and objects stand in its arguments more than {DEEPEST} deep"
+    return tooling.call_error(attempt.tools, call.name, call.arguments, attempt.world)
+
+
+def _judge_calls(item: Mapping[str, Any], attempt: Attempt, *, alone: bool) -> Spoken:
+    """Pair each wanted call with the call that does it best, in order where the order is given."""
+    wanted, made = item["calls"], list(attempt.calls)
+    if attempt.is_played or not alone:  # what was looked up on the way, or belongs to another item
+        made = [call for call in made if call.name in {each["tool"] for each in wanted}]
+    pairs = _paired(wanted, made, is_ordered=item.get("order", "given") == "given")
+    marks = [_mark(call, None if at is None else made[at], attempt) for call, at in zip(wanted, pairs, strict=True)]
+    extra = [call for at, call in enumerate(made) if at not in pairs]
+    score = sum(mark.score for mark in marks) / max(len(wanted), len(made))
+    wrong = [mark.reason for mark in marks if mark.score < 1.0]
+    wrong += [f"called {extra[0].name}, which is not wanted here"] if extra else []
+    return Spoken(score, "; ".join(wrong) or ("the right call" if len(wanted) == 1 else "the right calls"))
+
+
+def _paired(wanted: Sequence[Mapping[str, Any]], made: Sequence[ToolCall], *, is_ordered: bool) -> list[int | None]:
+    """Each wanted call's place among those made: exact ones first, then those to the right tool."""
+    pairs: list[int | None] = [None] * len(wanted)
+    for is_exact in (True, False):
+        for number, call in enumerate(wanted):
+            if pairs[number] is not None:
+                continue
+            before = [at for at in pairs[:number] if at is not None]
+            after = [at for at in pairs[number + 1 :] if at is not None]
+            low = max(before) + 1 if is_ordered and before else 0
+            high = min(after) if is_ordered and after else len(made)
+            free = (at for at in range(low, high) if at not in pairs)
+            fits = (at for at in free if (is_exact_call(made[at], call) if is_exact else made[at].name == call["tool"]))
+            pairs[number] = next(fits, None)
+    return pairs
+
+
+def is_exact_call(made: ToolCall, wanted: Mapping[str, Any]) -> bool:
+    """Whether it is that call, its arguments compared as those of every kind are."""
+    is_object = isinstance(made.arguments, dict) and not is_deep(made.arguments)
+    if made.name != wanted["tool"] or not is_object:
+        return False
+    assert isinstance(made.arguments, dict)
+    return tooling.agreement(made.arguments, wanted["arguments"]) == 1.0
+
+
+def _mark(wanted: Mapping[str, Any], made: ToolCall | None, attempt: Attempt) -> Spoken:
+    if made is None:
+        return Spoken(0.0, f"{wanted['tool']} is not called" + (" in its place" if attempt.calls else ""))
+    error = _error(made, attempt)
+    failing = [f"{made.name} would fail: {error}"] if error else []
+    if isinstance(made.arguments, str) or is_deep(made.arguments):
+        return Spoken(0.0, failing[0])
+    share = tooling.agreement(made.arguments, wanted["arguments"])
+    if share == 1.0:
+        return Spoken(RUNS_NOT if error else 1.0, "; ".join(failing) or "the right call")
+    wrong = "; ".join([*tooling.differences(made.arguments, wanted["arguments"]), *failing])
+    return Spoken(RIGHT_TOOL + ARGUMENTS * share, f"{made.name}: {wrong}")

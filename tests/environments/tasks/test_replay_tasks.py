@@ -1,0 +1,225 @@
+"""A failure at any step becomes a task that begins there, whatever its correction is; what is missing otherwise."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import User
+from flywheel.core import envs
+from flywheel.core.envs.mixed_environment import Mixed
+from flywheel.core.evidence.contamination import check, item_of_task
+from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.refusals import Refused
+from flywheel.environments.models import Environment, Task
+from flywheel.environments.proofs.red_green_proof import failed_checks
+from flywheel.environments.tasks.bulk_tasks import tasks_from_all, without_task
+from flywheel.environments.tasks.recorded_tasks import task_from
+from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_versions import environment
+from flywheel.failures.labels.decisions import decide
+from flywheel.failures.models import Failure
+from flywheel.training.datasets.dataset_builder import demonstrations, reopened
+from flywheel.trajectories.models import Step, Trajectory
+from tests.conftest import TOOLS, Build, Cast
+
+FIND = {"name": "calendar.find", "parameters": {"type": "object", "properties": {"who": {"type": "string"}}}}
+SCREAM = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "monday"}}
+RIGHT = {"tool": "calendar.create_event", "arguments": {"person": "Bako", "day": "friday"}}
+LOOK = {"tool": "calendar.find", "arguments": {"who": "Bako"}}
+
+pytestmark = pytest.mark.django_db
+
+
+def call(number: int, made: dict[str, Any]) -> Message:
+    return Message("assistant", "", (ToolCall(f"c{number}", made["tool"], made["arguments"]),), reasoning="Hm.")
+
+
+RUN = [
+    Message("system", "Be kind."),
+    Message("user", "Hello"),
+    Message("assistant", "Hello, what can I do?"),
+    Message("user", "Meet Bako on friday, or when he is free"),
+    call(1, LOOK),
+    Message("tool", "free on friday", (), "c1", "calendar.find"),
+    call(2, SCREAM),
+    Message("tool", "created", (), "c2", "calendar.create_event"),
+    Message("assistant", "You meet Bako on friday."),
+]
+
+
+@pytest.fixture
+def replay(cast: Cast) -> Environment:
+    return environment(
+        project=cast.project,
+        name="replay",
+        actor=Actor(cast.builder),
+        kind="episode",
+        config={"tools": [*TOOLS, FIND]},
+        verifier={"kind": "episode"},
+    )
+
+
+def run(build: Build, messages: Sequence[Message] = RUN, **fields: Any) -> Trajectory:
+    row = build.trajectory(**fields)
+    row.steps.all().delete()
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    for place, message in enumerate(messages):
+        Step.objects.create(
+            trajectory=row,
+            span_id=f"s{place}",
+            position=place,
+            kind=message.role,
+            started_at=start + timedelta(seconds=place),
+            body={"output": [message.to_json()]},
+        )
+    return row
+
+
+def failed(cast: Cast, row: Trajectory, corrected: dict[str, Any] | None, step: str = "s6") -> Failure:
+    made = decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", step=step)
+    Failure.objects.filter(pk=made.pk).update(corrected=corrected)
+    made.refresh_from_db()
+    return made
+
+
+def make(cast: Cast, replay: Environment, failure: Failure) -> Task:
+    task, is_new = task_from(failure=failure, environment=replay, actor=Actor(cast.builder))
+    assert is_new
+    return task
+
+
+CALL = {"type": "calls", "calls": [RIGHT], "order": "given"}
+
+
+@pytest.mark.parametrize(
+    ("corrected", "wanted"),
+    [
+        (RIGHT, [CALL]),
+        ({"calls": [LOOK, RIGHT]}, [CALL | {"calls": [LOOK, RIGHT]}]),
+        ({"calls": [LOOK, RIGHT], "order": "any"}, [CALL | {"calls": [LOOK, RIGHT], "order": "any"}]),
+        ({"text": "He is free on friday."}, [{"type": "words", "text": "He is free on friday."}]),
+        ({"refuse": ""}, [{"type": "refusal", "text": ""}]),
+        ({"ask": "Which Bako?"}, [{"type": "question", "text": "Which Bako?"}]),
+        ({"avoid": [], "text": ""}, [{"type": "avoid", "tools": []}]),
+        (
+            {"avoid": ["calendar.create_event"], "text": "He is away on friday 27."},
+            [
+                {"type": "avoid", "tools": ["calendar.create_event"]},
+                {"type": "words", "text": "He is away on friday 27."},
+            ],
+        ),
+    ],
+)
+def test_every_form_of_correction_becomes_a_proved_task(
+    cast: Cast, build: Build, replay: Environment, corrected: dict[str, Any], wanted: list[dict[str, Any]]
+) -> None:
+    row = run(build, metadata={"state": {"people": ["Bako"]}, "slice": "free"})
+    task = make(cast, replay, failed(cast, row, corrected))
+    assert (task.is_proved, failed_checks(task)) == (True, [])
+    assert task.target == {"wanted": wanted}
+    assert (task.prompt, task.slice, task.bucket) == (RUN[3].content, "free", "wrong_arguments")
+    assert [message["role"] for message in task.state["messages"]] == ["user", "assistant", "user", "assistant", "tool"]
+    assert "reasoning" not in task.state["messages"][3]
+    assert task.state["replies"] == [SCREAM | {"result": "created"}]
+    assert task.state["world"] == {"people": ["Bako"]}
+
+
+def test_a_passing_run_guards_its_calls_or_its_words(cast: Cast, build: Build, replay: Environment) -> None:
+    last = decide(trajectory=run(build), actor=Actor(cast.reviewer), bucket="")
+    task = make(cast, replay, last)
+    assert task.target == {"wanted": [{"type": "words", "text": RUN[-1].content}]}
+    middle = decide(trajectory=run(build), actor=Actor(cast.reviewer), bucket="", step="s4")
+    guard = make(cast, replay, middle)
+    assert guard.target["wanted"] == [CALL | {"calls": [LOOK], "order": "any"}]
+    assert (task.is_proved, guard.is_proved) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("messages", "corrected", "step", "reason"),
+    [
+        (RUN, None, "s6", "no corrected action"),
+        (RUN, SCREAM, "s6", "changes nothing"),
+        (RUN, {"text": " you meet bako on friday"}, "s8", "changes nothing"),
+        (RUN, {"avoid": [], "text": "x"}, "s1", "no request by a user"),
+        (RUN[:5] + RUN[6:], RIGHT, "s5", "the call of calendar.find before the marked step has no result"),
+        ([*RUN[:4], *RUN[5:]], RIGHT, "s5", "message 4 is a result of calendar.find without its call"),
+        (RUN[:2], RIGHT, "", "no step is marked"),
+    ],
+)
+def test_what_cannot_be_a_task_says_what_is_missing(
+    cast: Cast,
+    build: Build,
+    replay: Environment,
+    messages: list[Message],
+    corrected: dict[str, Any] | None,
+    step: str,
+    reason: str,
+) -> None:
+    row = run(build, [messages[0], messages[2], *messages[3:]] if reason.startswith("no request") else messages)
+    failure = failed(cast, row, corrected, step)
+    with pytest.raises(Refused, match=reason):
+        task_from(failure=failure, environment=replay, actor=Actor(cast.builder))
+    assert not Task.objects.exists()
+
+
+def test_a_passing_run_that_says_nothing_guards_nothing(cast: Cast, build: Build, replay: Environment) -> None:
+    silent = run(build, [*RUN[:4], Message("assistant", " ")])
+    decision = decide(trajectory=silent, actor=Actor(cast.reviewer), bucket="")
+    with pytest.raises(Refused, match="nothing to guard"):
+        task_from(failure=decision, environment=replay, actor=Actor(cast.builder))
+
+
+def test_pages_show_it_and_nobody_learns_what_was_recorded_before(
+    cast: Cast, build: Build, replay: Environment, sign_in: Callable[[User], Client]
+) -> None:
+    task = make(cast, replay, failed(cast, run(build), RIGHT))
+    client = sign_in(cast.builder)
+    for page in ("environment", "task"):
+        number = [task.number] if page == "task" else []
+        answer = client.get(reverse(f"environments:{page}", args=["acme", replay.name, *number]))
+        assert "calendar.create_event" in answer.content.decode()
+    env = envs.build("episode", replay.latest.config, {"kind": "episode"})
+    right = envs.episode(env, core_task(task), partial(env.solve, core_task(task)))
+    (row,) = demonstrations(task, right, "corrected")
+    assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user", "assistant", "tool"]
+    assert row["completion"][0]["tool_calls"][0]["function"]["name"] == "calendar.create_event"
+    assert reopened(env, task, [Message("system", "Old."), *right])[-1] == right[-1]
+    assert len(reopened(env, task, right)) == len(right)
+    mixed = Mixed({"replay": envs.build("episode", {**replay.latest.config, "judged": "end"}, {"kind": "episode"})})
+    mine = replace(core_task(task), environment="replay")
+    assert mixed.respond(mine, [*mixed.reset(mine, 0), call(9, LOOK)], 0)[0].content == "free on friday"
+
+
+def test_two_moments_of_one_run_are_two_requests_and_the_same_moment_is_one(
+    cast: Cast, build: Build, replay: Environment
+) -> None:
+    early = make(cast, replay, failed(cast, run(build), RIGHT, "s4"))
+    late = make(cast, replay, failed(cast, run(build), RIGHT, "s6"))
+    again = make(cast, replay, failed(cast, run(build), {"ask": "When?"}, "s6"))
+
+    def levels(one: Task, other: Task) -> set[str]:
+        return {
+            found.level for found in check([item_of_task(core_task(one))], [item_of_task(core_task(other))]).findings
+        }
+
+    assert not levels(early, late) & {"content", "request"}
+    assert "request" in levels(late, again)
+    again.target = late.target
+    assert "content" in levels(late, again)
+
+
+def test_all_that_are_labelled_become_tasks_at_once(cast: Cast, build: Build, replay: Environment) -> None:
+    failed(cast, run(build), RIGHT)
+    failed(cast, run(build), {"refuse": "That is against the rules."}, "s4")
+    failed(cast, run(build), SCREAM)
+    made = tasks_from_all(environment=replay, actor=Actor(cast.builder))
+    assert (len(made.made), made.unproved) == (2, 0)
+    assert list(made.refused) == ["the correction changes nothing: it is what the agent did at the marked step"]
+    assert without_task(replay).count() == 1
