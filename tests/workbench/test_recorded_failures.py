@@ -53,9 +53,7 @@ def label(row: Trajectory, said: report.Label, corrected: dict[str, Any], actor:
     """A reviewer's decision about a run, at the step where the fault is seen."""
     steps = list(row.steps.order_by("position").values_list("span_id", flat=True))
     step = next(each for each in steps if each == str(said.step) or each.endswith(f"-{said.step}"))
-    made = decide(trajectory=row, actor=actor, bucket=said.bucket, step=step)
-    Failure.objects.filter(pk=made.pk).update(corrected=corrected)  # forms are checked elsewhere
-    return made
+    return decide(trajectory=row, actor=actor, bucket=said.bucket, step=step, corrected=corrected)
 
 
 def test_nearly_every_labelled_failure_becomes_a_proved_task(

@@ -25,7 +25,7 @@ from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
-from flywheel.training.datasets.dataset_builder import demonstrations, reopened
+from flywheel.training.datasets.dataset_builder import Speaker, demonstrations, reopened
 from flywheel.trajectories.models import Step, Trajectory
 from tests.conftest import TOOLS, Build, Cast
 
@@ -187,11 +187,12 @@ def test_pages_show_it_and_nobody_learns_what_was_recorded_before(
         assert "calendar.create_event" in answer.content.decode()
     env = envs.build("episode", replay.latest.config, {"kind": "episode"})
     right = envs.episode(env, core_task(task), partial(env.solve, core_task(task)))
-    (row,) = demonstrations(task, right, "corrected")
+    speaker = Speaker(env, "")
+    (row,) = demonstrations(speaker, task, right, "corrected")
     assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user", "assistant", "tool"]
     assert row["completion"][0]["tool_calls"][0]["function"]["name"] == "calendar.create_event"
-    assert reopened(env, task, [Message("system", "Old."), *right])[-1] == right[-1]
-    assert len(reopened(env, task, right)) == len(right)
+    assert reopened(speaker, task, [Message("system", "Old."), *right])[-1] == right[-1]
+    assert len(reopened(speaker, task, right)) == len(right)
     mixed = Mixed({"replay": envs.build("episode", {**replay.latest.config, "judged": "end"}, {"kind": "episode"})})
     mine = replace(core_task(task), environment="replay")
     assert mixed.respond(mine, [*mixed.reset(mine, 0), call(9, LOOK)], 0)[0].content == "free on friday"
