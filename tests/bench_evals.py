@@ -105,10 +105,11 @@ def _games(build: Any, project: Any, actor: Any) -> Make:
     from flywheel.core.envs import tictactoe
     from flywheel.environments.models import Split, TaskSet, TaskSetMember
     from flywheel.environments.versions import environment_versions
+    from flywheel.environments.versions.environment_terms import Terms
 
     made = environment_versions.environment(
-        project=project, name="bench-games", kind="tictactoe", actor=Actor(actor), verifier={"kind": "tictactoe"},
-        config={"system_prompt": "Play X.", "max_turns": 5},
+        project=project, name="bench-games", actor=Actor(actor), verifier={"kind": "tictactoe"},
+        config={"system_prompt": "Play X.", "max_turns": 5}, terms=Terms("tictactoe"),
     )  # fmt: skip
 
     def make(name: str) -> tuple[Any, int]:

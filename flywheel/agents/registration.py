@@ -1,7 +1,6 @@
 """Register an agent; make a version of one."""
 
 import re
-from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Q, QuerySet
@@ -13,6 +12,7 @@ from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.version_content import (
     OPENAI,
     TRANSFORMERS,
+    VersionContent,
     check_endpoint,
     check_form,
     check_sampling,
@@ -44,14 +44,7 @@ def make_version(
     *,
     agent: Agent,
     actor: Actor,
-    base_model: str,
-    endpoint: dict[str, Any],
-    weights: Artifact | None = None,
-    adapter: Artifact | None = None,
-    system_prompt: str = "",
-    tools: Any = (),
-    sampling: dict[str, Any] | None = None,
-    form: str | None = None,
+    content: VersionContent,
     parent: Version | None = None,
     note: str = "",
 ) -> tuple[Version, bool]:
@@ -60,27 +53,28 @@ def make_version(
     `parent` is what it was made from, for the record; it is no part of the content. Without a `form` it is the one of
     its chat template, or native calls for a server. Raises Refused.
     """
-    if not base_model.strip() or len(base_model) > 300:
+    base_model = content.base_model.strip()
+    if not base_model or len(content.base_model) > 300:
         raise Refused("is missing: the base model's name as people say it, such as Qwen/Qwen3-8B", field="base_model")
     if len(note) > 300:
         raise Refused(f"has {len(note)} characters, at most 300 are kept", field="note")
     if parent is not None and parent.agent_id != agent.pk:
         raise Refused(f"{parent} is a version of another agent", field="parent")
-    asked = check_endpoint(endpoint)
-    _check_artifacts(asked["kind"], weights, adapter)
+    endpoint = check_endpoint(content.endpoint)
+    _check_artifacts(endpoint["kind"], content.weights, content.adapter)
     Agent.objects.select_for_update().get(pk=agent.pk)
     before = agent.versions.aggregate(last=Max("number"))["last"] or 0
     version = Version.make(
         agent,
         actor.user,
-        base_model=base_model.strip(),
-        endpoint=asked,
-        weights=weights,
-        adapter=adapter,
-        system_prompt=system_prompt,
-        tools=check_tools(list(tools) if isinstance(tools, tuple) else tools),
-        sampling=check_sampling(sampling or {}),
-        form=check_form(proposed_form(weights) if form is None else form),
+        base_model=base_model,
+        endpoint=endpoint,
+        weights=content.weights,
+        adapter=content.adapter,
+        system_prompt=content.system_prompt,
+        tools=check_tools(content.tools),
+        sampling=check_sampling(content.sampling),
+        form=check_form(proposed_form(content.weights) if content.form is None else content.form),
         parent=parent,
         note=note.strip(),
     )

@@ -1,4 +1,4 @@
-"""Checks of a version's content: its endpoint, sampling and tools. Made where a person or a program says it.
+"""A version's content, and the checks of its endpoint, sampling and tools. Made where a person or a program says it.
 
 Every refusal is a `Refused` whose message begins with the field: `endpoint.base_url: …`.
 """
@@ -6,9 +6,11 @@ Every refusal is a `Refused` whose message begins with the field: `endpoint.base
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from flywheel.agents.models import Artifact, Version
 from flywheel.core.errors import FieldError
 from flywheel.core.network import key_hosts
 from flywheel.core.traces import call_forms, tooling
@@ -40,6 +42,27 @@ OPTIONS: dict[str, dict[str, tuple[float, float] | tuple[str, ...]]] = {
 WHOLE = {"batch_size", "concurrency"}
 
 _KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionContent:
+    """A version's content as somebody says it, unchecked: all that tells it from others."""
+
+    base_model: str
+    endpoint: Mapping[str, Any]
+    weights: Artifact | None = None
+    adapter: Artifact | None = None
+    system_prompt: str = ""
+    tools: Any = field(default_factory=list)
+    """Tool definitions, as in `flywheel.core.traces.tooling`."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    form: str | None = None
+    """A form of `core.traces.call_forms`, empty where any is read; None for the one that is likely."""
+
+    @classmethod
+    def of(cls, version: Version) -> "VersionContent":
+        """Return that of a version, for another one to be like it."""
+        return cls(**{name: getattr(version, name) for name in cls.__dataclass_fields__})
 
 
 def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from flywheel.agents.pages import forms
 from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import check_endpoint, check_tools
+from flywheel.agents.version_content import VersionContent, check_endpoint, check_tools
 from flywheel.edge.refusals import Refused
 from tests.agents.test_artifacts import model, safetensors
 from tests.conftest import TOOLS, Build, Cast
@@ -119,21 +120,19 @@ def test_the_form_of_calls_is_proposed_by_the_chat_template(
     template: str | None, form: str, build: Build, cast: Cast, tmp_path: Path
 ) -> None:
     weights = None
-    content: dict[str, Any] = {"endpoint": {"kind": "openai", "base_url": "http://gpu-1:8000/v1", "model": "m"}}
+    endpoint = {"kind": "openai", "base_url": "http://gpu-1:8000/v1", "model": "m"}
     if template is not None:
         place = model(tmp_path / "m")
         (place / "chat_template.jinja").write_text(template)
-        weights, content = store(place, "model"), {"endpoint": {"kind": "transformers"}}
-    made, _ = make_version(agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, **content)
+        weights, endpoint = store(place, "model"), {"kind": "transformers"}
+    content = VersionContent(base_model="m", endpoint=endpoint, weights=weights)
+    made, _ = make_version(agent=build.agent(), actor=Actor(cast.admin), content=content)
     assert made.form == form
-    other, is_new = make_version(
-        agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, form="react", **content
-    )
+    react = replace(content, form="react")
+    other, is_new = make_version(agent=build.agent(), actor=Actor(cast.admin), content=react)
     assert (other.form, is_new) == ("react", True)
     with pytest.raises(Refused, match="form: 'xml' is unknown, one of native"):
-        make_version(
-            agent=build.agent(), actor=Actor(cast.admin), base_model="m", weights=weights, form="xml", **content
-        )
+        make_version(agent=build.agent(), actor=Actor(cast.admin), content=replace(content, form="xml"))
 
 
 def test_a_version_is_copied_and_changed(build: Build, cast: Cast, sign_in: SignIn, tmp_path: Path) -> None:
@@ -199,8 +198,9 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
         ({"endpoint": SERVER, "base_model": " "}, "base_model: is missing"),
     ]
     for fields, says in cases:
+        content = VersionContent(**{"base_model": "m", **fields})
         with pytest.raises(Refused, match=says):
-            make_version(agent=build.agent(), actor=Actor(cast.builder), **{"base_model": "m", **fields})
+            make_version(agent=build.agent(), actor=Actor(cast.builder), content=content)
     assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
     with pytest.raises(Refused, match="at most 256"):
         check_tools([{"name": f"t{index}"} for index in range(257)])
@@ -213,7 +213,9 @@ def test_tools_in_a_providers_format_are_kept_in_ours(build: Build, cast: Cast) 
         {"name": "refund", "input_schema": schema},
     ]
     version, _ = make_version(
-        agent=build.agent(), actor=Actor(cast.builder), base_model="m", endpoint=SERVER, tools=given
+        agent=build.agent(),
+        actor=Actor(cast.builder),
+        content=VersionContent(base_model="m", endpoint=SERVER, tools=given),
     )
     assert version.tools == [
         {"name": "look_up", "description": "Finds an order.", "parameters": schema},
@@ -238,7 +240,8 @@ def test_two_at_once_with_the_same_content_make_one_version(build: Build, cast: 
 
     def go() -> None:
         try:
-            made.append(make_version(agent=agent, actor=Actor(cast.builder), base_model="m", endpoint=SERVER)[0])
+            content = VersionContent(base_model="m", endpoint=SERVER)
+            made.append(make_version(agent=agent, actor=Actor(cast.builder), content=content)[0])
         finally:
             connection.close()
 

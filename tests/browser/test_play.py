@@ -13,6 +13,7 @@ from flywheel.accounts.models import Membership, Project, Role, User
 from flywheel.core.envs.kinds import KINDS
 from flywheel.environments.models import Play, Split, Task
 from flywheel.environments.playground import episode_moves as verbs
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 from tests.browser.browse import NARROW, Tab
 
@@ -21,7 +22,9 @@ PASSWORD = "correct horse battery"
 
 def tasks(project: Project, builder: User, kind: str) -> list[Task]:
     """Two tasks to train on, as the kind makes them."""
-    made = environment(project=project, name=kind, kind=kind, actor=Actor(builder), config={}, verifier={"kind": kind})
+    made = environment(
+        project=project, name=kind, actor=Actor(builder), config={}, verifier={"kind": kind}, terms=Terms(kind)
+    )
     generate = KINDS[kind].generate
     assert generate is not None
     return [

@@ -18,7 +18,7 @@ from flywheel.accounts.models import User
 from flywheel.core import detectors, envs, recipes
 from flywheel.core.detectors import DETECTORS, Detector, detect, run_detectors
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import VerifierError, part_checks, rubric_parts
+from flywheel.core.verifiers import VerifierError, rubric_parts
 from flywheel.core.verifiers.rubric import read
 from flywheel.environments.pages.verifier_editor.verifier_forms import Draft
 from flywheel.trajectories.search import list_columns
@@ -72,9 +72,7 @@ def test_every_file_that_the_page_names_is_there() -> None:
 
 def test_a_verifier_part_is_checked_judges_and_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rubric_parts.PARTS, "brief", rubric_parts.PARTS["exact"])
-    monkeypatch.setattr(part_checks, "brief", None, raising=False)
     monkeypatch.setattr(rubric_parts, "_brief", None, raising=False)
-    add("flywheel/core/verifiers/part_checks.py", part_checks)
     add("flywheel/core/verifiers/rubric_parts.py", rubric_parts)
 
     with pytest.raises(VerifierError, match="words: a number is wanted"):

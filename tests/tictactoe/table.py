@@ -80,9 +80,11 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     from flywheel.accounts.models import Project
     from flywheel.agents import artifacts
     from flywheel.agents.registration import make_agent, make_version
+    from flywheel.agents.version_content import VersionContent
     from flywheel.environments.models import Split
     from flywheel.environments.task_sets.frozen_sets import freeze
     from flywheel.environments.tasks import seeded_tasks as tasks
+    from flywheel.environments.versions.environment_terms import Terms
     from flywheel.environments.versions.environment_versions import environment
     from flywheel.evals.reward_audits.audit_lifecycle import override
     from flywheel.evals.runs import submission
@@ -99,10 +101,9 @@ def trained(base: Path) -> tuple[Path, list[str]]:
         project=project,
         name="games",
         actor=Actor(trainer),
-        kind="tictactoe",
         config={},
         verifier={"kind": "tictactoe"},
-        held_out_share=0.1,
+        terms=Terms("tictactoe", held_out_share=0.1),
     )
     job = tasks.submit(environment=place, actor=Actor(trainer), count=320, seed=SEED_OF_TASKS, key=uuid.uuid4())
     story_playback.finished(job)
@@ -127,14 +128,13 @@ def trained(base: Path) -> tuple[Path, list[str]]:
     assert kept >= WANTED
     say(f"{dataset}: {kept} of {len(learnt)} games, {dataset.rows} rows")
     player = make_agent(project=project, name="player", actor=Actor(trainer))
-    version, _ = make_version(
-        agent=player,
-        actor=Actor(trainer),
+    content = VersionContent(
         base_model="flywheel-reference-game",
         endpoint={"kind": "transformers"},
         weights=artifacts.store(base, "model"),
         sampling=SAMPLING.to_json(),
     )
+    version, _ = make_version(agent=player, actor=Actor(trainer), content=content)
     story_playback.evaluate(version, task_set, samples=1)
     for judged in reward_lock.judged("sft", version, dataset):
         override(judged=judged, actor=Actor(approver), reason="the rules of the game are the reward; tests hold them")

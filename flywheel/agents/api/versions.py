@@ -1,5 +1,6 @@
 """Versions of an agent, for programs."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from flywheel.accounts.models import Scope
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import artifacts_of, make_version
+from flywheel.agents.version_content import VersionContent
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
 from flywheel.edge.refusals import Refused, at_field, one
@@ -77,7 +79,7 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
     with at_field("like"):
         like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
     content = _content(asked, body, like)
-    made, is_new = make_version(agent=agent, actor=asked.actor, parent=like, note=body.note, **content)
+    made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=body.note)
     return Status(201 if is_new else 200, made)
 
 
@@ -87,21 +89,13 @@ def get_version(request: HttpRequest, name: str, number: int) -> Version:
     return one(rows.select_related("agent", "weights", "adapter", "parent", "created_by"), number=number)
 
 
-def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> dict[str, Any]:
+def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> VersionContent:
     """Return the content of a new version: fields of the body, else those of the version copied. Raises Refused."""
-    content: dict[str, Any] = {"base_model": "", "endpoint": {}}
-    if like is not None:
-        names = ("base_model", "endpoint", "weights", "adapter", "system_prompt", "tools", "sampling", "form")
-        content = {name: getattr(like, name) for name in names}
-    for name in ("base_model", "endpoint", "system_prompt", "tools", "sampling", "form"):
-        value = getattr(body, name)
-        if value is not None:
-            content[name] = value
-    for name in ("weights", "adapter"):
-        digest = getattr(body, name)
-        if digest is not None:
-            content[name] = _artifact(asked, name, digest) if digest else None
-    return content
+    copied = VersionContent(base_model="", endpoint={}) if like is None else VersionContent.of(like)
+    fields = body.dict(exclude={"like", "note"}, exclude_none=True)
+    for name in fields.keys() & {"weights", "adapter"}:
+        fields[name] = _artifact(asked, name, fields[name]) if fields[name] else None
+    return replace(copied, **fields)
 
 
 def _artifact(asked: KeyRequest, field: str, digest: str) -> Artifact:

@@ -107,7 +107,9 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
     form = VersionForm(found, like, request.POST, request.FILES)
     if form.is_valid():
         with refusal_shown(form):
-            made, is_new = make_version(agent=found, actor=request.actor, parent=like, **form.content())
+            made, is_new = make_version(
+                agent=found, actor=request.actor, content=form.content(), parent=like, note=form.cleaned_data["note"]
+            )
             if not is_new:
                 messages.info(request, f"Version {made.number} has exactly this content; no new version was made.")
             return redirect("agents:version", request.project.slug, found.name, made.number)

@@ -11,7 +11,7 @@ from django import forms
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.registration import artifacts_of
-from flywheel.agents.version_content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS
+from flywheel.agents.version_content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS, VersionContent
 from flywheel.core.traces.call_forms import LABELS
 
 UPLOAD_MAX_BYTES = 512 * 1024 * 1024
@@ -109,21 +109,20 @@ class VersionForm(forms.Form):
             )
         return cleaned
 
-    def content(self) -> dict[str, Any]:
-        """Arguments of `make_version`. Stores what was uploaded. Raises artifacts.ArtifactError."""
+    def content(self) -> VersionContent:
+        """Return the version's content. Stores what was uploaded. Raises artifacts.ArtifactError."""
         cleaned = self.cleaned_data
-        return {
-            "base_model": cleaned["base_model"],
-            "endpoint": self._endpoint(),
-            "weights": self._artifact("weights", "model"),
-            "adapter": self._artifact("adapter", "adapter"),
+        return VersionContent(
+            base_model=cleaned["base_model"],
+            endpoint=self._endpoint(),
+            weights=self._artifact("weights", "model"),
+            adapter=self._artifact("adapter", "adapter"),
             # Browsers send line ends as CRLF; a prompt that was only looked at must stay what it was.
-            "system_prompt": cleaned["system_prompt"].replace("\r\n", "\n"),
-            "tools": cleaned["tools"] or [],
-            "sampling": {name: cleaned[name] for name in DEFAULT_SAMPLING},
-            "form": cleaned["form"] or (None if self.like is None or self.like.form else ""),
-            "note": cleaned["note"],
-        }
+            system_prompt=cleaned["system_prompt"].replace("\r\n", "\n"),
+            tools=cleaned["tools"] or [],
+            sampling={name: cleaned[name] for name in DEFAULT_SAMPLING},
+            form=cleaned["form"] or (None if self.like is None or self.like.form else ""),
+        )
 
     def _endpoint(self) -> dict[str, Any]:
         """Read the endpoint from the form; options not shown stay as they are in the version that is copied."""

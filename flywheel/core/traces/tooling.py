@@ -195,7 +195,7 @@ def _problem(at: str, tool: Any) -> str:
         return f'{at}: needs a "name", as {_EXAMPLE} has one'
     if not isinstance(tool.get("description", ""), str):
         return f"{at}.description: is {json_name(tool['description'])}, not a text"
-    if not isinstance(tool.get("parameters", {}), dict):
+    if not isinstance(tool.get("parameters", {}), dict | bool):
         return f"{at}.parameters: is {json_name(tool['parameters'])}, not a JSON schema"
     try:
         jsonschema.Draft202012Validator.check_schema(tool.get("parameters", {}))

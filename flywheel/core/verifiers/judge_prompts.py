@@ -173,8 +173,8 @@ def own_canaries(settings: Mapping[str, Any]) -> list[str]:
 def check(where: str, settings: dict[str, Any]) -> None:
     """Put the settings of a judge in order. Raises VerifierError, which names the field."""
     for key in ("criteria", "model"):
-        if not settings.get(key, "").strip():
-            raise VerifierError(f"{where}.{key}: it is wanted")
+        if not settings[key].strip():
+            raise VerifierError(f"{where}.{key}: a text is wanted")
     for key, least, most in (("top", 1, TOP), ("votes", 1, VOTES)):
         value = settings.get(key, 1.0)
         if value != int(value) or not least <= value <= most:

@@ -1,6 +1,7 @@
 """Whether the settings of a rubric's part go together: one function for each type that has more to say than its fields.
 
-Each takes where the part stands, for the message, and the settings; it raises VerifierError.
+Each takes where the part stands, for the message, and the settings, of which none that is required is missing; it
+raises VerifierError.
 """
 
 import ast
@@ -30,15 +31,15 @@ def wanted_value(where: str, settings: dict[str, Any]) -> None:
 
 
 def regex(where: str, settings: dict[str, Any]) -> None:
-    text = settings.get("pattern", "")
-    if not 0 < len(text) <= LONGEST_PATTERN:
+    text = settings["pattern"]
+    if len(text) > LONGEST_PATTERN:
         raise VerifierError(f"{where}.pattern: a pattern of 1 to {LONGEST_PATTERN} characters is wanted")
     if words := json_schemas.unreadable(text):
         raise VerifierError(f"{where}.pattern: {words}")
 
 
 def schema(where: str, settings: dict[str, Any]) -> None:
-    schema = settings.get("schema")
+    schema = settings["schema"]
     if not isinstance(schema, Mapping):
         raise VerifierError(f"{where}.schema: a JSON schema, an object in braces, is wanted")
     try:
@@ -102,7 +103,7 @@ def state(where: str, settings: dict[str, Any]) -> None:
 
 
 def python(where: str, settings: dict[str, Any]) -> None:
-    if problem := _source_problem(settings.get("source", "")):
+    if problem := _source_problem(settings["source"]):
         raise VerifierError(f"{where}.source: {problem}")
 
 

@@ -27,6 +27,7 @@ LONGEST_PROSE = 20_000
 LARGEST_NUMBER = 1e300
 COMMON = ("name", "type", "weight", "required")
 
+_WANTED = {"number": "a number", "json": "JSON", "flag": "true or false"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PATH = re.compile(r"[^.]+(\.[^.]+)*|\.")
 
@@ -158,6 +159,8 @@ def _part(where: str, row: Any) -> Part:
     for key, setting in known.items():
         if setting.kind == "choice":
             settings.setdefault(key, next(iter(setting.choices)))
+        elif setting.is_required and key not in settings:
+            raise VerifierError(f"{where}.{key}: {_WANTED.get(setting.kind, 'a text')} is wanted")
     PARTS[kind].check(where, settings)
     return Part(name, kind, float(weight), required, settings)
 

@@ -49,6 +49,8 @@ class Setting:
     """Value to words; the first is what holds where nothing is said."""
     first: str = ""
     """What a form begins with."""
+    is_required: bool = False
+    """Whether every part of the type gives it. A choice always has a value and needs no such word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,9 @@ def _value_of(text: str) -> Any:
     {
         "read": _places(*TEXTS),
         "path": _PATH,
-        "pattern": Setting("Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals."),
+        "pattern": Setting(
+            "Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals.", is_required=True
+        ),
         "must": Setting(
             "It must", "choice", choices={"find": "be found", "match": "match the whole text", "lack": "not be found"}
         ),
@@ -236,7 +240,7 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     "json_schema",
     "JSON schema",
     "JSON of a given shape.",
-    {"read": _places(*TEXTS), "path": _PATH, "schema": Setting("Schema", "json")},
+    {"read": _places(*TEXTS), "path": _PATH, "schema": Setting("Schema", "json", is_required=True)},
     check=part_checks.schema,
 )
 def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
@@ -425,7 +429,7 @@ def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
     "python",
     "Python",
     "verify(trace, target) in the sandbox: no file, no network, limited time and memory.",
-    {"source": Setting("Source", "code", first=EXAMPLE)},
+    {"source": Setting("Source", "code", first=EXAMPLE, is_required=True)},
     runner="python",
     check=part_checks.python,
 )
@@ -445,14 +449,16 @@ def reference(settings: Mapping[str, Any], target: Mapping[str, Any]) -> Any:
     "LLM judge",
     "A model reads the attempt and gives a mark by your criteria. Canaries show whether it can be talked round.",
     {
-        "criteria": Setting("Criteria", "prose", "What a good answer is, in words that two people apply alike."),
+        "criteria": Setting(
+            "Criteria", "prose", "What a good answer is, in words that two people apply alike.", is_required=True
+        ),
         "endpoint": Setting(
             "Ask",
             "choice",
             "An admin names the upstream under Settings › Gateway.",
             {"upstream": "the project's upstream", "vllm": "this installation's vLLM"},
         ),
-        "model": Setting("Model", help="By the name that the server knows."),
+        "model": Setting("Model", help="By the name that the server knows.", is_required=True),
         "sees": Setting(
             "It sees", "choice", choices={"answer": "the request and the last answer", "episode": "the whole episode"}
         ),

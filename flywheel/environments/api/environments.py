@@ -20,6 +20,7 @@ from flywheel.edge.schemas import Body, RefIn
 from flywheel.environments import task_statistics
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 
 router = Router(tags=["environments"])
 _COUNTED = ("train", "held_out", "sealed", "set_aside", "proved", "total")
@@ -119,13 +120,15 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
         project=project,
         name=wanted.name,
         actor=keyed(request).actor,
-        kind=wanted.kind,
-        agent=agent,
         config=config,
         verifier=wanted.verifier or verifier,
-        held_out_share=wanted.held_out_share,
-        sealed_share=_sealed_share(wanted),
-        reserved_slices=wanted.reserved_slices,
+        terms=Terms(
+            kind=wanted.kind,
+            agent=agent,
+            held_out_share=wanted.held_out_share,
+            sealed_share=_sealed_share(wanted),
+            reserved_slices=wanted.reserved_slices,
+        ),
         description=wanted.description,
     )
     return Status(201, made)

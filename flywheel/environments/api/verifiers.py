@@ -30,6 +30,8 @@ class SettingOut(Schema):
     """`text`, `prose`, `number`, `choice`, `json`, `code` or `flag`."""
     help: str
     choices: list[str]
+    is_required: bool
+    """Whether a part of this type must give it."""
 
 
 class PartTypeOut(Schema):

@@ -1,7 +1,6 @@
 """Environments and their versions: making one, the next version of one, and what no version may be."""
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -10,16 +9,16 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project
 from flywheel.accounts.project_settings import gateway_upstream
-from flywheel.agents.models import Agent
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
 from flywheel.core.traces import tooling
 from flywheel.core.verifiers import rubric
-from flywheel.edge.refusals import Refused, check_choice
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, EnvironmentVersion
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.environments.proofs.proof_jobs import prove_all_again
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.trajectories.models import Source, Trajectory
 
 LOOKED_AT = 200
@@ -35,40 +34,22 @@ def environment(
     actor: Actor,
     config: dict[str, Any],
     verifier: dict[str, Any],
-    kind: str = "tool_call",
-    agent: Agent | None = None,
-    held_out_share: float = 0.4,
-    sealed_share: float = 0,
-    reserved_slices: Sequence[str] = (),
+    terms: Terms,
     description: str = "",
 ) -> Environment:
-    """A new environment with its first version. Raises Refused and core.verifiers.VerifierError.
-
-    `sealed_share` is a part of the held-out share. The shares and the reserved slices never change: a split that moved
-    later would leak.
-    """
+    """A new environment with its first version. Raises Refused and core.verifiers.VerifierError."""
     check_name(name)
-    _check_may_attach(project, kind, actor)
-    check_choice(kind, KINDS, field="kind")
-    if not 0 < held_out_share <= 1:
-        raise Refused(f"{held_out_share} is not between 0 and 1", field="held_out_share")
-    if not 0 <= sealed_share < held_out_share:
-        raise Refused(
-            f"{sealed_share} is not from 0 to below the held-out share, {held_out_share}", field="sealed_share"
-        )
-    if sealed_share and held_out_share == 1:
-        raise Refused(
-            "leave it out where everything is held out, for suites would miss those tasks", field="sealed_share"
-        )
+    _check_may_attach(project, terms.kind, actor)
+    terms.check()
     made, is_new = Environment.objects.get_or_create(
         project=project,
         name=name,
         defaults={
-            "kind": kind,
-            "agent": agent,
-            "held_out_share": held_out_share,
-            "sealed_share": sealed_share,
-            "reserved_slices": sorted({slice_.strip() for slice_ in reserved_slices if slice_.strip()}),
+            "kind": terms.kind,
+            "agent": terms.agent,
+            "held_out_share": terms.held_out_share,
+            "sealed_share": terms.sealed_share,
+            "reserved_slices": sorted({slice_.strip() for slice_ in terms.reserved_slices if slice_.strip()}),
             "description": description,
         },
     )

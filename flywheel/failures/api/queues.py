@@ -123,13 +123,16 @@ def release_queue_item(request: HttpRequest, queue_id: int, item_id: int, at_the
 def review_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: ReviewIn) -> Status[QueueItem]:
     """Say what you see. A later word of yours supersedes this one; the same twice is one."""
     content = wanted.dict(exclude={"seen"})
-    return _give(request, queue_id, item_id, **content, seen=LATEST if wanted.seen is None else wanted.seen)
+    seen = LATEST if wanted.seen is None else wanted.seen
+    reviews.give(item=_item(request, queue_id, item_id), actor=keyed(request).actor, **content, seen=seen)
+    return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/decline", response={201: ReviewedOut}, auth=Key(Scope.REVIEW))
 def decline_queue_item(request: HttpRequest, queue_id: int, item_id: int, wanted: DeclineIn) -> Status[QueueItem]:
     """Say that the item should not be in this queue. That closes it."""
-    return _give(request, queue_id, item_id, declined=True, note=wanted.reason)
+    reviews.decline(item=_item(request, queue_id, item_id), actor=keyed(request).actor, reason=wanted.reason)
+    return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 @router.post("/queues/{int:queue_id}/items/{int:item_id}/undo", response=ReviewedOut, auth=Key(Scope.REVIEW))
@@ -163,11 +166,6 @@ def agreed(found: agreement.Agreement) -> dict[str, Any]:
         ],
         "pairs": found.pairs,
     }
-
-
-def _give(request: HttpRequest, queue_id: int, item_id: int, **content: Any) -> Status[QueueItem]:
-    reviews.give(item=_item(request, queue_id, item_id), actor=keyed(request).actor, **content)
-    return Status(201, get_queue_item(request, queue_id, item_id))
 
 
 def _settings(body: QueueIn) -> queue_definitions.Wanted:

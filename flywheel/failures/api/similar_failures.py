@@ -40,8 +40,9 @@ def list_clusterings(request: HttpRequest, query: Query[PageQuery]) -> dict[str,
 @router.post("/clusterings", response={202: ClusteringOut}, auth=Key(Scope.REVIEW))
 def cluster_failures(request: HttpRequest, wanted: ClusteringIn) -> Status[Clustering]:
     """Put failures that are alike into clusters, in the background."""
-    content = wanted.dict() | {"key": wanted.key or uuid.uuid4()}
-    return Status(202, clusterings.submit(project=keyed(request).project, actor=keyed(request).actor, **content))
+    selection, key = clusterings.Selection(**wanted.dict(exclude={"key"})), wanted.key or uuid.uuid4()
+    asked = keyed(request)
+    return Status(202, clusterings.submit(project=asked.project, actor=asked.actor, key=key, selection=selection))
 
 
 @router.get("/clusterings/{pk}", response=ClusteringOut, auth=Key(Scope.READ))

@@ -34,7 +34,6 @@ def give(
     *,
     item: QueueItem,
     actor: Actor,
-    declined: bool = False,
     bucket: str = "",
     step: str = "",
     corrected: dict[str, Any] | None = None,
@@ -49,12 +48,25 @@ def give(
     stands by now.
     """
     row = _locked(item)
-    queue = row.queue
-    if settles and Permission.BUILD not in actor.user.permissions(queue.project):
+    if settles and Permission.BUILD not in actor.user.permissions(row.queue.project):
         raise Forbidden(Permission.BUILD)
+    content = {"bucket": bucket, "step": step, "corrected": corrected, "note": note.strip()}
+    return _record(row, actor, content | {"declined": False}, settles, seen)
+
+
+@transaction.atomic
+def decline(*, item: QueueItem, actor: Actor, reason: str) -> Review:
+    """Record that the item should not be in the queue. The same twice is one.
+
+    Raises Refused without a reason, Held when somebody else has the item now, NotYours and Closed.
+    """
+    content = {"bucket": "", "step": "", "corrected": None, "note": reason.strip()}
+    return _record(_locked(item), actor, content | {"declined": True})
+
+
+def _record(row: QueueItem, actor: Actor, wanted: dict[str, Any], settles: bool = False, seen: int = LATEST) -> Review:
+    """Store what the person says of a locked item, unless they said just that, and conclude the item from it."""
     mine = row.reviews.filter(reviewer=actor.user, current=True).first()
-    note = note.strip()
-    wanted = {"bucket": bucket, "step": step, "corrected": corrected, "note": note, "declined": declined}
     if mine and wanted == {name: getattr(mine, name) for name in wanted} and (mine.settles or not settles):
         return mine
     _admit(row, actor, mine, settles)
@@ -62,13 +74,14 @@ def give(
     if settles and not is_disputed(row):
         raise Closed("there is nothing to settle: its reviewers have not disagreed, or agree by now")
     row.reviews.filter(reviewer=actor.user, current=True).update(current=False)
-    is_blind = queue.is_blind and row.is_open and not settles
+    is_blind = row.queue.is_blind and row.is_open and not settles
     review = Review.objects.create(item=row, reviewer=actor.user, is_blind=is_blind, settles=settles, **wanted)
     _conclude(row, actor, seen)
     if is_disputed(row):
         intake.disagreed(row.trajectory)
+    declined = wanted["declined"]
     action = "failures.decline" if declined else "failures.settle" if settles else "failures.review"
-    actor.record(project=queue.project, action=action, subject=row, reason=note if declined else "")
+    actor.record(project=row.queue.project, action=action, subject=row, reason=wanted["note"] if declined else "")
     return review
 
 
@@ -172,15 +185,10 @@ def _admit(item: QueueItem, actor: Actor, mine: Review | None, settles: bool) ->
 
 
 def _check(item: QueueItem, wanted: dict[str, Any]) -> None:
-    if not wanted["declined"]:
-        decision = decision_for(item.trajectory, wanted["bucket"])
-        check(item.trajectory, decision, wanted["bucket"], wanted["step"], wanted["corrected"], wanted["note"])
-    elif not wanted["note"]:
+    if wanted["declined"] and not wanted["note"]:
         raise Refused("say why this should not be in the queue", field="note")
-    elif wanted["bucket"] or wanted["step"] or wanted["corrected"] is not None:
-        raise Refused("an item that should not be here has no bucket, step or corrected action", field="declined")
-    else:
-        check(item.trajectory, Decision.REJECTED, "", "", None, wanted["note"])
+    decision = Decision.REJECTED if wanted["declined"] else decision_for(item.trajectory, wanted["bucket"])
+    check(item.trajectory, decision, wanted["bucket"], wanted["step"], wanted["corrected"], wanted["note"])
 
 
 def _conclude(item: QueueItem, actor: Actor, seen: int) -> None:

@@ -47,37 +47,46 @@ DAYS = (0, 1, 7, 30, 90)
 # What a person does
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The failures to cluster, and by what; unchecked."""
+
+    which: str = Which.BOTH
+    bucket: str = ""
+    """Empty for all of them."""
+    days: int = 0
+    """How far to look back; 0 for everything."""
+    q: str = ""
+    """A further filter in the filter bar's language."""
+    by: str = By.BOTH
+    fineness: str = Fineness.MEDIUM
+
+    def check(self, project: Project) -> None:
+        """Raise Refused for what no clustering of this project can have."""
+        check_choice(self.which, Which.values, field="which")
+        check_choice(self.by, By.values, field="by")
+        check_choice(self.fineness, Fineness.values, field="fineness")
+        check_choice(self.bucket, ["", *bucket_definitions.every(project)], field="bucket")
+        if self.days not in DAYS:
+            raise Refused(f"one of {', '.join(map(str, DAYS))} is wanted, 0 for everything", field="days")
+        if problems := parse(self.q).problems:
+            raise Refused(" ".join(problems), field="q")
+
+
 @transaction.atomic
-def submit(
-    *,
-    project: Project,
-    actor: Actor,
-    key: uuid.UUID,
-    which: str = Which.BOTH,
-    bucket: str = "",
-    days: int = 0,
-    q: str = "",
-    by: str = By.BOTH,
-    fineness: str = Fineness.MEDIUM,
-) -> Clustering:
+def submit(*, project: Project, actor: Actor, key: uuid.UUID, selection: Selection) -> Clustering:
     """Let a worker cluster these failures. The same key again is the same clustering. Raises Refused."""
-    for name, value, known in (("which", which, Which), ("by", by, By), ("fineness", fineness, Fineness)):
-        check_choice(value, known.values, field=name)
-    check_choice(bucket, ["", *bucket_definitions.every(project)], field="bucket")
-    if days not in DAYS:
-        raise Refused(f"one of {', '.join(map(str, DAYS))} is wanted, 0 for everything", field="days")
-    if problems := parse(q).problems:
-        raise Refused(" ".join(problems), field="q")
+    selection.check(project)
     return _ask(
         project,
         actor,
         key,
-        which=which,
-        bucket=bucket,
-        since=timezone.now() - timedelta(days=days) if days else None,
-        q=settled(q),
-        by=by,
-        fineness=fineness,
+        which=selection.which,
+        bucket=selection.bucket,
+        since=timezone.now() - timedelta(days=selection.days) if selection.days else None,
+        q=settled(selection.q),
+        by=selection.by,
+        fineness=selection.fineness,
     )
 
 

@@ -7,7 +7,7 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_agent, make_version
-from flywheel.agents.version_content import OPENAI
+from flywheel.agents.version_content import OPENAI, VersionContent
 from flywheel.environments.models import TaskSet
 from flywheel.training.datasets.dataset_builder import speaker_of
 
@@ -25,15 +25,12 @@ def teacher(*, task_set: TaskSet, base_url: str, model: str, actor: Actor, api_k
         actor=actor,
         description=f"Shows how it is done: {model[:200]}, asked for rollouts to learn from.",
     )
-    endpoint = {"kind": OPENAI, "base_url": base_url, "model": model, "api_key_env": api_key_env}
-    version, _ = make_version(
-        agent=agent,
-        actor=actor,
+    content = VersionContent(
         base_model=model.strip(),
-        endpoint=endpoint,
+        endpoint={"kind": OPENAI, "base_url": base_url, "model": model, "api_key_env": api_key_env},
         system_prompt=learner.system_prompt if learner else "",
-        tools=learner.tools if learner else (),
+        tools=learner.tools if learner else [],
         form="",  # it may call as it likes: the rows are written in the learner's form
-        note="asked as a teacher",
     )
+    version, _ = make_version(agent=agent, actor=actor, content=content, note="asked as a teacher")
     return version

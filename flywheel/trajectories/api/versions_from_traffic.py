@@ -10,6 +10,7 @@ from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.api.versions import VersionOut
 from flywheel.agents.references import find_agent
+from flywheel.agents.version_content import VersionContent
 from flywheel.edge.schemas import Body
 from flywheel.trajectories.operations import traffic_versions
 
@@ -90,7 +91,7 @@ def create_version_from_traffic(request: HttpRequest, name: str, body: TrafficVe
         label=found.reported.label,
         is_linked=body.link,
         note=body.note,
-        **{**found.content, **given},
+        content=VersionContent(**{**found.content, **given}),
     )
     made.linked = linked  # type: ignore[attr-defined]
     return Status(201 if is_new else 200, made)

@@ -17,7 +17,7 @@ from flywheel.trajectories.formats.observability import tensorzero
 from flywheel.trajectories.formats.semantics.trace_notes import Note
 from flywheel.trajectories.ingest.admission import Door
 from flywheel.trajectories.models import Batch, Source, Step
-from flywheel.trajectories.store.batch_ledger import Problem
+from flywheel.trajectories.store.batch_ledger import Origin, Problem
 from flywheel.trajectories.store.merge import Part, patiently, store
 
 STEPS_AT_ONCE = 20_000
@@ -219,8 +219,7 @@ class _Run:
             self.parts,
             source=Source.IMPORT,
             format=("+".join(sorted(self.formats)) or self.format)[:32],
-            sha256=self.sha256,
-            key=self.key,
+            origin=Origin(key=self.key, sha256=self.sha256),
             problems=self.problems,
         )
 

@@ -39,7 +39,7 @@ from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.ingest.admission import Busy, Room, door, let_go, retry_after, watch
 from flywheel.trajectories.ingest.onboarding import refused_requests
 from flywheel.trajectories.models import Batch, Source
-from flywheel.trajectories.store.batch_ledger import Problem, Sent
+from flywheel.trajectories.store.batch_ledger import Origin, Problem, Sent
 from flywheel.trajectories.store.log_events import store_logs
 from flywheel.trajectories.store.merge import store, turns
 
@@ -151,10 +151,8 @@ def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
             decoded.spans,
             source=Source.PRODUCTION,
             format="otlp",
-            sha256=hashlib.sha256(body).hexdigest(),
-            key=key,
+            origin=Origin(key=key, sha256=hashlib.sha256(body).hexdigest(), sent=sent),
             problems=[Problem(f"span {item.index}", item.reason, item.content) for item in decoded.rejected],
-            sent=sent,
             shared=True,
         )
 

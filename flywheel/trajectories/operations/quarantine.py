@@ -32,6 +32,7 @@ from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.models import Batch, Quarantined, Source
 from flywheel.trajectories.store import log_events
 from flywheel.trajectories.store.arrivals.incoming_steps import fit
+from flywheel.trajectories.store.batch_ledger import Origin
 from flywheel.trajectories.store.merge import Part, store
 
 GROUPS_SHOWN = 50
@@ -284,8 +285,7 @@ def _again(row: Quarantined, text: str | None) -> Batch:
         parts,
         source=Source.PRODUCTION if media_type else Source.IMPORT,
         format=row.format,
-        sha256=sha256,
-        key=row.batch.key,
+        origin=Origin(key=row.batch.key, sha256=sha256),
     )
     if batch.rejected:
         raise StillWrong(batch.problems[0]["reason"])

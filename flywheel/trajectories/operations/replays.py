@@ -14,7 +14,7 @@ from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.ingest.otlp_http import Refused, decompress
 from flywheel.trajectories.models import Body, Source
-from flywheel.trajectories.store.batch_ledger import Problem
+from flywheel.trajectories.store.batch_ledger import Origin, Problem
 from flywheel.trajectories.store.merge import store
 
 
@@ -47,7 +47,12 @@ def replay(project: Project, since: datetime) -> Report:
         # What is rejected again is in quarantine since it came, or a person has decided about it.
         problems = [Problem(f"span {item.index}", item.reason) for item in decoded.rejected]
         batch = store(
-            project, decoded.spans, source=Source.PRODUCTION, format="otlp", sha256=row.sha256, problems=problems
+            project,
+            decoded.spans,
+            source=Source.PRODUCTION,
+            format="otlp",
+            origin=Origin(sha256=row.sha256),
+            problems=problems,
         )
         report.inserted += batch.inserted
         report.updated += batch.updated

@@ -18,7 +18,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import DEFAULT_SAMPLING, MAX_TOKENS, MAX_TOOLS, OPENAI
+from flywheel.agents.version_content import DEFAULT_SAMPLING, MAX_TOKENS, MAX_TOOLS, OPENAI, VersionContent
 from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.network import key_hosts
@@ -69,7 +69,7 @@ class Proposal:
     first: datetime
     last: datetime
     content: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `make_version`."""
+    """Fields of `agents.version_content.VersionContent`."""
     notes: list[dict[str, Any]] = field(default_factory=list)
     """`{"about", "runs", "of", "words"}` for each part: in how many of the runs it was so, and what is to be known."""
 
@@ -114,11 +114,18 @@ def proposal(agent: Agent, label: str | None = None) -> Proposal:
 
 @transaction.atomic
 def make(
-    *, agent: Agent, actor: Actor, label: str, is_linked: bool, parent: Version | None = None, **content: Any
+    *,
+    agent: Agent,
+    actor: Actor,
+    content: VersionContent,
+    label: str,
+    is_linked: bool,
+    parent: Version | None = None,
+    note: str = "",
 ) -> tuple[Version, bool, int]:
     """Make the version; with `is_linked`, runs that report `label` and belong to no version become its own, and so do
     later ones. Return it, whether it is new, and how many stored runs were linked. Raises Refused."""
-    version, is_new = make_version(agent=agent, actor=actor, parent=parent, **content)
+    version, is_new = make_version(agent=agent, actor=actor, content=content, parent=parent, note=note)
     return version, is_new, link(version=version, label=label, actor=actor) if is_linked else 0
 
 

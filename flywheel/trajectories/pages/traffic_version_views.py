@@ -31,7 +31,8 @@ def new_version(request: PageRequest, name: str) -> HttpResponse:
                     actor=request.actor,
                     label=found.reported.label,
                     is_linked="link" in request.POST,
-                    **form.content(),
+                    content=form.content(),
+                    note=form.cleaned_data["note"],
                 )
                 what = f"Version {made.number} made." if is_new else f"Version {made.number} has exactly this content."
                 runs = f" {linked:,} run{'s' if linked != 1 else ''} linked to it." if linked else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from django.db import connection
 
+from flywheel.accounts.models import ApiKey
 from flywheel.core.redaction import Redactor
 from flywheel.system.sql import planned
 from flywheel.trajectories.models import Batch, Quarantined
@@ -39,6 +40,20 @@ class Sent:
     body: bytes
     rest: bytes = b""
     """The body, decompressed, where it may say more than its spans and what was rejected of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """The request that parts came by, as the ledger tells of it."""
+
+    key: ApiKey | None = None
+    sha256: str = ""
+    """Of its body, after decompression."""
+    sent: Sent | None = None
+    """The body, where it may be kept."""
+
+
+NO_REQUEST = Origin()
 
 
 _LEDGER = [field for field in Batch._meta.concrete_fields if not field.primary_key]

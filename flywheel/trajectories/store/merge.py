@@ -28,7 +28,7 @@ import psycopg
 from django.db import DataError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from flywheel.accounts.models import ApiKey, Project
+from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings.redaction_policy import redactor_of
 from flywheel.agents.models import Version
 from flywheel.core import redaction, traces
@@ -42,7 +42,7 @@ from flywheel.trajectories.store import attachments, batch_ledger, continuations
 from flywheel.trajectories.store.aggregates import agent_resolution, claims, running_totals, step_order
 from flywheel.trajectories.store.arrivals import incoming_steps, trace_redaction
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival, Reader, Said, fit
-from flywheel.trajectories.store.batch_ledger import PROBLEMS_KEPT, Problem, Sent
+from flywheel.trajectories.store.batch_ledger import NO_REQUEST, PROBLEMS_KEPT, Origin, Problem
 from flywheel.trajectories.store.continuations import Joined
 from flywheel.trajectories.store.group_commit import Together
 from flywheel.trajectories.store.rows import trajectory_rows
@@ -112,12 +112,10 @@ class _Request:
 
     delivery: _Delivery
     format: str
-    sha256: str
-    key: ApiKey | None
+    origin: Origin
     problems: list[Problem]
     held: Counter[str]
     """What was redacted in the problems."""
-    sent: Sent | None
     redactor: Redactor
     is_kept: bool
     """As it came, since there is no secret in it."""
@@ -129,27 +127,24 @@ def store(
     *,
     source: str,
     format: str,
-    sha256: str = "",
-    key: ApiKey | None = None,
+    origin: Origin = NO_REQUEST,
     problems: Sequence[Problem] = (),
-    version: Version | None = None,
-    sent: Sent | None = None,
     shared: bool = False,
 ) -> Batch:
     """Write the parts, the ledger row that says what became of them, and what was rejected: one transaction.
 
-    `sha256` is of the request's body, after decompression; the body is kept for replay when it is given as `sent` and
-    holds no secret. With `shared`, requests that come at the same time may share the transaction.
+    The body is kept for replay where `origin` has it and it holds no secret. With `shared`, requests that come at the
+    same time may share the transaction.
     """
-    redactor = redactor_of(project)
+    redactor, sent = redactor_of(project), origin.sent
 
     def request(parts: Sequence[Part], problems: Sequence[Problem]) -> _Request:
-        delivery = _read(project, parts, source, version, redactor)
+        delivery = _read(project, parts, source, None, redactor)
         clean, held = batch_ledger.without_secrets(problems, redactor)
         is_kept = (
             sent is not None and not delivery.redactions and not held and trace_redaction.is_clean(sent.rest, redactor)
         )
-        return _Request(delivery, format, sha256, key, clean, held, sent, redactor, is_kept)
+        return _Request(delivery, format, origin, clean, held, redactor, is_kept)
 
     came = request(parts, problems)
     if shared and _is_small(came) and (batch := turns.do(came)) is not None:
@@ -172,9 +167,10 @@ def _store(requests: Sequence[_Request], lock_s: float = 10) -> list[Batch]:
     batches = [_batch_row(request, written) for request, written in zip(requests, every, strict=True)]
     for batch, request, written in zip(batches, requests, every, strict=True):
         batch_ledger.record(batch)
-        batch_ledger.quarantine(batch, request.problems, request.sent.media_type if request.sent else "")
-        if request.sent and request.is_kept:
-            batch_ledger.keep(batch, request.sent, written.trajectories)
+        sent = request.origin.sent
+        batch_ledger.quarantine(batch, request.problems, sent.media_type if sent else "")
+        if sent and request.is_kept:
+            batch_ledger.keep(batch, sent, written.trajectories)
     if any(written.is_news for written in every):
         detector_wakeup.after_commit(requests[0].delivery.project.pk)
     return batches
@@ -186,9 +182,9 @@ def _batch_row(request: _Request, written: Written) -> Batch:
     redactions = written.redactions + request.held
     return Batch(
         project=request.delivery.project,
-        key=request.key,
+        key=request.origin.key,
         format=request.format,
-        sha256=request.sha256,
+        sha256=request.origin.sha256,
         trajectories=len(written.trajectories),
         received=written.received + len(problems),
         inserted=written.inserted,

@@ -245,7 +245,11 @@ WRONG_SPECS = [
     ({"parts": [{"type": "exact", "target": "a..b"}]}, "parts.0.target: 'a..b' is not of the form"),
     ({"parts": [{"type": "regex", "pattern": "(a"}]}, "parts.0.pattern: missing \\)"),
     ({"parts": [{"type": "regex", "pattern": "(?=a)"}]}, "parts.0.pattern: "),
-    ({"parts": [{"type": "regex"}]}, "parts.0.pattern: a pattern of 1 to 1000"),
+    ({"parts": [{"type": "regex"}]}, "parts.0.pattern: a text is wanted"),
+    ({"parts": [{"type": "regex", "pattern": "a" * 1001}]}, "parts.0.pattern: a pattern of 1 to 1000"),
+    ({"parts": [{"type": "json_schema"}]}, "parts.0.schema: JSON is wanted"),
+    ({"parts": [{"type": "python"}]}, "parts.0.source: a text is wanted"),
+    ({"parts": [{"type": "judge", "model": "m"}]}, "parts.0.criteria: a text is wanted"),
     ({"parts": [{"type": "json_schema", "schema": []}]}, "parts.0.schema: a JSON schema"),
     ({"parts": [{"type": "json_schema", "schema": {"type": "strin"}}]}, "parts.0.schema.type: 'strin' is not valid"),
     (

@@ -18,6 +18,7 @@ from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Split
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.training.datasets.dataset_builder import Speaker, _right
 from tests.conftest import Build, Cast
 from tests.interop.environments import tasks_of
@@ -36,7 +37,7 @@ def test_tasks_are_made_once_proved_and_split(
         actor=Actor(cast.builder),
         config={},
         verifier={"kind": "workplace"},
-        kind="workplace",
+        terms=Terms("workplace"),
     )
     rows = [{**task.to_json(), "split": "train"} for task in tasks_of("workplace")]
     lines = [json.dumps(row).encode() for row in [*rows, {**rows[0], "split": "held_out"}, {"prompt": "?"}]]

@@ -25,6 +25,7 @@ from flywheel.environments.playground import world_state
 from flywheel.environments.tasks import seeded_tasks
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions import environment_versions, trials
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment, environment_version
 from tests.conftest import Build, Cast
 from tests.edge.posting import posted
@@ -44,7 +45,12 @@ class Tasks(Protocol):
 def tasks(cast: Cast) -> Tasks:
     def of(kind: str, count: int = 3) -> list[Task]:
         row = environment(
-            project=cast.project, name=kind, kind=kind, actor=Actor(cast.builder), config={}, verifier={"kind": kind}
+            project=cast.project,
+            name=kind,
+            actor=Actor(cast.builder),
+            config={},
+            verifier={"kind": kind},
+            terms=Terms(kind),
         )
         job = seeded_tasks.submit(environment=row, actor=Actor(cast.builder), count=count, seed=1, key=uuid.uuid4())
         carry_out(Generation, job.pk, make_tasks)

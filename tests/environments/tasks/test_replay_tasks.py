@@ -22,6 +22,7 @@ from flywheel.environments.proofs.red_green_proof import failed_checks
 from flywheel.environments.tasks.bulk_tasks import tasks_from_all, without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
@@ -60,7 +61,7 @@ def replay(cast: Cast) -> Environment:
         project=cast.project,
         name="replay",
         actor=Actor(cast.builder),
-        kind="episode",
+        terms=Terms(kind="episode"),
         config={"tools": [*TOOLS, FIND]},
         verifier={"kind": "episode"},
     )

@@ -27,6 +27,7 @@ from flywheel.environments.tasks import seeded_tasks
 from flywheel.environments.tasks.bulk_tasks import without_task
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.submission import RunSettings, submit
@@ -44,8 +45,9 @@ SignIn = Callable[[User], Client]
 
 
 def made(cast: Cast, kind: str = "workplace", name: str = "", **fields: Any) -> Environment:
-    fields = {"config": {}, "verifier": {"kind": kind}, "reserved_slices": KINDS[kind].reserved} | fields
-    return environment(project=cast.project, name=name or kind, kind=kind, actor=Actor(cast.builder), **fields)
+    fields = {"config": {}, "verifier": {"kind": kind}} | fields
+    terms = Terms(kind, reserved_slices=KINDS[kind].reserved)
+    return environment(project=cast.project, name=name or kind, actor=Actor(cast.builder), terms=terms, **fields)
 
 
 def asked(cast: Cast, row: Environment, count: int = 12, seed: int = 1, **options: float) -> Generation:

@@ -26,6 +26,7 @@ from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks import seeded_tasks, synthetic_variants
 from flywheel.environments.tasks.recorded_tasks import task_from
 from flywheel.environments.tasks.task_rows import core_task
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
@@ -237,8 +238,8 @@ def test_nothing_is_varied_where_somebody_elses_server_judges(
     assert "Make variants" in sign_in(cast.builder).get(page).content.decode()
     config = {"base_url": "http://gym-1:8000", "tools": [], "max_turns": 6}
     row = environment(
-        project=cast.project, name="gym", kind="nemo_gym", actor=Actor(cast.admin), config=config,
-        verifier={"kind": "nemo_gym"},
+        project=cast.project, name="gym", actor=Actor(cast.admin), config=config, verifier={"kind": "nemo_gym"},
+        terms=Terms("nemo_gym"),
     )  # fmt: skip
     Task.objects.filter(pk=task.pk).update(environment=row)
     task = Task.objects.get(pk=task.pk)

@@ -24,6 +24,7 @@ from flywheel.environments.playground.episode_moves import start
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
@@ -57,9 +58,9 @@ def attached(cast: Cast, base_url: str, tools: list[dict[str, Any]] | None = Non
         project=cast.project,
         name="office",
         actor=Actor(cast.admin),
-        kind="nemo_gym",
         config={"base_url": base_url, "tools": TOOLS if tools is None else tools, "max_turns": 8},
         verifier={"kind": "nemo_gym"},
+        terms=Terms("nemo_gym"),
     )
 
 

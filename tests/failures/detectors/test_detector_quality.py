@@ -24,7 +24,7 @@ from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted as QueueWanted
 from flywheel.failures.queues.queue_definitions import archive as archive_queue
 from flywheel.failures.queues.queue_definitions import make
-from flywheel.failures.queues.reviews import give
+from flywheel.failures.queues.reviews import decline, give
 from flywheel.trajectories.models import Source, Trajectory
 from tests.conftest import Build, Cast
 from tests.pages import page_of
@@ -175,7 +175,7 @@ def test_a_sample_counts_as_far_as_all_of_it_is_decided(
     assert (told["undecided"], told["random_sample"]["recall"]["n"]) == (2, 1)
     give(item=sample.items.get(trajectory=rows[2]), actor=Actor(cast.reviewer))
     assert drawn() == [rows[0].pk]
-    give(item=sample.items.get(trajectory=rows[1]), actor=Actor(cast.reviewer), declined=True, note="a test")
+    decline(item=sample.items.get(trajectory=rows[1]), actor=Actor(cast.reviewer), reason="a test")
     assert (drawn(), detector_quality.undecided(cast.project)) == ([rows[0].pk, rows[2].pk, rows[3].pk], 0)
 
 

@@ -14,7 +14,7 @@ from flywheel.failures.labels.decisions import Superseded, current_of, decide, u
 from flywheel.failures.models import Failure, Queue, QueueItem
 from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted, archive, make
-from flywheel.failures.queues.reviews import Closed, give, is_disputed, reopen, take_back
+from flywheel.failures.queues.reviews import Closed, decline, give, is_disputed, reopen, take_back
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 
@@ -113,7 +113,7 @@ def test_taking_back_on_an_item_leaves_it_done_where_a_decision_from_elsewhere_c
     give(item=item, actor=Actor(cast.builder), bucket="format_error")
     take_back(item=item, actor=Actor(cast.builder))
     assert state(item) == (State.DONE, "wrong_tool")
-    give(item=item, actor=Actor(cast.builder), declined=True, note="no")
+    decline(item=item, actor=Actor(cast.builder), reason="no")
     assert state(item)[0] == State.DECLINED
     take_back(item=item, actor=Actor(cast.builder))
     assert state(item) == (State.DONE, "wrong_tool")
@@ -122,7 +122,7 @@ def test_taking_back_on_an_item_leaves_it_done_where_a_decision_from_elsewhere_c
 def test_a_declined_item_stays_declined_when_a_decision_is_undone(cast: Cast, row: Trajectory, put: Put) -> None:
     item = put()
     give(item=item, actor=Actor(cast.reviewer), bucket="wrong_tool")
-    give(item=item, actor=Actor(cast.builder), declined=True, note="not here")
+    decline(item=item, actor=Actor(cast.builder), reason="not here")
     undo(trajectory=row, actor=Actor(cast.reviewer))
     assert state(item) == (State.DECLINED, None)
 
@@ -193,7 +193,7 @@ def test_whatever_people_do_items_and_decisions_agree(
                     case "give":
                         give(item=items[at], actor=Actor(actor), bucket=bucket)
                     case "decline":
-                        give(item=items[at], actor=Actor(actor), declined=True, note="no")
+                        decline(item=items[at], actor=Actor(actor), reason="no")
                     case "take_back":
                         take_back(item=items[at], actor=Actor(actor))
                     case "reopen":

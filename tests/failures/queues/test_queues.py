@@ -17,7 +17,7 @@ from flywheel.failures.models import Failure, Queue, QueueItem, Review
 from flywheel.failures.queues import intake
 from flywheel.failures.queues.queue_definitions import Wanted, archive, change, make
 from flywheel.failures.queues.reservations import Held, NotYours, hold, release, requeue, take
-from flywheel.failures.queues.reviews import Closed, give, reopen, speaking, take_back
+from flywheel.failures.queues.reviews import Closed, decline, give, reopen, speaking, take_back
 from flywheel.trajectories.models import Trajectory
 from tests.conftest import Build, Cast
 from tests.waiting import PATIENCE_S
@@ -397,10 +397,8 @@ def test_declining_says_why_and_closes_the_item(cast: Cast, queue: Make) -> None
     made = queue(2, needed=2)
     item = first(made)
     with pytest.raises(Refused, match="note: say why"):
-        give(item=item, actor=Actor(cast.reviewer), declined=True)
-    with pytest.raises(Refused, match="declined: an item that should not be here has no bucket"):
-        give(item=item, actor=Actor(cast.reviewer), declined=True, bucket="other", note="a test run")
-    give(item=item, actor=Actor(cast.reviewer), declined=True, note="a test run")
+        decline(item=item, actor=Actor(cast.reviewer), reason=" ")
+    decline(item=item, actor=Actor(cast.reviewer), reason="a test run")
     assert (first(made).state, label_of(item)) == (State.DECLINED, ("", ""))
     entry = AuditEntry.objects.get(action="failures.decline")
     assert entry.reason == "a test run"

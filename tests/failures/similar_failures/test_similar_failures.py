@@ -57,8 +57,11 @@ def rows(build: Build) -> list[Trajectory]:
     return list(Trajectory.objects.filter(pk__in=[row.pk for row in made]).order_by("pk"))
 
 
-def submitted(cast: Cast, **wanted: Any) -> Clustering:
-    return clusterings.submit(project=cast.project, actor=Actor(cast.reviewer), **{"key": uuid.uuid4(), **wanted})
+def submitted(cast: Cast, key: uuid.UUID | None = None, **wanted: Any) -> Clustering:
+    selection = clusterings.Selection(**wanted)
+    return clusterings.submit(
+        project=cast.project, actor=Actor(cast.reviewer), key=key or uuid.uuid4(), selection=selection
+    )
 
 
 @pytest.fixture(autouse=True)

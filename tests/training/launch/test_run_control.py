@@ -14,6 +14,7 @@ from flywheel.edge.jobs import StaleState, State
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.training.datasets import dataset_builder
 from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
@@ -86,9 +87,13 @@ def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) 
 
 def of_games(room: Room) -> TaskSet:
     """A set of a kind whose episodes have several turns, with its baseline."""
-    config: dict[str, Any] = {"config": {}, "verifier": {"kind": "tictactoe"}}
     environment = environment_versions.environment(
-        project=room.cast.project, name="games", actor=Actor(room.cast.builder), kind="tictactoe", **config
+        project=room.cast.project,
+        name="games",
+        actor=Actor(room.cast.builder),
+        config={},
+        verifier={"kind": "tictactoe"},
+        terms=Terms("tictactoe"),
     )
     task_set = room.build.task_set(name="games", environment=environment)
     for number, (task, game) in enumerate(zip(task_set.tasks.all(), tictactoe.generate(12, seed=1), strict=True)):

@@ -11,6 +11,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent, Version
+from flywheel.agents.version_content import VersionContent
 from flywheel.edge.refusals import Missing
 from flywheel.trajectories.models import ReportedVersion, Trajectory
 from flywheel.trajectories.operations.traffic_versions import Proposal, make, proposal
@@ -122,7 +123,11 @@ def test_runs_that_report_the_version_belong_to_it_then_and_later(send: Callable
     found = proposed("2026.11")
     assert [(other.label, other.runs) for other in found.others] == [("2026.10", 1)]
     made, is_new, linked = make(
-        agent=found.agent, actor=Actor(cast.builder), label="2026.11", is_linked=True, **found.content
+        agent=found.agent,
+        actor=Actor(cast.builder),
+        label="2026.11",
+        is_linked=True,
+        content=VersionContent(**found.content),
     )
     assert (is_new, linked, made.number) == (True, 2, 1)
     send(3)
@@ -135,7 +140,9 @@ def test_runs_that_report_the_version_belong_to_it_then_and_later(send: Callable
 def test_a_label_that_is_a_versions_own_number_means_that_version(send: Callable[..., None], cast: Cast) -> None:
     send(0, version="2")
     found = proposed()
-    first, _, linked = make(agent=found.agent, actor=Actor(cast.builder), label="2", is_linked=True, **found.content)
+    first, _, linked = make(
+        agent=found.agent, actor=Actor(cast.builder), label="2", is_linked=True, content=VersionContent(**found.content)
+    )
     assert (first.number, linked) == (1, 1)
     second = Version.make(found.agent, cast.builder, base_model="other")
     send(1, version="2")
@@ -146,7 +153,9 @@ def test_runs_that_report_no_version_can_be_linked_too(send: Callable[..., None]
     send(0, version="")
     found = proposed()
     assert (found.reported.label, found.reported.words) == ("", "no version")
-    make(agent=found.agent, actor=Actor(cast.builder), label="", is_linked=True, **found.content)
+    make(
+        agent=found.agent, actor=Actor(cast.builder), label="", is_linked=True, content=VersionContent(**found.content)
+    )
     send(1, version="")
     assert Trajectory.objects.filter(version__number=1).count() == 2
 

@@ -1,5 +1,6 @@
 """`manage.py add_version`: make a version of weights that lie on this machine, of any size."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ from flywheel.agents.artifacts import store
 from flywheel.agents.models import Artifact
 from flywheel.agents.references import find_agent, find_version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import TRANSFORMERS
+from flywheel.agents.version_content import TRANSFORMERS, VersionContent
 from flywheel.edge.refusals import Refused
-
-COPIED = ("system_prompt", "tools", "sampling", "form")
 
 
 class Command(BaseCommand):
@@ -42,18 +41,16 @@ class Command(BaseCommand):
         try:
             agent = find_agent(project, options["agent"])
             like = find_version(project, f"{agent.name}@{options['like']}") if options["like"] else None
-            copied = {name: getattr(like, name) for name in COPIED} if like else {}
-            version, _ = make_version(
-                agent=agent,
-                actor=Actor(actor, "manage.py add_version"),
-                base_model=options["base_model"] or (like.base_model if like else ""),
+            copied = VersionContent.of(like) if like else VersionContent(base_model="", endpoint={})
+            content = replace(
+                copied,
+                base_model=options["base_model"] or copied.base_model,
                 endpoint={"kind": TRANSFORMERS},
                 weights=_stored(options["weights"], "model"),
                 adapter=_stored(options["adapter"], "adapter") if options["adapter"] else None,
-                parent=like,
-                note=options["note"],
-                **copied,
             )
+            by = Actor(actor, "manage.py add_version")
+            version, _ = make_version(agent=agent, actor=by, content=content, parent=like, note=options["note"])
         except Refused as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(version))

@@ -12,6 +12,7 @@ from flywheel.core.envs.workplace import workbench
 from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.task_files import Taken, import_tasks
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.environments.versions.environment_versions import environment
 
 KIND = "workplace"
@@ -54,9 +55,9 @@ def _taken(project: Project, name: str, folder: Path, actor: Actor) -> Taken:
         project=project,
         name=name,
         actor=actor,
-        kind=KIND,
         config=config,
         verifier={"kind": KIND},
+        terms=Terms(KIND),
         description=DESCRIPTION,
     )
     if found.kind != KIND or found.latest.config.get("database") != config["database"]:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -35,6 +36,7 @@ from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.trajectories.annotations.project_buckets import every
 
 SETS_AT_ONCE = 20
@@ -85,24 +87,23 @@ def create(request: PageRequest) -> HttpResponse:
         data = form.cleaned_data
         version = data.get("version")
         content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
+        terms = Terms(kind=name, agent=version.agent if version else None)
         if isinstance(form, ReplayForm):
             tools = version.tools if version else environment_versions.recorded_tools(request.project)
-            content |= {
-                "config": {"tools": tools, "judged": data["judged"]},
-                "agent": version.agent if version else None,
-            }
+            content["config"] = {"tools": tools, "judged": data["judged"]}
         elif version:
-            content = {"config": {"tools": version.tools}, "verifier": data["verifier"], "agent": version.agent}
+            content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
         if isinstance(form, AttachForm):
             content["config"] = form.config
         else:
-            content |= {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
+            splits = {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
+            terms = replace(terms, **splits)
         try:
             made = environment_versions.environment(
                 project=request.project,
                 name=data["name"],
-                kind=name,
                 actor=request.actor,
+                terms=terms,
                 description=data["description"],
                 **content,
             )

@@ -72,7 +72,7 @@ def decline(request: PageRequest, pk: int, item: int) -> HttpResponse:
     row = _item(request, pk, item)
     reason = request.POST.get("reason", "")
     try:
-        reviews.give(item=row, actor=request.actor, declined=True, note=reason)
+        reviews.decline(item=row, actor=request.actor, reason=reason)
     except (Stale, reservations.NotYours) as error:
         problem = f"Not declined: {error}."
     except Refused:

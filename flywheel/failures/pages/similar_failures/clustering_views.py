@@ -62,12 +62,13 @@ def _index(request: PageRequest, asked: dict[str, Any], error: str = "") -> Http
 def start(request: PageRequest) -> HttpResponse:
     asked = {**START, **{name: request.POST.get(name, "") for name in START}}
     days = number(asked["days"])
+    selection = clusterings.Selection(**asked | {"days": -1 if days is None else days})  # type: ignore[arg-type]
     try:
         job = clusterings.submit(
             project=request.project,
             actor=request.actor,
             key=form_key(request.POST.get("key", "")),
-            **asked | {"days": -1 if days is None else days},  # type: ignore[arg-type]
+            selection=selection,
         )
     except Refused as error:
         return _index(request, asked, str(error))

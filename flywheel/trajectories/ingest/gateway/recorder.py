@@ -20,6 +20,7 @@ from flywheel.core.traces import Trace
 from flywheel.trajectories.ingest.gateway import journal_traces
 from flywheel.trajectories.ingest.gateway.journal import Journal, left_lying, second_chance
 from flywheel.trajectories.models import Source
+from flywheel.trajectories.store.batch_ledger import Origin
 from flywheel.trajectories.store.merge import store
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class Recorder:
     def _store(self, project: Project, key: ApiKey | None, group: list[tuple[Journal, journal_traces.Seen]]) -> None:
         parts: list[Trace] = [journal_traces.trace_of(seen) for _, seen in group]
         content = hashlib.sha256(b"".join(seen.head["id"].encode() for _, seen in group)).hexdigest()
-        store(project, parts, source=Source.PRODUCTION, format=FORMAT, sha256=content, key=key)
+        store(project, parts, source=Source.PRODUCTION, format=FORMAT, origin=Origin(key=key, sha256=content))
         for journal, _ in group:
             journal.done()
         self.recorded += len(group)

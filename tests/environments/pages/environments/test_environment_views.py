@@ -18,6 +18,7 @@ from flywheel.accounts.models import User
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, Opening, Split, TaskSet
 from flywheel.environments.versions import environment_versions
+from flywheel.environments.versions.environment_terms import Terms
 from flywheel.evals.models import EvalRun, Result
 from flywheel.failures.labels.decisions import decide
 from tests.conftest import TOOLS, Build, Cast
@@ -346,10 +347,10 @@ def office(cast: Cast) -> Environment:
     return environment_versions.environment(
         project=cast.project,
         name="office",
-        kind="workplace",
         actor=Actor(cast.builder),
         config=config,
         verifier={"kind": "workplace"},
+        terms=Terms("workplace"),
     )
 
 

@@ -305,6 +305,10 @@ def test_a_program_composes_tries_and_asks_for_proofs(build: Build, cast: Cast, 
     types = client.get("/api/v1/verifier-parts", headers=headers).json()
     assert [row["type"] for row in types["items"]] == list(rubric_parts.PARTS)
     assert types["causes"]["timeout"] == "timed out"
+    required = {
+        row["type"]: [each["name"] for each in row["settings"] if each["is_required"]] for row in types["items"]
+    }
+    assert (required["regex"], required["judge"], required["exact"]) == (["pattern"], ["criteria", "model"], [])
 
     def post(path: str, body: dict[str, Any]) -> Any:
         return client.post(f"/api/v1/environments/mail/{path}", body, content_type="application/json", headers=headers)
@@ -335,7 +339,7 @@ def test_a_judge_is_composed_without_json_and_refused_at_its_fields(
     part = {**PARTS[2], "endpoint": "upstream", "criteria": " "}
     page = client.post(at(environment), sent([part], do="save"))
     assert page.status_code == 422
-    assert "it is wanted" in page_of(page)
+    assert "a text is wanted" in page_of(page)
     part["criteria"] = "It books.\r\n\r\n<script>alert(1)</script>"
     page = client.post(at(environment), sent([part], do="save"))
     assert "this project has no upstream" in page_of(page)
