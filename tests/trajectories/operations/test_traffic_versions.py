@@ -63,6 +63,10 @@ def send(cast: Cast, key: Callable[..., dict[str, str]]) -> Callable[..., None]:
     return go
 
 
+def content_of(found: Proposal) -> VersionContent:
+    return VersionContent(**found.content)
+
+
 def proposed(label: str | None = None) -> Proposal:
     return proposal(Agent.objects.get(name="shop"), label)
 
@@ -127,7 +131,7 @@ def test_runs_that_report_the_version_belong_to_it_then_and_later(send: Callable
         actor=Actor(cast.builder),
         label="2026.11",
         is_linked=True,
-        content=VersionContent(**found.content),
+        content=content_of(found),
     )
     assert (is_new, linked, made.number) == (True, 2, 1)
     send(3)
@@ -141,7 +145,7 @@ def test_a_label_that_is_a_versions_own_number_means_that_version(send: Callable
     send(0, version="2")
     found = proposed()
     first, _, linked = make(
-        agent=found.agent, actor=Actor(cast.builder), label="2", is_linked=True, content=VersionContent(**found.content)
+        agent=found.agent, actor=Actor(cast.builder), label="2", is_linked=True, content=content_of(found)
     )
     assert (first.number, linked) == (1, 1)
     second = Version.make(found.agent, cast.builder, base_model="other")
@@ -153,9 +157,7 @@ def test_runs_that_report_no_version_can_be_linked_too(send: Callable[..., None]
     send(0, version="")
     found = proposed()
     assert (found.reported.label, found.reported.words) == ("", "no version")
-    make(
-        agent=found.agent, actor=Actor(cast.builder), label="", is_linked=True, content=VersionContent(**found.content)
-    )
+    make(agent=found.agent, actor=Actor(cast.builder), label="", is_linked=True, content=content_of(found))
     send(1, version="")
     assert Trajectory.objects.filter(version__number=1).count() == 2
 
