@@ -1,5 +1,6 @@
 """Where in an attempt a part of a rubric looks: its answer, its tool calls, its steps."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,3 +115,9 @@ def _json(text: str) -> Any:
         return read_json(text)
     except (ValueError, RecursionError) as error:
         raise NotJson(f"the answer is not JSON: {error}") from None
+
+
+def shown(value: Any) -> str:
+    """Quote a value for a reason, cut where it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return repr(text[:120] + "…" if len(text) > 120 else text)

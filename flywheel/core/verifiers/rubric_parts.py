@@ -9,7 +9,6 @@ from `case.runners`. A further one is: a field of `Runners`, a type here.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from flywheel.core.digests import canonical
 from flywheel.core.traces import Trace, json_schemas
 from flywheel.core.traces.json_schemas import pattern
 from flywheel.core.verifiers import Runners, Verdict, judge_prompts, part_checks, unscored
+from flywheel.core.verifiers.attempt_numbers import number_of
 from flywheel.core.verifiers.attempt_places import (
     MISSING,
     PLACES,
@@ -29,6 +29,7 @@ from flywheel.core.verifiers.attempt_places import (
     dig,
     flat,
     read,
+    shown,
 )
 
 Kind = Literal["text", "prose", "number", "choice", "json", "code", "flag"]
@@ -197,7 +198,7 @@ def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
     for each in given:
         if same(each, wanted, settings.get("ignore_case", False)):
             return Verdict(1.0, "the wanted value")
-    return Verdict(0.0, f"{_shown(given[-1])}, wanted {_shown(wanted)}")
+    return Verdict(0.0, f"{shown(given[-1])}, wanted {shown(wanted)}")
 
 
 def _value_of(text: str) -> Any:
@@ -230,7 +231,7 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         text = json_schemas.utf8(text)
         match = found.fullmatch(text) if must == "match" else found.search(text)
-        said = f"{_shown(match.group())} is there" if match else f"nothing like it in {_shown(text)}"
+        said = f"{shown(match.group())} is there" if match else f"nothing like it in {shown(text)}"
         verdicts.append(Verdict(float(bool(match) is not (must == "lack")), said))
     # What must not be found must be found in no call.
     return min(verdicts, key=lambda v: v.score or 0.0) if must == "lack" else _best(verdicts)
@@ -255,34 +256,6 @@ def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
     return _best(verdicts)
 
 
-_NUMBER = pattern(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+")
-_JOINS = pattern(r"[\pL\pN_)\]}]$")
-"""What makes the hyphen after it a joint, as in B-12, 10-12 or 2026-11-12, and no minus."""
-
-
-def _number_of(value: Any) -> float:
-    if isinstance(value, str):
-        text = json_schemas.utf8(value).replace("\N{MINUS SIGN}", "-")
-        found = list(_NUMBER.finditer(text))
-        if not found:
-            raise NotThere(f"there is no number in {_shown(value)}")
-        said, at = found[-1].group().replace(",", ""), found[-1].start()
-        return _finite(said.lstrip("+-") if _JOINS.search(text[:at][-1:]) else said)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NotThere(f"{_shown(value)} is no number")
-    return _finite(value)
-
-
-def _finite(value: Any) -> float:
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise NotThere("the number is too large")
-    return number
-
-
 @part(
     "number",
     "Number",
@@ -304,7 +277,7 @@ def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
     if "target" in settings or "value" in settings:
         wanted = _expected_value(settings, case)
         try:
-            middle = _number_of(wanted)
+            middle = number_of(wanted)
         except NotThere as error:
             raise NoTarget(f"what is wanted is no number: {error}") from None
         off = max(settings.get("tolerance", 0.0), settings.get("relative", 0.0) * abs(middle))
@@ -313,7 +286,7 @@ def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
     verdicts = []
     for value in read(settings["read"], settings.get("path", ""), case.trace):
         try:
-            number = _number_of(value)
+            number = number_of(value)
         except NotThere as error:
             verdicts.append(Verdict(0.0, str(error)))
             continue
@@ -354,12 +327,12 @@ def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
             raise NoTarget("what is wanted is no list of calls")
         taken, missing = _pair(wanted, every[0], how)
         if missing is not None:
-            return Verdict(0.0, f"the call {_shown(missing)} is missing")
+            return Verdict(0.0, f"the call {shown(missing)} is missing")
         left = [each for at, each in enumerate(every[0]) if at not in taken]
-        return Verdict(float(not left), f"{_shown(left[0])} is not wanted" if left else "the wanted calls")
+        return Verdict(float(not left), f"{shown(left[0])} is not wanted" if left else "the wanted calls")
     if any(_is_call(call, wanted, how) for call in every):
         return Verdict(1.0, "the wanted call")
-    return Verdict(0.0, f"called {_shown(every[-1])}, wanted {_shown(wanted)}")
+    return Verdict(0.0, f"called {shown(every[-1])}, wanted {shown(wanted)}")
 
 
 def _pair(wanted: list[Any], given: Sequence[Any], how: str) -> tuple[dict[int, int], Any]:
@@ -385,7 +358,7 @@ def _pair(wanted: list[Any], given: Sequence[Any], how: str) -> tuple[dict[int, 
 
 def _is_call(given: Mapping[str, Any], wanted: Any, how: str) -> bool:
     if not isinstance(wanted, Mapping) or not isinstance(wanted.get("tool"), str):
-        raise NoTarget(f'what is wanted is no call {{"tool", "arguments"}}: {_shown(wanted)}')
+        raise NoTarget(f'what is wanted is no call {{"tool", "arguments"}}: {shown(wanted)}')
     if given["tool"] != wanted["tool"]:
         return False
     arguments, expected = given["arguments"], wanted.get("arguments", {})
@@ -418,7 +391,7 @@ def _state(settings: Mapping[str, Any], case: Case) -> Verdict:
         wanted, made = (Counter({c: n for c, n in each.items() if c[0] in tables}) for each in (wanted, made))
     extra, missing = made - wanted, wanted - made
     if extra:
-        return Verdict(0.0, f"changed what nobody asked for: {_shown(' '.join(next(iter(extra))))}")
+        return Verdict(0.0, f"changed what nobody asked for: {shown(' '.join(next(iter(extra))))}")
     if not missing:
         return Verdict(1.0, "the wanted state")
     share = 1 - missing.total() / wanted.total() if settings.get("credit") == "share" else 0.0
@@ -484,8 +457,3 @@ def _judged(settings: Mapping[str, Any], case: Case) -> Verdict:
         return unscored("nothing here may ask a judge: a worker does", "refused")
     right = reference(settings, case.target)
     return case.runners.judge(settings, attempt_json(case.trace), right, anew=case.runners.anew)
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return repr(text[:120] + "…" if len(text) > 120 else text)
