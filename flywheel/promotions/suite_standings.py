@@ -12,7 +12,7 @@ promotion.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from flywheel.accounts.actors import Actor
@@ -142,7 +142,7 @@ def context(stands: Sequence[Standing], version_eval: int, baseline_eval: int, *
 def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> list[str]:
     """Have both arms run every present suite of the agent; why any cannot run. What has run already is found."""
     problems = []
-    settings = RunSettings.of(version_eval)
+    settings = _settings(version_eval)
     suites = list(suite_definitions.present(version_eval.version.agent))
     _check(version_eval.version, suites)
     for suite in suites:
@@ -154,6 +154,11 @@ def start(*, version_eval: EvalRun, baseline_eval: EvalRun, actor: Actor) -> lis
     for problem in problems:
         log.warning("a regression suite was not started: %s", problem)
     return problems
+
+
+def _settings(version_eval: EvalRun) -> RunSettings:
+    """Ask as the eval did, but each arm with the sampling that it would have live."""
+    return replace(RunSettings.of(version_eval), sampling=None)
 
 
 def check_waiting(suite: Suite) -> None:
@@ -180,7 +185,7 @@ def standings(version_eval: EvalRun, baseline_eval: EvalRun) -> list[Standing]:
     if not suites:
         return []
     arms = (version_eval.version, baseline_eval.version)
-    found = suite_runs.find(arms, suites, RunSettings.of(version_eval))
+    found = suite_runs.find(arms, suites, _settings(version_eval))
     tallies = suite_runs.tallies(run for run in found.values() if run.state == State.SUCCEEDED)
     learnt = contamination_checks.datasets_of(version_eval.version)
     checks = contamination_checks.kept_checks(learnt, [suite.task_set for suite in suites]) if learnt else {}

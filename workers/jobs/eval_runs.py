@@ -227,8 +227,8 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
 def _note_first(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked) -> None:
     """Keep what the run sent first, as it was sent, before anything of it is compared."""
     first = next(((task, rollout) for task, rollout in answered if rollout.messages), None)
-    if run.first_request or first is None:
-        return
+    if run.first_request or first is None or run.results.exists():
+        return  # what was attempted before it was kept may have been asked otherwise
     task, rollout = first
     run.first_request = first_request(rollout.messages, env.tools, run.sampling) | {"task": task.pk}
     lease.update(first_request=run.first_request)

@@ -69,7 +69,13 @@ class Configured:
             self.difference = lambda task, messages, target: difference(task, self.readable(messages), target)
 
     def reset(self, task: Task, seed: int) -> list[Message]:
-        return self.agent.open(self.own.reset(task, seed))
+        """Open with the agent's prompt. Calls of a recorded beginning are in the agent's text form, as all its own; an
+        agent of native calls gets them as they were recorded, for results must name the calls that they answer."""
+        return self.agent.open([self._begun(message) for message in self.own.reset(task, seed)])
+
+    def _begun(self, message: Message) -> Message:
+        is_text = self.agent.form in call_forms.TEXT_FORMS
+        return call_forms.write(message, self.agent.form) if is_text and message.role == "assistant" else message
 
     def respond(self, task: Task, messages: Sequence[Message], seed: int) -> list[Message]:
         return self.own.respond(task, self.readable(messages), seed)
@@ -111,13 +117,8 @@ class Configured:
         return trace if readable == talk else Trace.from_messages(trace.trace_id, readable)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the agent's program reads them: the calls in its text form as native ones.
-
-        Verifiers read our text form themselves, and say what is wrong with a broken one.
-        """
+        """Return messages as the agent's program reads them: the calls in its text form as native ones."""
         return [
-            message
-            if message.role != "assistant" or tooling.calls_of(message)
-            else call_forms.read(message, self.agent.form)
+            message if message.role != "assistant" else call_forms.read(message, self.agent.form)
             for message in messages
         ]

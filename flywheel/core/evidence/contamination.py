@@ -24,6 +24,7 @@ from flywheel.core.evidence.similarity.ngrams import WORDS, shared
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.text.number_words import percent
 from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces.call_forms import as_native
 from flywheel.core.traces.tooling import calls_of
 
 Level = Literal["task", "source", "content", "request", "passage", "near"]
@@ -172,7 +173,7 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
 
 def asked_in(messages: Sequence[Message]) -> str:
     """Return a beginning as text: the users' words, and what was called and came back where a run was under way."""
-    kept = [message for message in messages if message.role != "system"]
+    kept = [as_native(message) for message in messages if message.role != "system"]
     calls = [[[call.name, call.arguments] for call in calls_of(message)] for message in kept]
     texts = zip(kept, calls, strict=True)
     return "\n".join("\n".join(filter(None, [m.content, canonical(c).decode() if c else ""])) for m, c in texts)

@@ -31,6 +31,8 @@ class Form:
     """The text outside of the calls, and the calls; the text as it is, and none, where it calls nothing."""
     mark: str
     """Stands in every text that calls something."""
+    is_models: bool = False
+    """A model's own way to write calls, which servers and engines read: it may come as text or as native calls."""
 
 
 def check(form: Any) -> str:
@@ -69,7 +71,7 @@ def strange(message: Message, form: str) -> str:
     if not form:
         return ""
     if message.tool_calls:
-        return "" if form == NATIVE else LABELS[NATIVE]
+        return "" if form == NATIVE or TEXT_FORMS[form].is_models else LABELS[NATIVE]
     if read(message, form).tool_calls:
         return ""
     return next((each.label for name, each in TEXT_FORMS.items() if read(message, name).tool_calls), "")
@@ -226,10 +228,10 @@ def _read_react(text: str) -> tuple[str, list[ToolCall]]:
 
 TEXT_FORMS: dict[str, Form] = {
     JSON: Form('text {"tool", "arguments"}', _write_json, _read_json, '"tool"'),
-    "hermes": Form("Hermes text", _write_hermes, _read_hermes, "<tool_call>"),
-    "llama": Form("Llama text", _write_llama, _read_llama, '"parameters"'),
-    "mistral": Form("Mistral text", _write_mistral, _read_mistral, _MISTRAL),
-    "harmony": Form("harmony text", _write_harmony, _read_harmony, "to=functions."),
+    "hermes": Form("Hermes text", _write_hermes, _read_hermes, "<tool_call>", is_models=True),
+    "llama": Form("Llama text", _write_llama, _read_llama, '"parameters"', is_models=True),
+    "mistral": Form("Mistral text", _write_mistral, _read_mistral, _MISTRAL, is_models=True),
+    "harmony": Form("harmony text", _write_harmony, _read_harmony, "to=functions.", is_models=True),
     "react": Form("ReAct text", _write_react, _read_react, "Action Input:"),
 }
 LABELS: dict[str, str] = {NATIVE: "native tool calls"} | {name: form.label for name, form in TEXT_FORMS.items()}

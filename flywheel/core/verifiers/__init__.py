@@ -16,9 +16,10 @@ from flywheel.core import digests
 from flywheel.core.errors import FieldError
 from flywheel.core.traces import Trace
 
-REVISION = 3
+REVISION = 4
 """Raise it when a change to verifier code can change any score. 2: what is longer than a verifier reads has failed.
-3: RE2 runs the patterns of tools; what is nested too deep has failed; a hyphen after a word is no minus."""
+3: RE2 runs the patterns of tools; what is nested too deep has failed; a hyphen after a word is no minus.
+4: attempts open with the agent's own prompt; a call in a form that its program does not read has failed."""
 
 PASS = 1.0
 """An attempt succeeds when its score reaches this."""

@@ -137,9 +137,10 @@ def _part(where: str, row: Any) -> Part:
     if not isinstance(kind, str) or kind not in PARTS:
         raise VerifierError(f"{where}.type: {kind!r} is unknown, one of {', '.join(PARTS)} is wanted")
     name = row.get("name", kind)
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "unsafe":
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("unsafe", "form"):
         raise VerifierError(
-            f"{where}.name: {str(name)[:60]!r} is not of the form right_tool (small letters, digits and _, not unsafe)"
+            f"{where}.name: {str(name)[:60]!r} is not of the form right_tool (small letters, digits and _, not unsafe, "
+            "not form)"
         )
     weight = row.get("weight", 1)
     _number(f"{where}.weight", weight)

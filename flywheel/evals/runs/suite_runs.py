@@ -21,7 +21,7 @@ from flywheel.edge.jobs import State
 from flywheel.environments.models import Split, Suite
 from flywheel.evals.models import EvalRun, Result
 from flywheel.evals.runs import submission, unanswered_attempts
-from flywheel.evals.runs.submission import RunSettings
+from flywheel.evals.runs.submission import RunSettings, sampling_of
 from flywheel.evals.runs.void_scores import void_of
 
 
@@ -53,13 +53,15 @@ def find(
     It is the first that was asked and is not void, so that nobody asks again until it passes, nor stops one that looks
     bad for another, itself or by a budget: what has an attempt goes on. Where all are void it is the newest.
     """
+    own = Q()
+    for version in versions:
+        own |= Q(version=version, sampling=sampling_of(version, settings.sampling))
     rows = EvalRun.objects.filter(
-        version__in=versions,
+        own,
         task_set__in=[suite.task_set_id for suite in suites],
         split=Split.HELD_OUT,
         engine=settings.engine,
         seed=settings.seed,
-        sampling=settings.sampling,
     )
     found: dict[tuple[int, int], EvalRun] = {}
     for run in rows.select_related("version__agent", "task_set__environment_version__environment").order_by("pk"):
@@ -84,7 +86,8 @@ def start(*, version: Version, suite: Suite, settings: RunSettings, actor: Actor
             submission.resume(run=run, actor=actor, budget={} if is_short else None)
         return run
     # Two at once make one; a run whose judge was void is kept, and asked anew beside it.
-    named = [version.pk, suite.pk, settings.engine, settings.sampling, settings.seed, _digest(suite)]
+    sampling = sampling_of(version, settings.sampling)
+    named = [version.pk, suite.pk, settings.engine, sampling, settings.seed, _digest(suite)]
     made, _ = submission.submit(
         key=uuid.uuid5(uuid.NAMESPACE_OID, digest([*named, run.pk if run else 0])),
         version=version,

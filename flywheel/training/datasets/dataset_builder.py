@@ -195,8 +195,9 @@ def _demonstrations(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> 
 def demonstrations(speaker: Speaker, task: Task, episode: list[Message], origin: str) -> Iterator[dict[str, Any]]:
     """A row for each thing that the agent says in a right episode, with all that came before as its prompt. What a
     task's recorded beginning says is no row of its own."""
-    written = [speaker.write(message) for message in episode]
-    for place in range(len(speaker.env.reset(core_task(task), 0)), len(episode)):
+    begun = len(speaker.env.reset(core_task(task), 0))
+    written = [*episode[:begun], *map(speaker.write, episode[begun:])]
+    for place in range(begun, len(episode)):
         if episode[place].role == "assistant":
             yield speaker.row(
                 task,
@@ -211,13 +212,13 @@ def preference(
 ) -> dict[str, Any] | None:
     """A row of what to say and what not to at the first point at which a wrong episode leaves the right one; None where
     it says nothing else, or nothing at all."""
-    place = _parting(right, wrong)
+    place, begun = _parting(right, wrong), len(speaker.env.reset(core_task(task), 0))
     if not place:
         return None
     return speaker.row(
         task,
         origin,
-        prompt=[speaker.write(message).to_openai() for message in right[:place]],
+        prompt=[message.to_openai() for message in [*right[:begun], *map(speaker.write, right[begun:place])]],
         chosen=[speaker.write(right[place]).to_openai()],
         rejected=[wrong[place].to_openai()],
     )

@@ -1,5 +1,6 @@
 """The roads for a hosted version: another version, a file for its provider, an open model."""
 
+import sys
 from typing import Any
 
 from django.http import HttpResponse
@@ -12,7 +13,7 @@ from flywheel.agents.references import find_version
 from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.environments.models import TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
-from flywheel.training.datasets import dataset_builder, provider_files
+from flywheel.training.datasets import contamination_checks, dataset_builder, provider_files
 
 OPEN_MODELS = 10
 """Versions that can be trained and are offered instead."""
@@ -54,6 +55,16 @@ def _content(name: str, base: Version, task_set: TaskSet) -> list[bytes]:
     return content
 
 
+def _refuse_leaks(name: str, base: Version, task_set: TaskSet) -> None:
+    """Raise Refused where the rows have anything of a held-out task, as a launch does: what is trained elsewhere comes
+    back as a version of which nobody knows what it learnt from."""
+    kind, _, _ = provider_files.FORMATS[name]
+    rows = dataset_builder.draft(kind=kind, task_set=task_set, version=base).rows
+    for held_out, report in (contamination_checks.preview(rows, task_set, most=sys.maxsize) or {}).items():
+        if problem := contamination_checks.refusal(report, held_out):
+            raise Refused(problem, field="task_set")
+
+
 @require_GET
 @requires(Permission.TRAIN)
 def provider_file(request: PageRequest, format: str) -> HttpResponse:
@@ -62,6 +73,15 @@ def provider_file(request: PageRequest, format: str) -> HttpResponse:
     base = find_version(request.project, request.GET.get("base", ""))
     task_set = find_task_set(request.project, request.GET.get("task_set", ""))
     content = _content(format, base, task_set)
+    _refuse_leaks(format, base, task_set)
+    request.actor.record(
+        project=request.project,
+        action="training.provider_file",
+        subject=task_set,
+        format=format,
+        version=str(base),
+        rows=len(content),
+    )
     answer = HttpResponse(b"".join(content), content_type="application/x-ndjson")
     answer["Content-Disposition"] = f'attachment; filename="{base.agent.name}-{base.number}-{format}.jsonl"'
     return answer

@@ -262,7 +262,7 @@ def as_data(run: TrainingRun) -> dict[str, str]:
         **{name: str(value) for name, value in run.tuning.items()},
         **{PREFIX + name: write(value) for name, value in run.settings.items() if name in SETTINGS},
     }
-    passed = [f"{name} = {json.dumps(value)}" for name, value in run.settings.items() if name not in SETTINGS]
+    passed = [f"{name} = {json.dumps(value)}" for name, value in run.settings.items() if "." in name]
     return data | {"passed_on": "\n".join(passed)}
 
 

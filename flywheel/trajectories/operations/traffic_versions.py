@@ -22,6 +22,7 @@ from flywheel.agents.version_content import DEFAULT_SAMPLING, MAX_TOKENS, MAX_TO
 from flywheel.core import traces
 from flywheel.core.digests import canonical
 from flywheel.core.network import key_hosts
+from flywheel.core.traces import call_forms
 from flywheel.core.traces.tooling import check_definitions
 from flywheel.edge.refusals import Missing, Refused
 from flywheel.trajectories.formats.otlp import otlp_logs
@@ -83,6 +84,7 @@ class _Run:
     model: str = ""
     provider: str = ""
     params: dict[str, Any] = field(default_factory=dict)
+    output: list[traces.Message] = field(default_factory=list)
 
 
 def proposal(agent: Agent, label: str | None = None) -> Proposal:
@@ -108,6 +110,7 @@ def proposal(agent: Agent, label: str | None = None) -> Proposal:
         "tools": _tools(found, [run.tools for run in read], rows),
         **_model(found, read),
         "sampling": _sampling(found, [run.params for run in read]),
+        "form": _form(read),
     }
     return found
 
@@ -165,7 +168,7 @@ def _beginnings(rows: Sequence[Trajectory]) -> list[_Run]:
             run.prompt = run.prompt or _texts(whole.output)
             continue
         run.prompt = run.prompt or _texts(message for message in whole.input if message.role == "system")
-        run.model = whole.model
+        run.model, run.output = whole.model, whole.output
         run.params = whole.sampling.get("params", {})
         if step.is_span:
             ids = {"trace_id": "", "span_id": step.span_id, "parent_id": step.parent_id}
@@ -175,6 +178,14 @@ def _beginnings(rows: Sequence[Trajectory]) -> list[_Run]:
             )
             run.tools = span_meaning.tools(span) or run.tools  # in the order in which they were written
     return [found[row.pk] for row in rows]
+
+
+def _form(runs: Iterable[_Run]) -> str | None:
+    """The form in which the newest call among the answers is written; None where they call nothing."""
+    said = [message for run in runs for message in run.output if call_forms.as_native(message).tool_calls]
+    if not said or said[0].tool_calls:
+        return call_forms.NATIVE if said else None
+    return next(form for form in call_forms.TEXT_FORMS if call_forms.read(said[0], form).tool_calls)
 
 
 def _texts(messages: Iterable[traces.Message]) -> str:

@@ -124,10 +124,12 @@ class _Search:
         """Give a new call its trajectory, and close the points that it has taken."""
         home = self.homes.get(trace)
         before, after = self._before(stretch, home), self._after(stretch)
+        if after is before:  # the same request once more, after one that failed
+            after = None
         if home is None:
             nearest = before or after
             home = trace if nearest is None else nearest.home
-            if home != trace and not self._gives_way(trace):
+            if home != trace and (not self._gives_way(trace) or self._has_step(home, span_id)):
                 home, before = trace, None
         if after and after.home != home and not self._gives_way(after.home):
             after = None
@@ -156,6 +158,17 @@ class _Search:
             return True
         row = self.project.trajectories.filter(trace_id=trace).first()
         return row is None or is_free(row)
+
+    def _has_step(self, trace: str, span_id: str) -> bool:
+        """Whether the trajectory has a step of this id already: senders that count their spans in each trace do, and
+        joined, one of the two would be lost."""
+        is_new = any(call.home == trace and call.span_id == span_id for call in self.calls)
+        return (
+            is_new
+            or Step.objects.filter(
+                trajectory__project=self.project, trajectory__trace_id=trace, span_id=span_id
+            ).exists()
+        )
 
     def _take(self, gone: str, home: str) -> None:
         """Let all that is in one trajectory be in another."""

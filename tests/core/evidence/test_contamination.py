@@ -19,6 +19,7 @@ from flywheel.core.evidence.contamination import (
     Item,
     alike,
     answer_of,
+    asked_in,
     check,
     duplicates,
     item_of_row,
@@ -28,7 +29,8 @@ from flywheel.core.evidence.contamination import (
 from flywheel.core.evidence.similarity import near_duplicates
 from flywheel.core.evidence.similarity.ngrams import COMMON
 from flywheel.core.text.normal_form import normalise
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, ToolCall, call_forms
+from flywheel.core.traces.call_forms import LABELS
 from flywheel.core.traces.tooling import call_text
 
 WORDS = [
@@ -318,3 +320,11 @@ def test_a_row_that_begins_in_a_run_is_compared_with_its_whole_beginning() -> No
     assert levels([same], [item_of_task(task)]) == {"content"}
     earlier = item_of_row(row | {"prompt": [begun[0].to_openai()]})
     assert not levels([earlier], [item_of_task(task)]) & {"content", "request"}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_a_beginning_is_the_same_in_whatever_form_it_calls(form: str) -> None:
+    call = Message("assistant", "", (ToolCall("c", "send", {"to": "Ann"}),))
+    begun = [Message("user", "Send it."), call, Message("tool", "sent", (), "c", "send")]
+    written = [call_forms.write(message, form) if message.role == "assistant" else message for message in begun]
+    assert asked_in(written) == asked_in(begun)

@@ -50,7 +50,8 @@ def test_any_form_is_turned_into_any_other(form: str, other: str) -> None:
 @pytest.mark.parametrize("other", LABELS)
 def test_a_call_in_another_form_is_strange(form: str, other: str) -> None:
     written = call_forms.write(calling([("look_up", {"day": "friday"})]), form)
-    assert call_forms.strange(written, other) == ("" if form == other else LABELS[form])
+    is_read = form == other or (form == NATIVE and TEXT_FORMS[other].is_models)
+    assert call_forms.strange(written, other) == ("" if is_read else LABELS[form])
     assert call_forms.strange(written, "") == ""
 
 

@@ -53,20 +53,20 @@ def test_who_writes_more_than_is_judged_has_failed(part: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("spec", "digest"),
     [
-        ({"kind": "tool_call"}, "c7e9efb540095b01034647af5d44b4966408693fcc2c0f589effd93f34959a0f"),
+        ({"kind": "tool_call"}, "2cc868e69a1ad6f297531e519b4be45b187254cee8cf0f382134de8b992485c2"),
         (
             {
                 "kind": "tool_call",
                 "weights": {"valid_json": 0.1, "tool": 0.2, "arguments": 0.2, "executes": 0.1, "exact": 0.4},
             },
-            "9ca8d493b121b360a00fdedc05a3a5f1c9ed49207b0b2a53b1747ed96a08de8f",
+            "0d65d9d56daf1961063f844a50f88088d2a7144a5fbd5c0649debe8cafb1dcd8",
         ),
-        ({"kind": "workplace"}, "dd9700a3d06f1bdc5231bbf4639225e239f43d408ae842a93069301548e7e776"),
+        ({"kind": "workplace"}, "101f75efe6db34a9a90dc4d931d2dc19e8d3966f99e36f2c7bc1162bf11eb93e"),
         (
             {"kind": "workplace", "weights": {"outcome": 0.8, "changes": 0.2}},
-            "579a474153d40d1fe91513fd127bb9eb59fd51d4d5ec441e3684fe4887b2a226",
+            "fad280f81d42ed912e1670183c9a7e6039edf824e989c496559be78d682bf683",
         ),
-        ({"kind": "tictactoe"}, "78e38879949bb74089ba409be50bd71293d50ae74a501489559f0fad5863811f"),
+        ({"kind": "tictactoe"}, "e18998277225e34519dfb7730001c69080371c62594d31743cf401c2924ac054"),
     ],
 )
 def test_verifiers_of_kinds_keep_the_digest_of_this_revision_that_their_scores_are_stored_with(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from flywheel.accounts.models import User
+from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Version
-from flywheel.environments.models import Task
+from flywheel.environments.models import Split, Task
 from tests.conftest import TOOLS
 from tests.pages import page_of
 from tests.training.conftest import WRONG, Room
@@ -74,3 +74,19 @@ def test_a_file_of_nothing_is_refused(
     answer = sign_in(room.cast.trainer).get(f"{LAUNCH}files/{name}.jsonl", asked(room, hosted) | query)
     assert answer.status_code == 404
     assert message in page_of(answer)
+
+
+def test_a_file_with_anything_of_a_held_out_task_is_refused_and_every_other_is_noted(
+    room: Room, hosted: Version, sign_in: SignIn
+) -> None:
+    client, address = sign_in(room.cast.trainer), f"{LAUNCH}files/sft.jsonl"
+    assert client.get(address, asked(room, hosted)).status_code == 200
+    assert AuditEntry.objects.get(action="training.provider_file").data["rows"] == 6
+    other = room.build.task_set(name="other", environment=room.build.environment("other"))
+    train = room.task_set.tasks.filter(split=Split.TRAIN).earliest("number")
+    held_out = other.tasks.filter(split=Split.HELD_OUT).earliest("number")
+    Task.objects.filter(pk=held_out.pk).update(cluster=train.cluster)
+    answer = client.get(address, asked(room, hosted))
+    assert answer.status_code == 422
+    assert "shares its source" in page_of(answer)
+    assert AuditEntry.objects.filter(action="training.provider_file").count() == 1

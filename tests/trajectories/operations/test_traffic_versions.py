@@ -12,6 +12,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.version_content import VersionContent
+from flywheel.core.traces import Message, ToolCall, call_forms
 from flywheel.edge.refusals import Missing
 from flywheel.trajectories.models import ReportedVersion, Trajectory
 from flywheel.trajectories.operations.traffic_versions import Proposal, make, proposal
@@ -54,8 +55,11 @@ def send(cast: Cast, key: Callable[..., dict[str, str]]) -> Callable[..., None]:
             gen_ai__agent__version=version,
             gen_ai__request__model="gpt-4.1-mini",
             gen_ai__input__messages=[text("system", prompt), text("user", f"Where is order {number}?")],
-            gen_ai__output__messages=[text("assistant", "On its way.")],
-            **{**attributes, **({"gen_ai__tool__definitions": list(tools)} if tools else {})},
+            **{
+                "gen_ai__output__messages": [text("assistant", "On its way.")],
+                **attributes,
+                **({"gen_ai__tool__definitions": list(tools)} if tools else {}),
+            },
         )
         answer = client.post("/v1/traces", body_of([call]), content_type="application/x-protobuf", headers=headers)
         assert answer.status_code == 200, answer.content
@@ -216,3 +220,15 @@ def test_a_program_looks_and_makes(send: Callable[..., None], key: Callable[...,
         "label: no production run of shop reports version '1999'",
     )
     assert client.get("/api/v1/agents/shop/versions/1", headers=key("read")).json()["number"] == 1
+
+
+@pytest.mark.parametrize("form", ["", *call_forms.LABELS])
+def test_the_form_of_calls_is_that_of_the_traffic(form: str, cast: Cast, send: Callable[..., None]) -> None:
+    calling = Message("assistant", "", (ToolCall("c", "look_up", {"order_id": "1"}),))
+    said = call_forms.write(calling, form) if form else Message("assistant", "On its way.")
+    parts: list[dict[str, Any]] = [{"type": "text", "content": said.content}] if said.content else []
+    for call in said.tool_calls:
+        parts.append({"type": "tool_call", "id": "c", "name": call.name, "arguments": call.arguments})
+    for number in range(2):
+        send(number, gen_ai__output__messages=[{"role": "assistant", "parts": parts, "finish_reason": "stop"}])
+    assert proposed().content["form"] == (form or None)

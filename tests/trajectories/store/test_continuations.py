@@ -208,6 +208,29 @@ def test_a_call_that_failed_is_followed_by_its_retry(cast: Cast, session: str) -
     assert together(cast.project) == {ids(1, 2, 3)}
 
 
+@pytest.mark.parametrize("session", ["", "s-1"])
+@pytest.mark.parametrize("begun", [0, 1])
+def test_a_call_that_failed_twice_is_followed_by_its_retry(cast: Cast, session: str, begun: int) -> None:
+    first, second, third = talk("A-17")
+    before, again, after = ([], first, second) if begun == 0 else ([first], second, third)
+    spans = [call(number, *each, session=session) for number, each in enumerate(before, 1)]
+    for number in (2, 3):
+        spans.append(call(number, again[0], said("assistant"), session=session, error="429"))
+    spans += [call(4, *again, session=session), call(5, *after, session=session)]
+    for each in spans:
+        send(cast.project, [each])
+    assert Trajectory.objects.count() == 1
+
+
+def test_calls_whose_senders_count_their_spans_in_each_trace_lose_nothing(cast: Cast) -> None:
+    first, second, _ = talk("A-17")
+    one, other = call(1, *first), call(2, *second)
+    other.span_id = one.span_id
+    for each in (one, other):
+        send(cast.project, [each])
+    assert sorted(Trajectory.objects.values_list("step_count", flat=True)) == [1, 1]
+
+
 def test_what_has_a_span_of_its_own_above_stays_what_it_is(cast: Cast) -> None:
     first, second, _ = talk("A")
     for number, (history, answer) in ((1, first), (2, second)):

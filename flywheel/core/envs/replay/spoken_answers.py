@@ -31,7 +31,8 @@ _QUOTED = re.compile(r"[\"“„]([^\"“”„]{1,200})[\"”]|(?<!\w)['‘]([^
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’]t)?")
 _DENIES = re.compile(r"\b(?:not|no|none|never|nothing|nobody|cannot|without)\b|\w+n['’]t\b")
 _REFUSES = re.compile(
-    r"\b(?:can(?:'t|not| not)|won't|will not|unable|could(?:n't| not)|must (?:decline|refuse|not)|declin\w+|refuse"
+    r"\b(?:can(?:'t|not| not)(?! wait)|won't|will not"
+    r"|unable|could(?:n't| not)|must (?:decline|refuse|not)|declin\w+|refuse"
     r"|not (?:able|allowed|permitted|possible|authori[sz]ed)|do(?:n't| not) have (?:access|permission)"
     r"|no (?:access|permission)|against (?:the |our |my )?(?:policy|policies|rules))\b"
 )
@@ -100,7 +101,7 @@ def refusal(text: str, wanted: str) -> Spoken:
 
 def question(text: str, wanted: str) -> Spoken:
     """Whether the answer asks, or says what the wanted question says."""
-    if re.search("[?？؟]", text) or (wanted and words(text, wanted).score == 1.0):
+    if re.search("[?？؟]", _ADDRESS.sub("", text)) or (wanted and words(text, wanted).score == 1.0):
         return Spoken(1.0, "a question")
     return Spoken(0.0, "it asks nothing")
 
