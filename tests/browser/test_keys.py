@@ -385,8 +385,13 @@ def goes_to(desk: Desk, field: str, key: str = "Tab") -> None:
     raise AssertionError(f"{key} does not reach {field}")
 
 
+LISTENS = "() => document.querySelector('#correction')?.['htmx-internal-data']?.listenerInfos?.length > 0"
+
+
 def fills(desk: Desk, prefix: str) -> None:
     """Choose the tool in the field that has the focus, and go on with Tab to its arguments."""
+    # Nobody is so quick after the form has come, but a test is: its script listens a moment later.
+    desk.page.wait_for_function(LISTENS)
     desk.press("ArrowDown")
     expect(desk.page.locator(f"[name='{prefix}arg.person']")).to_be_visible()
     goes_to(desk, f"{prefix}arg.person")

@@ -67,7 +67,7 @@ def review(tab: Tab, stage: Stage) -> None:
     expect(tab.named("Make task")).to_be_visible()
     tab.press("?")
     sheet = page.locator("#keys-sheet")
-    for label in ("Confirm what is proposed, next", "Write what should have happened", "Save and make a task"):
+    for label in ("Confirm what is proposed, next", "Change the call", "Save and make a task"):
         expect(sheet).to_contain_text(label)
     tab.press("Escape")
     expect(sheet).to_be_hidden()

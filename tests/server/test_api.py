@@ -62,6 +62,7 @@ SAME = {
     "failures:agreement": "get_agreement",
     "failures:queue": "list_trajectories",
     "failures:review": "get_labels",
+    "failures:corrected": "get_labels",
     "failures:panel": "get_labels",
     "failures:label": "label_trajectory",
     "failures:undo": "undo_label",

@@ -10,6 +10,7 @@ from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
 from flywheel.core.digests import digest
 from flywheel.core.envs.agent_config import AgentConfig
+from flywheel.core.traces.call_forms import LABELS
 
 
 class Version(models.Model):
@@ -65,7 +66,7 @@ class Version(models.Model):
 
     def config(self) -> AgentConfig:
         """Return what it brings into every attempt."""
-        return AgentConfig(self.system_prompt, tuple(self.tools), self.form)
+        return AgentConfig(self.system_prompt, tuple(self.tools), self.form if self.form in LABELS else "")
 
     @classmethod
     def make(cls, agent: Agent, created_by: User, **fields: Any) -> "Version":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
@@ -106,9 +106,8 @@ def corrected(request: PageRequest, trace_id: str) -> HttpResponse:
     """Show the corrected trajectory beside the recorded one."""
     trajectory = _trajectory(request, trace_id)
     failure = current_of(trajectory)
-    if failure is None or not failure.corrected:
-        raise Http404
-    context = {"trajectory": trajectory, "whole": corrected_trajectory.beside(trajectory, failure)}
+    whole = corrected_trajectory.beside(trajectory, failure) if failure is not None and failure.corrected else None
+    context = {"trajectory": trajectory, "whole": whole}
     return answer(request, "failures/beside.html", "failures/_beside.html", context)
 
 
