@@ -164,7 +164,14 @@
       return;
     }
     redraws -= 1;
-    setTimeout(() => window.htmx?.trigger("#correction", "redraw"), 50); // once htmx listens, also on a fresh page
+    if (window.htmx) redraw();
+  }
+
+  /** Ask for the correction's fields once htmx listens to it, which on a fresh page takes it a moment. */
+  function redraw() {
+    const correction = find("#correction");
+    if (correction?.["htmx-internal-data"]?.listenerInfos?.length) window.htmx.trigger(correction, "redraw");
+    else if (correction) setTimeout(redraw, 50);
   }
 
   /** Put a draft back, as far as the form has its fields. */
