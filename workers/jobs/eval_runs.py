@@ -212,12 +212,12 @@ def _store(lease: Lease, run: EvalRun, env: envs.Environment, answered: Asked, *
         stored = store_rollouts(run.project, traces, version=run.version) if traces else []
         keys = [row.pk for row in stored] if traces else [None] * len(answered)
         rows = zip(answered, verdicts, keys, strict=True)
+        _note_first(lease, run, env, answered)
         result_rows.write(run, ((task.pk, rollout, verdict, key) for (task, rollout), verdict, key in rows))
         if run.split == Split.HELD_OUT:
             ledger.opened(
                 task_set=run.task_set, kind=Opening.Kind.EVAL, subject=run, actor=Actor(run.created_by), times=1
             )
-        _note_first(lease, run, env, answered)
         run.judges = project_judges.note(lease, env)
         unscore(run.results.all(), run.judges)
         lease.progress(done)
