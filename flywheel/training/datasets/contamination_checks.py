@@ -82,14 +82,16 @@ def suite_refusal(check: ContaminationCheck | Report, suite: Suite) -> str:
     return f"{problem}; {suite} guards {suite.agent}" if problem else ""
 
 
-def preview(rows: Iterable[Mapping[str, Any]], task_set: TaskSet, most: int = AT_ONCE) -> dict[TaskSet, Report] | None:
+def preview(
+    rows: Iterable[Mapping[str, Any]], task_set: TaskSet, most: int | None = None
+) -> dict[TaskSet, Report] | None:
     """Report what a dataset of these rows would share with every held-out set of the project, its own set first; None
     where that takes longer than a page may, and is found when it is built."""
     rows = list(rows)
     sets = list(TaskSet.objects.filter(project=task_set.project_id).order_by("-pk"))
     sets.sort(key=lambda row: row.pk != task_set.pk)
     items, members = _held_out(sets)
-    if len(rows) + len(items) > most:
+    if len(rows) + len(items) > (most or AT_ONCE):
         return None
     return _reports(_items(rows, task_set), sets, items, members)
 
