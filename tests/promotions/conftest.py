@@ -94,10 +94,11 @@ def golden(build: Build, cast: Cast, agent: Agent) -> Suite:
     )[0]
 
 
-def pair_of(build: Build, agent: Agent, evaluated: Evaluated) -> dict[str, Any]:
+def pair_of(build: Build, agent: Agent, evaluated: Evaluated, **fields: Any) -> dict[str, Any]:
+    """Both arms of an eligible candidate, which has another prompt than what is live, or these fields."""
     task_set = build.task_set(train=2, held_out=12)
     assert agent.live is not None
-    better = build.version(agent, system_prompt="Answer with exactly one tool call as JSON.")
+    better = build.version(agent, **(fields or {"system_prompt": "Answer with exactly one tool call as JSON."}))
     return {
         "version_eval": evaluated(better, task_set, passing=20),
         "baseline_eval": evaluated(agent.live, task_set, passing=4),

@@ -68,14 +68,8 @@ def test_an_eval_that_was_asked_otherwise_than_live_makes_an_invalid_candidate(
 def test_versions_that_sample_in_their_own_ways_are_compared(
     build: Build, agent: Agent, evaluated: Evaluated, cast: Cast
 ) -> None:
-    task_set, colder = build.task_set(train=2, held_out=12), build.version(agent, sampling={"temperature": 0.0})
-    assert agent.live is not None
-    row = propose(
-        version_eval=evaluated(colder, task_set, passing=20),
-        baseline_eval=evaluated(agent.live, task_set, passing=4),
-        actor=Actor(cast.trainer),
-    )
-    assert row.verdict == "eligible"
+    arms = pair_of(build, agent, evaluated, sampling={"temperature": 0.0})
+    assert propose(**arms, actor=Actor(cast.trainer)).verdict == "eligible"
 
 
 def test_evals_of_different_sets_make_an_invalid_candidate(

@@ -77,14 +77,9 @@ def test_a_candidate_runs_every_suite_once_and_waits_for_them(
 def test_each_arm_runs_a_suite_with_the_sampling_that_it_would_have_live(
     cast: Cast, build: Build, agent: Agent, golden: Suite, evaluated: Evaluated
 ) -> None:
-    task_set, colder = build.task_set(train=2, held_out=12), build.version(agent, sampling={"temperature": 0.0})
-    assert agent.live is not None
-    row = propose(
-        version_eval=evaluated(colder, task_set, passing=20),
-        baseline_eval=evaluated(agent.live, task_set, passing=4),
-        actor=Actor(cast.trainer),
-    )
-    new, old = runs_of(golden, colder), runs_of(golden, agent.live)
+    arms = pair_of(build, agent, evaluated, sampling={"temperature": 0.0})
+    row = propose(**arms, actor=Actor(cast.trainer))
+    new, old = runs_of(golden, row.version), runs_of(golden, agent.live)
     assert (new.sampling["temperature"], old.sampling["temperature"]) == (0.0, 1.0)
     ended(new)
     ended(old)

@@ -22,10 +22,12 @@ FORM = "form"
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
+    """A version as environments know it."""
+
     system_prompt: str = ""
     tools: tuple[dict[str, Any], ...] = ()
     form: str = ""
-    """How it writes its calls (`call_forms.FORMS`); empty where nobody said: calls are read in our text form too."""
+    """How it writes its calls (`call_forms.LABELS`); empty where nobody said: calls are read in our text form too."""
 
     def to_json(self) -> dict[str, Any]:
         return {"system_prompt": self.system_prompt, "tools": list(self.tools), "form": self.form}

@@ -26,7 +26,11 @@ _KEYS = {
     "ask": {"ask"},
     "avoid": {"avoid", "text"},
 }
-_STOCK = {"refuse": "I can't help with that.", "ask": "Could you tell me more?", "avoid": "Done."}
+STOCK: Final[Mapping[str, str]] = {
+    "refuse": "I can't help with that.",
+    "ask": "Could you tell me more?",
+    "avoid": "Done.",
+}
 """What is said where a correction leaves the words open."""
 _NO_FORM = (
     '{"tool": name, "arguments": {…}}, {"calls": [two or more], "order": "given" or "any"}, {"text": answer}, '
@@ -126,7 +130,7 @@ def text(corrected: Mapping[str, Any]) -> str:
     """Return the words that should have been written; a stock sentence where they are left open, empty beside calls."""
     form = form_of(corrected)
     words = corrected.get("text" if form == "avoid" else form, "") if form not in ("tool", "calls") else ""
-    return words if words.strip() else _STOCK.get(form, words)
+    return words if words.strip() else STOCK.get(form, words)
 
 
 def message(corrected: Mapping[str, Any], *, first_id: str = "call-0") -> Message:

@@ -34,18 +34,19 @@ def roads(base: Version, task_set: TaskSet) -> dict[str, Any]:
 def _standing(name: str, base: Version, task_set: TaskSet) -> dict[str, Any]:
     """Return how many rows a file would have, or why there is none."""
     try:
-        return {"rows": len(_content(name, base, task_set)), "problem": ""}
+        return {"rows": len(_content(name, base, _rows(name, base, task_set))), "problem": ""}
     except Refused as refused:
         return {"rows": 0, "problem": refused.problem}
 
 
-def _content(name: str, base: Version, task_set: TaskSet) -> list[bytes]:
-    """Return the file's lines, of what people wrote alone: what a verifier passed would want an audit first.
-
-    Raises Refused where there are none.
-    """
+def _rows(name: str, base: Version, task_set: TaskSet) -> list[dict[str, Any]]:
+    """Return what people wrote alone: what a verifier passed would want an audit first. Raises Refused."""
     kind, _, _ = provider_files.FORMATS[name]
-    rows = dataset_builder.draft(kind=kind, task_set=task_set, version=base).rows
+    return dataset_builder.draft(kind=kind, task_set=task_set, version=base).rows
+
+
+def _content(name: str, base: Version, rows: list[dict[str, Any]]) -> list[bytes]:
+    """Return the file's lines. Raises Refused where there are none."""
     try:
         content = list(provider_files.lines(name, rows, base.tools))
     except ValueError as error:
@@ -55,11 +56,9 @@ def _content(name: str, base: Version, task_set: TaskSet) -> list[bytes]:
     return content
 
 
-def _refuse_leaks(name: str, base: Version, task_set: TaskSet) -> None:
+def _refuse_leaks(rows: list[dict[str, Any]], task_set: TaskSet) -> None:
     """Raise Refused where the rows have anything of a held-out task, as a launch does: what is trained elsewhere comes
     back as a version of which nobody knows what it learnt from."""
-    kind, _, _ = provider_files.FORMATS[name]
-    rows = dataset_builder.draft(kind=kind, task_set=task_set, version=base).rows
     for held_out, report in (contamination_checks.preview(rows, task_set, most=sys.maxsize) or {}).items():
         if problem := contamination_checks.refusal(report, held_out):
             raise Refused(problem, field="task_set")
@@ -72,8 +71,9 @@ def provider_file(request: PageRequest, format: str) -> HttpResponse:
     check_choice(format, provider_files.FORMATS, field="format", error=Missing)
     base = find_version(request.project, request.GET.get("base", ""))
     task_set = find_task_set(request.project, request.GET.get("task_set", ""))
-    content = _content(format, base, task_set)
-    _refuse_leaks(format, base, task_set)
+    rows = _rows(format, base, task_set)
+    content = _content(format, base, rows)
+    _refuse_leaks(rows, task_set)
     request.actor.record(
         project=request.project,
         action="training.provider_file",

@@ -16,16 +16,15 @@ from typing import Any, Final
 from flywheel.core.digests import DEEPEST, is_deep
 from flywheel.core.envs.replay import spoken_answers
 from flywheel.core.envs.replay.spoken_answers import Spoken
-from flywheel.core.traces import Message, ToolCall, tooling
+from flywheel.core.traces import Message, ToolCall, corrections, tooling
 from flywheel.core.verifiers import VerifierError
 
 STOCK: Final[Mapping[str, str]] = {
-    "refusal": "I can't help with that.",
-    "question": "Could you tell me more?",
-    "avoid": "Done.",
+    "refusal": corrections.STOCK["refuse"],
+    "question": corrections.STOCK["ask"],
+    "avoid": corrections.STOCK["avoid"],
 }
 """What is said where nothing says the words."""
-ORDERS = ("given", "any")
 RIGHT_TOOL, ARGUMENTS, RUNS_NOT = 0.2, 0.4, 0.6
 """Of a call that is not the wanted one: for its tool, at most for its arguments; and of one that is and would fail."""
 SPOKEN = {"words": spoken_answers.words, "refusal": spoken_answers.refusal, "question": spoken_answers.question}
@@ -66,8 +65,8 @@ def _check_item(field: str, item: Any) -> None:
             is_call = isinstance(call, Mapping) and isinstance(call.get("tool"), str)
             if not is_call or not isinstance(call.get("arguments"), Mapping):
                 raise VerifierError(f'{field}.calls.{place}: {{"tool": name, "arguments": {{…}}}} is wanted')
-        if item.get("order", "given") not in ORDERS:
-            raise VerifierError(f"{field}.order: one of {', '.join(ORDERS)} is wanted")
+        if item.get("order", "given") not in corrections.ORDERS:
+            raise VerifierError(f"{field}.order: one of {', '.join(corrections.ORDERS)} is wanted")
     elif kind == "avoid":
         tools = item.get("tools")
         if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
