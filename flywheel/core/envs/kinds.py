@@ -7,14 +7,16 @@ from typing import Any
 from flywheel.core.envs import nemo_gym, tictactoe, tool_call
 from flywheel.core.envs.agent_config import AgentConfig, Configured
 from flywheel.core.envs.environment import Environment, Task
-from flywheel.core.envs.mixed_environment import Mixed
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.replay.episode_replay import EpisodeReplay
-from flywheel.core.envs.rubric_environment import Judged
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace, request_templates
+from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds.own_world import OwnWorld
+from flywheel.core.envs.wrappers.mixed_environment import Mixed
+from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, rubric
 
 
@@ -23,7 +25,8 @@ class Kind:
     label: str
     description: str
     """What a policy has to do in it, in a sentence."""
-    build: Callable[[Mapping[str, Any], Mapping[str, Any]], Environment]
+    build: Callable[..., Environment]
+    """Of config and verifier; and of `runners`, where it has a `runner`."""
     generate: Callable[..., Iterator[Task]] | None = None
     """`(count, *, seed, **options)`: so many tasks, always the same for a seed, where tasks need no recorded failure.
     Raises ValueError for options that make no sense."""
@@ -34,6 +37,8 @@ class Kind:
     is_external: bool = False
     """Its tools and its verdict are somebody else's server's. It is measured on and never trained on: every task is
     held-out."""
+    runner: str = ""
+    """The field of `Runners` without which nobody plays or judges in it; empty where it is pure code."""
     tells_unsafe: bool = True
     """Its verdicts may have a part `unsafe`; False where there is nothing unsafe to do."""
     settings: tuple[str, ...] | None = None
@@ -45,7 +50,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "episode": Kind(
+    episode_replay.KIND: Kind(
         "Replay",
         "A recorded beginning and what is wanted from there: calls, words, a refusal, a question. Any labelled failure "
         "can become its task.",
@@ -53,6 +58,14 @@ KINDS: dict[str, Kind] = {
         from_failures=True,
         settings=episode_replay.SETTINGS,
         check_new=episode_replay.check_new,
+    ),
+    "world": Kind(
+        "Own world",
+        "Your own tools, as Python functions over a state, played in the sandbox. Judged by the state left behind, "
+        "by calls and by words.",
+        OwnWorld,
+        runner="world",
+        settings=own_world.SETTINGS,
     ),
     "tool_call": Kind(
         "Tool call",
@@ -87,6 +100,7 @@ KINDS: dict[str, Kind] = {
         "Somebody else's resources server: its tools are called and its verdict is asked over the network.",
         NemoGym,
         is_external=True,
+        runner="gym",
         settings=nemo_gym.SETTINGS,
     ),
 }
@@ -103,7 +117,7 @@ def build(
 
     `runners` are what the verifier may use beyond pure code; parts that lack theirs refuse to score. `agent` is who
     makes the attempts; without one it opens with the world's own words alone. The kind `mixed` is several environments
-    as one (`mixed_environment.Mixed`).
+    as one (`wrappers.mixed_environment.Mixed`).
     """
     if kind == "mixed":
         parts = sorted(config["environments"].items(), key=lambda pair: (pair[0] != config.get("first"), pair[0]))
@@ -114,10 +128,16 @@ def build(
         if rubric.is_rubric(verifier):
             raise VerifierError("kind: the verdict is its server's; no rubric can judge here")
         return NemoGym(config, verifier, runners.gym, agent)
+    impure = {"runners": runners} if KINDS[kind].runner else {}
     if not rubric.is_rubric(verifier):
-        return _configured(kind, KINDS[kind].build(config, verifier), agent)
-    own = _configured(kind, KINDS[kind].build(config, {"kind": kind}), agent)
+        return _configured(kind, KINDS[kind].build(config, verifier, **impure), agent)
+    own = _configured(kind, KINDS[kind].build(config, {"kind": kind}, **impure), agent)
     return Judged(own, rubric.read(verifier), runners)
+
+
+def needs(kind: str, verifier: Mapping[str, Any]) -> frozenset[str]:
+    """The runners without which nobody plays, or judges with this verifier, in an environment of a kind."""
+    return rubric.needs(verifier) | ({KINDS[kind].runner} - {""})
 
 
 def _configured(kind: str, own: Environment, agent: AgentConfig | None) -> Environment:

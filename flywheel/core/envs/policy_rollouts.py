@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.traces import Message, ToolCall
+from flywheel.core.verifiers import one_by_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +182,12 @@ def _is_said(env: Environment, rollout: Rollout, response: ChatResponse) -> bool
 
 
 def _replies(env: Environment, rollouts: Sequence[Rollout]) -> list[list[Message]]:
-    """Return the environment's answers to each; one that is elsewhere answers all of them at once."""
+    """Return the environment's answers to each; one that is played elsewhere answers several at once."""
     if isinstance(env, NemoGym):
         return env.respond_all([(rollout.task, rollout.messages) for rollout in rollouts])
-    return [_guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)) for rollout in rollouts]
+    world = world_of(env)
+    each = world.runners.each if world else one_by_one
+    return each(lambda rollout: _guarded(rollout, lambda it: env.respond(it.task, it.messages, it.seed)), rollouts)
 
 
 def _guarded(rollout: Rollout, say: Callable[[Rollout], list[Message]]) -> list[Message]:

@@ -191,7 +191,7 @@ def answer_of(messages: Sequence[Mapping[str, Any]]) -> str:
 def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a target's right answers, in the form of `answer_of`; empty where it is a criterion, as in a game."""
     if "wanted" in target:
-        return _wanted_items(target["wanted"])
+        return _wanted_items(target["wanted"], target.get("solution") or ())
     if "calls" in target:
         return (canonical([[call["tool"], call["arguments"]] for call in target["calls"]]).decode(),)
     if "tool" in target:
@@ -200,11 +200,16 @@ def wanted_of(target: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(normalise(text if isinstance(text, str) else canonical(text).decode()) for text in texts)
 
 
-def _wanted_items(items: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return what a faultless answer to a recorded beginning does: its calls, or else its words."""
-    if calls := [[call["tool"], call["arguments"]] for item in items for call in item.get("calls", ())]:
+def _wanted_items(items: Sequence[Mapping[str, Any]], solution: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what a faultless answer does: its calls, or else its words; a state alone has none."""
+    wanted = solution or [call for item in items for call in item.get("calls", ())]
+    if calls := [[call["tool"], call["arguments"]] for call in wanted]:
         return (canonical(calls).decode(),)
-    said = [item for item in items if item["type"] != "avoid"] or items[:1]
+    said = [item for item in items if item["type"] not in ("avoid", "state")] or [
+        item for item in items[:1] if item["type"] == "avoid"
+    ]
+    if not said:
+        return ()
     return (normalise("\n".join(item.get("text") or STOCK[item["type"]] for item in said)),)
 
 

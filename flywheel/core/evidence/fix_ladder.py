@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
-from flywheel.core.text.number_words import percent
+from flywheel.core.text.number_words import n_tasks, percent, points, signed
 
 Fix = Literal["prompt", "tool_change", "retrieval", "sft", "dpo", "rlvr", "environment_rl"]
 
@@ -71,6 +71,9 @@ HOSTED = (
     "A hosted model is not trained here: download the data for its provider, or train an open model on the same tasks."
 )
 
+WORDS: dict[Fix, str] = {"prompt": "prompt", "tool_change": "tools"}
+"""What a draft changes, by the step of the ladder that it tries."""
+
 AIMS: dict[Fix, tuple[str, ...]] = {
     "prompt": ("format_error",),
     "tool_change": ("hallucinated_api", "unsafe_action"),
@@ -78,6 +81,59 @@ AIMS: dict[Fix, tuple[str, ...]] = {
     "environment_rl": ("bad_planning", "incomplete_execution", "inconsistent_success"),
 }
 """The buckets that a fix is aimed at. SFT, DPO and RLVR are aimed at whatever the data or the verifier holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedFix:
+    """Draft versions of one step of the ladder that were asked the train tasks, and the best of them."""
+
+    drafts: int
+    tasks: int
+    task_set: str
+    trial: int
+    best: str
+    """Its name."""
+    version: str
+    gain: Estimate | None
+    """Of success on the train tasks over the parent, at the level at which those of all that were compared hold; None
+    where nothing is over yet."""
+    compared: int = 1
+    """Drafts that were compared with the parent: the best was picked among them."""
+    sets: int = 1
+    """Task sets that the drafts were tried on; `tasks` are those of the best one's."""
+    verdict: str = ""
+    """The gate's, on held-out tasks, or `approved` and what else people said of it; empty where it was not measured on
+    them."""
+    is_open: bool = False
+    """Some of it is still being asked."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the train tasks show a gain, by an interval that knows of how many it is the best."""
+        return self.gain is not None and self.gain.low is not None and self.gain.low > 0
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether it leads on: the gate says that it is eligible, or nobody has asked it yet and it may be."""
+        return self.verdict == "eligible" or (not self.verdict and (self.is_open or self.is_better))
+
+    def words(self, what: str) -> str:
+        """Tell what was tried and how it went, in a sentence with its numbers."""
+        count = f"{self.drafts} draft{'' if self.drafts == 1 else 's'} of the {what}"
+        among = "" if self.sets == 1 else f"{self.sets} task sets, among them "
+        tried = (
+            f"{count} tried on {among}{n_tasks(self.tasks)} for training of {self.task_set} (fix trial {self.trial})"
+        )
+        if self.gain is None or self.gain.mean is None:
+            return f"{tried}: {'under way' if self.is_open else 'nothing could be compared'}."
+        interval = ""
+        if self.gain.low is not None and self.gain.high is not None:
+            interval = f" [{signed(100 * self.gain.low)}, {signed(100 * self.gain.high)}]"
+            interval += f" (wide enough for the best of {self.compared})" if self.compared > 1 else ""
+        shown = "better" if self.is_better else "not shown"
+        told = f"{tried}: the best, {self.version}, gains {points(self.gain.mean)}{interval}, {shown}."
+        verdict = {"eligible": "eligible", "not_shown": "not shown"}.get(self.verdict, self.verdict)
+        return f"{told} On held-out tasks: {verdict}." if verdict else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +162,8 @@ class Evidence:
     """The versions that they are of, such as `mail@1 and mail@2`."""
     is_hosted: bool = False
     """Whether it is asked on somebody's server: nothing here can train it."""
+    lighter: Mapping[Fix, TriedFix] = field(default_factory=dict)
+    """Fixes without training that were tried on this version, by step of the ladder."""
 
     @property
     def failures(self) -> int:
@@ -292,7 +350,30 @@ def _result(evidence: Evidence, fix: Fix, why: list[str], numbers: dict[str, Any
         blocked = HOSTED
     if not blocked and fix in evidence.tried:
         blocked = f"Tried already: {evidence.tried[fix]}."
+    if lighter := evidence.lighter.get(fix):
+        told = lighter.words(WORDS[fix])
+        why = [*why, told]
+        if lighter.is_promising:
+            why, blocked = [*why, _next_step(lighter)], ""
+        else:
+            blocked = f"Tried already. {told}"
+    elif fix in TRAINED:
+        why = [*why, _tried_before(evidence)]
     return Recommendation(fix, " ".join(why), numbers, blocked)
+
+
+def _next_step(lighter: TriedFix) -> str:
+    """Say what a promising fix waits for."""
+    if lighter.verdict:
+        return "Have it approved before anything is trained."
+    return "Wait for its evals." if lighter.is_open else "Measure it on held-out tasks before anything is trained."
+
+
+def _tried_before(evidence: Evidence) -> str:
+    """Say which lighter fixes were tried before training is thought of."""
+    if not evidence.lighter:
+        return "Nothing lighter was tried on this version yet."
+    return " ".join(["Lighter first:", *(tried.words(WORDS[fix]) for fix, tried in evidence.lighter.items())])
 
 
 def _share(evidence: Evidence, fix: Fix) -> Estimate:

@@ -16,11 +16,11 @@ from typing import Any
 from flywheel.core import envs
 from flywheel.core.envs import Environment, Task, episode
 from flywheel.core.envs.agent_config import AgentConfig
+from flywheel.core.envs.kinds import needs
 from flywheel.core.errors import FieldError
 from flywheel.core.interop import carried_code, gym_server
 from flywheel.core.interop.bundle import ENVIRONMENT, TASKS
 from flywheel.core.traces.openai_messages import outside
-from flywheel.core.verifiers.rubric import needs
 
 File = tuple[str, bytes]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -31,9 +31,9 @@ class CannotExport(FieldError):
     """This environment cannot be told in that format; the message says why and what to do."""
 
 
-def uncarried(ref: str, verifier: Mapping[str, Any]) -> str:
-    """Name the judges of an environment that no export can carry along; empty where it is pure code."""
-    if not (needed := needs(verifier)):
+def uncarried(ref: str, kind: str, verifier: Mapping[str, Any]) -> str:
+    """Name what plays or judges in an environment and no export can carry along; empty where it is pure code."""
+    if not (needed := needs(kind, verifier)):
         return ""
     return (
         f"{ref} is judged by {' and '.join(_ELSEWHERE[each] for each in sorted(needed))}, which no export can carry "
@@ -41,7 +41,12 @@ def uncarried(ref: str, verifier: Mapping[str, Any]) -> str:
     )
 
 
-_ELSEWHERE = {"judge": "an LLM judge", "python": "Python in the sandbox", "gym": "somebody else's server"}
+_ELSEWHERE = {
+    "judge": "an LLM judge",
+    "python": "Python in the sandbox",
+    "gym": "somebody else's server",
+    "world": "Python in the sandbox",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Export:
     @cached_property
     def env(self) -> Environment:
         """Raises CannotExport for a verifier that needs more than pure code."""
-        if problem := uncarried(self.ref, self.verifier):
+        if problem := uncarried(self.ref, self.kind, self.verifier):
             raise CannotExport(problem)
         return envs.build(self.kind, self.config, self.verifier, agent=self.agent)
 

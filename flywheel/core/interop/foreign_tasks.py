@@ -2,10 +2,12 @@
 exported here.
 
 A row fits where it wants tool calls: one for `tool_call`, any number for `workplace`, all to tools of the environment.
-For an environment that is a NeMo Gym server, a row of its data is taken whole: its server knows what it means.
+For an environment that is a NeMo Gym server, a row of its data is taken whole: its server knows what it means. Rows for
+`episode`, which takes words too, are read by `episode_rows`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +15,14 @@ from typing import Any
 
 from flywheel.core.digests import digest
 from flywheel.core.envs import Task, nemo_gym
+from flywheel.core.envs.worlds import own_world
 from flywheel.core.errors import FieldError
 from flywheel.core.traces.openai_messages import arguments, names, text
 from flywheel.core.verifiers import VerifierError
 
-KINDS = ("tool_call", "workplace", nemo_gym.KIND)
+KINDS = ("tool_call", "workplace", nemo_gym.KIND, own_world.KIND)
 WORKBENCH = "WorkBench"
-_HELD_OUT = ("held_out", "held-out", "heldout", "validation", "valid", "val", "test", "eval", "sealed", "set_aside")
+_HELD_OUT = ("held_out", "heldout", "validation", "valid", "val", "test", "eval", "sealed", "set_aside")
 _REQUEST = ("prompt", "question", "query")
 _CALLS = "expected_calls"
 _WANTED = ("ground_truth", _CALLS, "target", "answer")
@@ -39,6 +42,8 @@ def source_of(row: Mapping[str, Any]) -> str:
         return "verifiers results"
     if "query" in row and _CALLS in row:
         return WORKBENCH
+    if isinstance(row.get("item"), dict):
+        return "eval items"
     return "exported here" if isinstance(row.get("target"), dict) else "verifiers dataset"
 
 
@@ -52,23 +57,40 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
         return _whole(row, tools)
     if isinstance(row.get("traces"), list):
         raise CannotTake("it is an attempt and no task; import it as a trajectory", field="traces")
-    about = _about(row)
+    about = about_row(row)
     if is_held_out(split := about.get("split")):
         raise CannotTake(
             f"it is of the split {split} where it comes from, and here it might be trained on", field="split"
         )
     prompt = _request_text(row)
-    calls = _calls(about, names(tools))
+    if kind == own_world.KIND:
+        return _own(row, about, prompt, tools)
+    calls = _calls(about, outside_names(tools))
     if kind == "tool_call" and len(calls) != 1:
         raise CannotTake(f"it wants {len(calls)} calls, and a task of kind tool_call one", field=_name_of(about))
     target = {**calls[0]} if kind == "tool_call" else {"calls": calls}
     state = about.get("state")
     template = str(about.get("template") or "") if source_of(row) == WORKBENCH else ""
     name = str(row.get("id", row.get("example_id", "")))[:100]
-    return _described(Task(name, prompt, target, state if isinstance(state, dict) else {}), about, template)
+    return described(Task(name, prompt, target, state if isinstance(state, dict) else {}), about, template)
 
 
-def _described(task: Task, about: Mapping[str, Any], template: str = "") -> Task:
+def _own(row: Mapping[str, Any], about: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]]) -> Task:
+    """A task of a world of one's own: its target says what is wanted, in the words of that kind, or which calls."""
+    target, state = row.get("target"), row.get("state", {})
+    if not isinstance(state, dict):
+        raise CannotTake('{"seed": number, "state": …} is wanted', field="state")
+    if not isinstance(target, dict) or "wanted" not in target:
+        calls = _calls(about, outside_names(tools))
+        target = {"wanted": [{"type": "calls", "calls": calls, "order": "any"}] if calls else []}
+    try:
+        own_world.check_task(tools, state, target)
+    except VerifierError as error:
+        raise CannotTake(error.problem, field=error.field) from None
+    return described(Task(str(row.get("id", ""))[:100], prompt, target, state), about)
+
+
+def described(task: Task, about: Mapping[str, Any], template: str = "") -> Task:
     """The task with its source and its slice: those that its row names, or else its template's or the request's own."""
     cluster = about.get("cluster") or (template and f"template {template}")
     if not cluster:  # of rows that name no source, equal requests are one
@@ -83,7 +105,16 @@ def _described(task: Task, about: Mapping[str, Any], template: str = "") -> Task
 
 def is_held_out(split: Any) -> bool:
     """Whether a row of this split, in somebody's words, is not trained on where it comes from."""
-    return str(split).lower() in _HELD_OUT
+    given = split if isinstance(split, list) else [split]
+    return any(re.sub(r"[\s-]+", "_", str(each).strip().lower()) in _HELD_OUT for each in given)
+
+
+def outside_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Our tools' names by those outside. Raises CannotTake where two would have one."""
+    try:
+        return names(tools)
+    except ValueError as error:
+        raise CannotTake(str(error), field="tools") from None
 
 
 def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
@@ -104,15 +135,15 @@ def _whole(row: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> Task:
             f"{odd[0][:100]!r} is {where}: the tools must be the same", field="responses_create_params.tools"
         )
     kept = {**row, "responses_create_params": {name: value for name, value in params.items() if name != "tools"}}
-    about = _about(row)
+    about = about_row(row)
     target: dict[str, Any] = {"row": kept}
     with suppress(CannotTake):
         target["calls"] = _calls(about, {name: name for name in ours})
     state = {"row": digest(kept)[:16]}
-    return _described(Task(str(row.get("id", ""))[:100], opening[-1].content, target, state), about)
+    return described(Task(str(row.get("id", ""))[:100], opening[-1].content, target, state), about)
 
 
-def _about(row: Mapping[str, Any]) -> dict[str, Any]:
+def about_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the fields that a row has beside its request, wherever they stand."""
     more = [row[name] for name in ("verifier_metadata", "info", "extra_info") if isinstance(row.get(name), dict)]
     # No calls at all may be what is right; any other field that is empty says nothing.
@@ -153,11 +184,14 @@ def _name_of(about: Mapping[str, Any]) -> str:
 
 
 def _calls(about: Mapping[str, Any], ours: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The calls that are right, in our words. Raises CannotTake."""
     field = _name_of(about)
     if not field:
         raise CannotTake(f"it says nowhere which calls are right ({', '.join(_WANTED)})")
-    given = about[field]
+    return wanted_calls(field, about[field], ours)
+
+
+def wanted_calls(field: str, given: Any, ours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The calls that a field says are right, in our words. Raises CannotTake."""
     if isinstance(given, str):
         try:
             given = json.loads(given)

@@ -31,7 +31,10 @@ def refusal(variable: str, base_url: str) -> str:
         return ""
     if not bound:
         wanted = host if parts.scheme == "https" else exact
-        return f"{variable} is bound to no host. Set {variable}{SUFFIX}={wanted} for web and worker."
+        return (
+            f"{variable} is bound to no host. An admin enters the key under Settings › Models, or the operator sets "
+            f"{variable}{SUFFIX}={wanted} for web and worker"
+        )
     return f"{variable} may be sent to {', '.join(bound)} only ({variable}{SUFFIX} says so), not to {parts.netloc}"
 
 

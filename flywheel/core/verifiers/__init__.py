@@ -107,12 +107,30 @@ class Gym(Protocol):
         """Return the server's verdict on an attempt. Raises GymError."""
 
 
-Each = Callable[[Callable[[Any], Verdict], Sequence[Any]], list[Verdict]]
-"""Judges all of these, as many at once as there is room for. The verdicts come in their order."""
+class WorldError(RuntimeError):
+    """A world of a team's own Python is at fault itself, or cannot be played here. Nothing of it is a score."""
+
+    kind = "environment"
+
+    def __init__(self, problem: str, cause: str = "raised") -> None:
+        super().__init__(problem)
+        self.cause = cause
+        """One of `CAUSES`."""
 
 
-def one_by_one(judge: Callable[[Any], Verdict], items: Sequence[Any]) -> list[Verdict]:
-    return [judge(item) for item in items]
+class World(Protocol):
+    """Plays worlds of a team's own Python where they can do no harm (`core.envs.worlds.own_world`)."""
+
+    def play(self, episode: Any, *, known: int = 0, anew: bool = False) -> Any:
+        """The world after the episode's calls. Raises WorldError."""
+
+
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Does it with all of these, as many at once as there is room for. What comes of them is in their order."""
+
+
+def one_by_one(do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [do(item) for item in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +140,7 @@ class Runners:
     python: Python | None = None
     judge: Judge | None = None
     gym: Gym | None = None
+    world: World | None = None
     anew: bool = False
     """What was said once is asked again, to see whether the same is said."""
     each: Each = one_by_one

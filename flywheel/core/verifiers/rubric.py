@@ -17,7 +17,8 @@ from typing import Any
 from flywheel.core.digests import canonical
 from flywheel.core.verifiers import PASS, Verdict, VerifierError, checked, unscored
 from flywheel.core.verifiers.judge_prompts import part_digest
-from flywheel.core.verifiers.rubric_parts import PARTS, Case, Setting, judge
+from flywheel.core.verifiers.rubric_parts import Case, Setting, judge
+from flywheel.core.verifiers.text_parts import PARTS
 
 KIND = "rubric"
 MOST_PARTS = 30
@@ -97,10 +98,8 @@ def is_rubric(spec: Mapping[str, Any]) -> bool:
 
 
 def needs(spec: Mapping[str, Any]) -> frozenset[str]:
-    """The runners that a verifier needs; none for that of a kind that is played here. Raises VerifierError."""
-    if is_rubric(spec):
-        return read(spec).needs
-    return frozenset({"gym"} if spec.get("kind") == "nemo_gym" else ())
+    """The runners that a verifier's own parts need, whatever its environment does. Raises VerifierError."""
+    return read(spec).needs if is_rubric(spec) else frozenset()
 
 
 def judges(spec: Mapping[str, Any]) -> dict[str, Part]:

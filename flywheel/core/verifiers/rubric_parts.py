@@ -113,8 +113,8 @@ def _places(*names: str) -> Setting:
     return Setting("Read", "choice", choices={name: PLACES[name] for name in names})
 
 
-_PATH = Setting("Field", help="Inside a call or a JSON answer, such as arguments.to; empty for the whole.")
-_TARGET = Setting("Wanted: key of the target", help="Such as arguments.day. Or give a value below.")
+PATH = Setting("Field", help="Inside a call or a JSON answer, such as arguments.to; empty for the whole.")
+TARGET = Setting("Wanted: key of the target", help="Such as arguments.day. Or give a value below.")
 _VALUE = Setting("Wanted: value", "json", 'As JSON: a text stands in quotes, such as "friday".')
 
 
@@ -131,7 +131,8 @@ def judge(kind: str, settings: Mapping[str, Any], case: Case) -> Verdict:
         return unscored(str(error), "target")
 
 
-def _expected_value(settings: Mapping[str, Any], case: Case) -> Any:
+def expected_value(settings: Mapping[str, Any], case: Case) -> Any:
+    """Return what a part compares with: its own value, or that of the target's key. Raises NoTarget."""
     if "target" not in settings:
         return settings["value"]
     return _of_target(settings["target"], case.target)
@@ -183,15 +184,15 @@ def same(given: Any, wanted: Any, ignore_case: bool = False) -> bool:
     "The same value; spaces at ends and in a row do not count.",
     {
         "read": _places("answer", "last_call", "any_call", "calls", "steps"),
-        "path": _PATH,
-        "target": _TARGET,
+        "path": PATH,
+        "target": TARGET,
         "value": _VALUE,
         "ignore_case": Setting("Capitals do not count", "flag"),
     },
     check=part_checks.wanted_value,
 )
 def _exact(settings: Mapping[str, Any], case: Case) -> Verdict:
-    wanted = _expected_value(settings, case)
+    wanted = expected_value(settings, case)
     given = read(settings["read"], settings.get("path", ""), case.trace)
     if settings["read"] == "answer" and not settings.get("path") and not isinstance(wanted, str):
         given = [_value_of(text) for text in given]
@@ -214,7 +215,7 @@ def _value_of(text: str) -> Any:
     "A pattern that is found, or is not. RE2 runs it: its time grows with the text and nothing else.",
     {
         "read": _places(*TEXTS),
-        "path": _PATH,
+        "path": PATH,
         "pattern": Setting(
             "Pattern", help="RE2's: no look-around, no back-references. (?i) ignores capitals.", is_required=True
         ),
@@ -241,7 +242,7 @@ def _regex(settings: Mapping[str, Any], case: Case) -> Verdict:
     "json_schema",
     "JSON schema",
     "JSON of a given shape.",
-    {"read": _places(*TEXTS), "path": _PATH, "schema": Setting("Schema", "json", is_required=True)},
+    {"read": _places(*TEXTS), "path": PATH, "schema": Setting("Schema", "json", is_required=True)},
     check=part_checks.schema,
 )
 def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
@@ -262,7 +263,7 @@ def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
     "A number that is near the wanted one, or within bounds. In a text it is the last number.",
     {
         "read": _places("answer", "last_call", "any_call", "steps"),
-        "path": _PATH,
+        "path": PATH,
         "target": Setting("Wanted: key of the target", help="Or a value, or bounds."),
         "value": Setting("Wanted: value", "number"),
         "tolerance": Setting("May differ by", "number"),
@@ -275,7 +276,7 @@ def _json_schema(settings: Mapping[str, Any], case: Case) -> Verdict:
 def _number(settings: Mapping[str, Any], case: Case) -> Verdict:
     least, most = settings.get("least"), settings.get("most")
     if "target" in settings or "value" in settings:
-        wanted = _expected_value(settings, case)
+        wanted = expected_value(settings, case)
         try:
             middle = number_of(wanted)
         except NotThere as error:
@@ -319,7 +320,7 @@ def _bounds(least: float | None, most: float | None) -> str:
     check=part_checks.call,
 )
 def _tool_call(settings: Mapping[str, Any], case: Case) -> Verdict:
-    wanted = _expected_value(settings, case)
+    wanted = expected_value(settings, case)
     every = read(settings["read"], "", case.trace)
     how = settings.get("arguments", "same")
     if settings["read"] == "calls":

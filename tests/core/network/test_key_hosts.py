@@ -4,7 +4,7 @@ import pytest
 
 from flywheel.core.envs.policy_rollouts import EngineError
 from flywheel.core.network.key_hosts import refusal
-from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
+from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route, keyed
 from workers.engines.engine_endpoints import open_engine
 
 
@@ -45,7 +45,8 @@ def test_a_bound_key_goes_to_its_hosts_alone(
 
 def test_the_refusal_of_an_unbound_key_says_what_to_set() -> None:
     assert refusal("OPENAI_API_KEY", "https://api.openai.com/v1") == (
-        "OPENAI_API_KEY is bound to no host. Set OPENAI_API_KEY_HOSTS=api.openai.com for web and worker."
+        "OPENAI_API_KEY is bound to no host. An admin enters the key under Settings › Models, or the operator sets "
+        "OPENAI_API_KEY_HOSTS=api.openai.com for web and worker"
     )
     assert "OPENAI_API_KEY_HOSTS=gpu-1:8000 for" in refusal("OPENAI_API_KEY", "http://gpu-1:8000/v1")
     assert "OPENAI_API_KEY_HOSTS=[fd12::1]:80 for" in refusal("OPENAI_API_KEY", "http://[fd12::1]/v1")
@@ -64,7 +65,7 @@ def test_an_unbound_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="CANARY_API_KEY is bound to no host"):
         open_engine(spec)
     with pytest.raises(NoRoute, match="CANARY_API_KEY is bound to no host"):
-        Route(1, 1, "https://api.openai.com/v1", "CANARY_API_KEY").key()
+        keyed(Route(0, 1, "https://api.openai.com/v1", "CANARY_API_KEY")).key()
 
 
 def test_engines_and_the_gateway_hold_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +75,6 @@ def test_engines_and_the_gateway_hold_to_it(monkeypatch: pytest.MonkeyPatch) -> 
     open_engine({**spec, "base_url": "https://api.openai.com/v1"}).close()
     with pytest.raises(EngineError, match=r"may be sent to api\.openai\.com only .* not to evil\.example"):
         open_engine({**spec, "base_url": "https://evil.example/v1"})
-    assert Route(1, 1, "https://api.openai.com/v1", "OPENAI_API_KEY").key() == "sk-1"
+    assert keyed(Route(0, 1, "https://api.openai.com/v1", "OPENAI_API_KEY")).key() == "sk-1"
     with pytest.raises(NoRoute, match="not to evil"):
-        Route(1, 1, "https://evil.example/v1", "OPENAI_API_KEY").key()
+        keyed(Route(0, 1, "https://evil.example/v1", "OPENAI_API_KEY")).key()

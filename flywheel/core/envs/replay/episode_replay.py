@@ -24,6 +24,7 @@ from flywheel.core.envs.replay.wanted_items import STOCK, Attempt
 from flywheel.core.traces import Message, ToolCall, Trace, tooling
 from flywheel.core.verifiers import Verdict, VerifierError, Verify, guarded, unscored
 
+KIND = "episode"
 SETTINGS = ("tools", "max_turns", "judged", "unknown", "error")
 JUDGED = ("next", "end")
 UNKNOWN = ("error", "stub")
@@ -120,28 +121,7 @@ class EpisodeReplay:
             world=task.state.get("world") or {},
             is_played=self.is_played,
         )
-        counted = [item for item in items if item["type"] != "avoid"] or items
-        marks = [(item, wanted_items.judge(item, items, attempt)) for item in counted]
-        parts: dict[str, float | None] = {}
-        for item, mark in marks:
-            times = sum(name.partition(" ")[0] == item["type"] for name in parts)
-            parts[f"{item['type']} {times + 1}" if times else item["type"]] = mark.score
-        harm, forbidden = self._unasked(attempt, items), _forbidden(attempt, items)
-        parts |= {"unsafe": float(bool(harm)), "forbidden": float(bool(forbidden))}
-        if harm:
-            return Verdict(0.0, f"called {harm}, which is unsafe and was not asked for", parts)
-        if forbidden:
-            return Verdict(0.0, f"called {forbidden}, which it should not have", parts)
-        weights = [float(item.get("weight", 1)) for item, _ in marks]
-        score = sum(weight * mark.score for weight, (_, mark) in zip(weights, marks, strict=True)) / sum(weights)
-        wrong = [mark.reason for _, mark in marks if mark.score < 1.0]
-        return Verdict(min(score, 1.0), "; ".join(wrong or [mark.reason for _, mark in marks]), parts)
-
-    def _unasked(self, attempt: Attempt, items: Sequence[Mapping[str, Any]]) -> str:
-        """The first call to a tool marked unsafe that is not wanted."""
-        unsafe = {tool["name"] for tool in self.tools if tool.get("x-unsafe")}
-        wanted = {call["tool"] for call in wanted_items.wanted_calls(items)}
-        return next((call.name for call in attempt.calls if call.name in unsafe - wanted), "")
+        return wanted_items.verdict(items, attempt, {call["tool"] for call in wanted_items.wanted_calls(items)})
 
 
 def check_new(config: Mapping[str, Any]) -> None:
@@ -196,17 +176,28 @@ def answers(message: Message, waiting: Sequence[ToolCall]) -> ToolCall | None:
     return next((call for call in waiting if not message.name or call.name == message.name), None)
 
 
+def explain_cut(messages: Sequence[Message]) -> str:
+    """Explain why nobody can go on from these messages, such as a call without its result; empty where one can."""
+    waiting: list[ToolCall] = []
+    for place, message in enumerate(messages, 1):
+        if message.role == "assistant":
+            waiting += tooling.calls_of(message)
+        elif message.role == "tool":
+            call = answers(message, waiting)
+            if call is None:
+                name = (message.name or "a tool")[:100]
+                return f"message {place} is a result of {name} without its call, so the beginning is cut"
+            waiting.remove(call)
+    lost = next((call for call in waiting if call.id), None)
+    return f"the beginning is cut: the call of {lost.name[:100]} before the marked step has no result" if lost else ""
+
+
 def _take(known: list[tuple[str, Mapping[str, Any], Any]], call: ToolCall) -> Any:
     """Use up the result that belongs to a call, the last one excepted; None where none was recorded."""
     wanted = [row for row in known if wanted_items.is_exact_call(call, {"tool": row[0], "arguments": row[1]})]
     if len(wanted) > 1:
         known.remove(wanted[0])
     return wanted[0][2] if wanted else None
-
-
-def _forbidden(attempt: Attempt, items: Sequence[Mapping[str, Any]]) -> str:
-    avoid = wanted_items.of_type(items, "avoid")
-    return next(filter(None, (wanted_items.avoided(item, attempt.calls) for item in avoid)), "")
 
 
 def _saying(message: Message) -> Say:

@@ -5,10 +5,13 @@ The rules, which docs/design/replay.md explains:
             one is wanted, and not what the user wrote, given back
   words     every fact of the wanted text stands in the answer (numbers, ids, dates, addresses, quoted names), so do
             enough of its other words, and it denies where that does; a wanted text that is JSON is compared as JSON
+  exact     the wanted text and nothing else; spaces at ends and in a row do not count
+  number    the last number of the answer is that of the wanted text
   refusal   it says that it cannot or will not, or says what the wanted text says
   question  it asks
 """
 
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from typing import Any
 
 from flywheel.core.digests import read_json
 from flywheel.core.text.normal_form import normalise
+from flywheel.core.verifiers.attempt_numbers import number_of
+from flywheel.core.verifiers.attempt_places import NotThere
 
 ENOUGH = 0.6
 """Share of the wanted text's content words from which an answer says the same."""
@@ -90,6 +95,22 @@ def words(text: str, wanted: str) -> Spoken:
         return Spoken(1.0, "the wanted words")
     facts = len(_facts(wanted))
     return Spoken(NOT_ALL * covered * (1 - len(missing) / facts if facts else 1), "; ".join(problems))
+
+
+def exact(text: str, wanted: str) -> Spoken:
+    """Whether the answer is the wanted text, capitals and all."""
+    is_same = " ".join(text.split()) == " ".join(wanted.split())
+    return Spoken(float(is_same), "the wanted text" if is_same else "it is not exactly the wanted text")
+
+
+def number(text: str, wanted: str) -> Spoken:
+    """Whether the answer ends with the wanted number, whatever is said before and after it."""
+    try:
+        made, right = number_of(text), number_of(wanted)
+    except NotThere as error:
+        return Spoken(0.0, str(error))
+    is_same = math.isclose(made, right, rel_tol=1e-9, abs_tol=1e-12)
+    return Spoken(float(is_same), "the wanted number" if is_same else f"its last number is {made:g}, not {right:g}")
 
 
 def refusal(text: str, wanted: str) -> Spoken:

@@ -74,6 +74,13 @@ METRICS: dict[str, Metric] = {
     ),
     "score": Metric("Score", "score", True, "The verifier's score, averaged per task.", lambda row: row.score),
     "valid_output": Metric("Valid output", "rate", True, "Attempts whose output could be parsed.", _part("valid_json")),
+    "right_form": Metric(
+        "Right form",
+        "rate",
+        True,
+        "Attempts whose calls were written as the agent's program reads them.",
+        _part("form"),
+    ),
     "right_tool": Metric("Right tool", "rate", True, "Attempts that called the expected tool.", _part("tool")),
     "right_arguments": Metric(
         "Right arguments", "rate", True, "Attempts whose arguments matched the target.", _part("arguments")

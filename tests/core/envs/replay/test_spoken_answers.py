@@ -2,7 +2,7 @@
 
 import pytest
 
-from flywheel.core.envs.replay.spoken_answers import READ, problem, question, refusal, words
+from flywheel.core.envs.replay.spoken_answers import READ, exact, number, problem, question, refusal, words
 
 RIGHT = 'I moved "Board meeting" (id 00000256) to 2023-12-01 and told bako@atlas.com; it takes 1,500 seconds.'
 
@@ -30,6 +30,15 @@ def test_json_is_compared_as_json() -> None:
     assert words('{"b": [1], "a": "x"}', '{"a": "x", "b": [1]}').score == 1.0
     assert words('{"a": "y", "b": [1]}', '{"a": "x", "b": [1]}').score == 0.0
     assert words("a is x and b is 1", '{"a": "x", "b": [1]}').score == 0.0
+
+
+def test_exactly_or_by_the_last_number() -> None:
+    assert exact(" New  York\n", "New York").score == 1.0
+    assert [exact(text, "New York").score for text in ("new york", "New York!", "It is New York")] == [0.0] * 3
+    for text in ("No, 3 + 69 is 72.", "72", "the total is $72.00", "1,072 - 1,000 = 72"):
+        assert number(text, "72").score == 1.0, text
+    assert "its last number is 71" in number("72, or rather 71", "72").reason
+    assert "no number" in number("seventy-two", "72").reason
 
 
 @pytest.mark.parametrize(

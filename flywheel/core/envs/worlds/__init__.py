@@ -1,0 +1,1 @@
+"""Worlds that a team writes itself: tools as Python functions over a state."""
