@@ -20,7 +20,7 @@ from ninja.operation import Operation
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
-from flywheel.environments.models import Generation, Proving, Trial
+from flywheel.environments.models import Generation, Proving, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
 from flywheel.environments.task_sets.suite_definitions import put as put_suite
 from flywheel.evals.models import EvalRun, Rescore, Result, RewardAudit
@@ -28,6 +28,7 @@ from flywheel.failures.buckets.bucket_definitions import Wanted, define
 from flywheel.failures.models import Cluster, Clustering, Queue, QueueItem
 from flywheel.promotions.models import Candidate
 from flywheel.server.api import api
+from flywheel.training.models import FixTrial
 from flywheel.trajectories.annotations import comments
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.models import Batch, Import, Quarantined
@@ -35,6 +36,7 @@ from flywheel.trajectories.operations import bulk_actions
 from flywheel.trajectories.search import saved_views
 from tests.conftest import Build, Cast
 from tests.edge.test_jobs import training_run
+from tests.environments.shop import shop
 from tests.promotions.conftest import agent, candidate, evaluated
 
 __all__ = ["agent", "candidate", "evaluated"]
@@ -44,9 +46,10 @@ PAGES = {
     SIGNED_IN: "home accounts:profile",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:models",
+    "key:attempt": "attempts:tools attempts:tool attempts:lease attempts:result",
     Permission.VIEW: """
         overview:index
-        agents:index agents:agent agents:version
+        agents:index agents:agent agents:version agents:difference agents:choose_difference
         trajectories:index trajectories:facets trajectories:export
         trajectories:detail trajectories:conversation trajectories:steps
         trajectories:step trajectories:turn trajectories:search trajectories:totals
@@ -61,13 +64,13 @@ PAGES = {
         failures:similar failures:clustering failures:clustering_live failures:cluster failures:neighbours
         failures:detectors failures:detector failures:agreement
         environments:index environments:environment environments:setting environments:task environments:task_set
-        environments:make
+        environments:make environments:taskless
         environments:generation_live environments:play environments:play_live
         evals:index evals:pair evals:run evals:live evals:matrix evals:compare evals:changed
         evals:rescores evals:rescore evals:rescore_live environments:proving_live evals:people evals:grid
         evals:reward evals:reward_audits evals:reward_audits_of evals:reward_audit
         training:index training:recommendations training:datasets training:dataset training:dataset_rows training:run
-        training:live training:rollouts
+        training:live training:rollouts training:fixes training:fix_trial training:fix_trial_live
         promotions:index promotions:candidate promotions:final promotions:lineage promotions:suites
         promotions:suites_beside
     """,
@@ -93,18 +96,21 @@ PAGES = {
         environments:sandbox
         environments:create environments:make_task environments:make_version environments:make_all environments:freeze
         environments:export environments:import_tasks environments:look_at_tasks environments:discard_tasks
+        environments:import_eval
         environments:generate environments:cancel_generation environments:resume_generation environments:retire
         environments:play_any environments:start_play environments:say environments:ask environments:take_back
         environments:judge_play environments:stop_play environments:vary
+        environments:world environments:write_task environments:try_world environments:world_trial
+        environments:stop_world_trial environments:say_right
         environments:verifier environments:trial environments:prove environments:stop_trial environments:stop_proving
         promotions:put_suite promotions:retire_suite promotions:run_suite
         evals:new evals:cancel evals:resume evals:start_rescore evals:cancel_rescore
-        evals:resume_rescore evals:begin_reward_audit
+        evals:resume_rescore evals:begin_reward_audit training:try_fix
     """,
     Permission.TRAIN: """
         training:launch training:provider_file training:mix training:cancel training:resume promotions:propose
         promotions:run_suites
-        training:collect training:write_dataset training:drop_rollout training:take_rollout_back
+        training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
     Permission.APPROVE: """
         promotions:approve promotions:reject promotions:open_sealed promotions:roll_back promotions:first
@@ -115,13 +121,14 @@ PAGES = {
         trajectories:delete trajectories:redaction_dry_run settings:retention settings:retention_preview
         settings:index settings:add_member settings:set_roles settings:become_approver settings:keys settings:make_key
         settings:revoke_key failures:switch_detector failures:point_detector
-        settings:gateway settings:redaction settings:try_redaction settings:audit
+        settings:gateway settings:providers settings:try_provider settings:remove_provider
+        settings:redaction settings:try_redaction settings:audit
     """,
 }
 CALLS = {
     Scope.INGEST: "import_trajectories give_feedback",
     Scope.READ: """
-        list_agents get_agent list_versions get_version propose_version
+        list_agents get_agent list_versions get_version propose_version list_version_changes
         list_trajectories get_trajectory export_trajectories list_feedback list_batches
         get_trajectory_outline search_trajectory get_trajectory_totals
         get_metrics
@@ -133,12 +140,13 @@ CALLS = {
         list_clusterings get_clustering list_clusters get_cluster list_cluster_members find_similar
         list_rollouts list_entities
         list_environments get_environment get_generation get_play get_play_state
-        list_tasks get_task list_task_sets get_task_set
+        list_tasks list_failures_without_task get_task list_task_sets get_task_set
         list_task_set_openings list_task_set_contamination list_dataset_contamination get_task_grid
         list_verifier_parts get_proofs
         list_evals get_eval list_eval_results compare_evals get_rescore list_rescored get_verifier_agreement
         list_reward_audits get_reward_audit list_audited_outputs list_audited_tasks get_reward_standing
         list_recommendations list_datasets get_dataset list_dataset_rows
+        list_fix_trials get_fix_trial get_bucket_evidence choose_examples
         list_runs get_run list_run_points list_run_events
         list_candidates get_candidate list_promotions get_lineage
         list_suites get_suites_of_live list_candidate_suites
@@ -154,7 +162,7 @@ CALLS = {
         move_cluster_members take_cluster_apart label_cluster
     """,
     Scope.BUILD: """
-        export_environment import_tasks
+        export_environment import_tasks import_openai_eval
         create_agent create_version create_version_from_traffic make_queue change_queue define_bucket change_bucket
         list_quarantined get_quarantined replay_quarantined dismiss_quarantined
         create_environment make_environment_version make_task make_all_tasks make_tasks_of_many retire_task
@@ -162,19 +170,21 @@ CALLS = {
         freeze_task_set generate_tasks cancel_generation play make_move ask_for_move take_move_back judge_play
         stop_play
         try_verifier get_trial cancel_trial prove_tasks cancel_proofs
-        create_eval cancel_eval resume_eval rescore_eval cancel_rescore resume_rescore begin_reward_audit
+        claim_attempts create_eval cancel_eval resume_eval rescore_eval cancel_rescore resume_rescore begin_reward_audit
         list_sandboxes
-        put_suite retire_suite run_suite
+        try_world get_world_trial write_task say_right
+        put_suite retire_suite run_suite try_fix
     """,
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
         recommend_fix build_dataset mix_datasets check_dataset_contamination launch_run cancel_run resume_run
-        propose_candidate run_candidate_suites
+        propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: "approve_candidate open_sealed reject_candidate roll_back override_reward_audit",
     Scope.ADMIN: """
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries
+        list_provider_keys enter_provider_key try_provider_key remove_provider_key
         delete_trajectory delete_trajectories get_retention set_retention
     """,
 }
@@ -400,6 +410,8 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     )
     about: dict[str, Any] = {"key": uuid.uuid4(), "project": cast.project, "actor": Actor(cast.builder)}
     trial, _ = Trial.submit(**about, environment=task.task.environment, verifier={})
+    own = shop(cast)
+    look, _ = WorldTrial.submit(**about, config=own.latest.config)
     proving, _ = Proving.submit(**about, environment=task.task.environment)
     rescore, _ = Rescore.submit(
         **about, run=run, environment_version=run.task_set.environment_version, verifier_digest=run.verifier_digest
@@ -416,9 +428,19 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     suite, _ = put_suite(
         agent=candidate.agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=run.task_set
     )
+    fix = FixTrial.objects.create(
+        project=cast.project,
+        bucket=bucket.key,
+        parent=run.version,
+        task_set=run.task_set,
+        parent_eval=learnt.run,
+        created_by=cast.builder,
+    )
+    fix.drafts.create(place=0, name="brief", changes=["prompt"], version=candidate.baseline, evaluation=learnt.run)
     values: dict[tuple[str, str], Any] = {
         ("agents", "name"): candidate.agent.name,
         ("agents", "number"): candidate.version.number,
+        ("agents", "other"): candidate.baseline.number,
         ("trajectories", "trace_id"): trajectory.trace_id,
         ("trajectories", "name"): candidate.agent.name,
         ("trajectories", "pk"): rejected.pk,
@@ -448,6 +470,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("environments", "play"): play.pk,
         ("environments", "trial"): trial.pk,
         ("environments", "proving"): proving.pk,
+        ("environments", "world"): own.name,
+        ("environments", "world_trial"): look.pk,
+        ("world-trials", "trial"): look.pk,
         ("trials", "pk"): trial.pk,
         ("rescores", "pk"): rescore.pk,
         ("evals", "name"): run.task_set.environment_version.environment.name,
@@ -463,6 +488,9 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("evals", "baseline"): candidate.baseline_eval_id,
         ("evals", "number"): task.task.number,
         ("training", "pk"): training.pk,
+        ("training", "key"): bucket.key,
+        ("training", "trial"): fix.pk,
+        ("fix-trials", "trial_id"): fix.pk,
         ("training", "run"): learnt.run_id,
         ("training", "number"): learnt.task.number,
         ("training", "sample"): learnt.sample,

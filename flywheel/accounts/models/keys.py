@@ -54,7 +54,7 @@ class ApiKey(models.Model):
             raise ValueError(f"scope {unknown[0]!r} is unknown: one of {', '.join(Scope.values)} is wanted")
         public, secret = public or secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
         key = cls.objects.create(
-            project=project, name=name, public=public, hashed=_keyed_hash(secret), scopes=scopes, created_by=created_by
+            project=project, name=name, public=public, hashed=keyed_hash(secret), scopes=scopes, created_by=created_by
         )
         return key, f"fw_{public}_{secret}"
 
@@ -69,7 +69,7 @@ class ApiKey(models.Model):
         if not rows:
             return None
         key = _key_from(rows[0])
-        known = hmac.compare_digest(key.hashed, _keyed_hash(secret))
+        known = hmac.compare_digest(key.hashed, keyed_hash(secret))
         return key if known and not key.is_expired else None
 
     @property
@@ -108,6 +108,6 @@ def _key_from(row: Sequence[Any]) -> ApiKey:
     return key
 
 
-def _keyed_hash(secret: str) -> str:
+def keyed_hash(secret: str) -> str:
     """HMAC under the installation's key: a stolen table is worth nothing (256 random bits need no slow hash)."""
     return hmac.new(settings.SECRET_KEY.encode(), secret.encode(), hashlib.sha256).hexdigest()

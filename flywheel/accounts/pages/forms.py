@@ -59,8 +59,8 @@ class Upstream(forms.Form):
     api_key_env = forms.CharField(
         max_length=100,
         required=False,
-        label="Variable that holds its key",
-        help_text="The name of an environment variable of the web process, ending in _API_KEY. Empty for none.",
+        label="Its key",
+        help_text="The name of a key under Settings › Models, or of an environment variable. Empty for none.",
         widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
     )
     prices = forms.CharField(
@@ -70,6 +70,26 @@ class Upstream(forms.Form):
         help_text="A line for each model: its name, and dollars per million tokens in and out. What has none has no "
         "known cost.",
         widget=forms.Textarea(attrs={"rows": 3, "placeholder": "gpt-5-mini 0.25 2", "spellcheck": "false"}),
+    )
+
+
+class NewProviderKey(forms.Form):
+    name = forms.CharField(
+        max_length=100,
+        help_text="What endpoints and the gateway call it: capitals, ending in _API_KEY.",
+        widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
+    )
+    base_url = forms.CharField(
+        max_length=500,
+        label="Server",
+        help_text="The only server that gets it, up to where /chat/completions begins.",
+        widget=forms.TextInput(attrs={"placeholder": "https://api.openai.com/v1", "autocomplete": "off"}),
+    )
+    secret = forms.CharField(
+        max_length=4_000,
+        label="Key",
+        help_text="Encrypted here, and never shown again. Enter it anew to change it.",
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
 
 

@@ -15,6 +15,7 @@ from flywheel.accounts.models import ApiKey, Permission, User
 from flywheel.accounts.pages.forms import NewKey, NewMember, Roles, Upstream
 from flywheel.accounts.project_settings import api_keys, gateway_upstream, members
 from flywheel.accounts.project_settings.audit_log import entries
+from flywheel.accounts.project_settings.server_addresses import host_of
 from flywheel.edge.numbers import key
 from flywheel.edge.paging import page_at
 from flywheel.edge.refusals import refusal_shown
@@ -115,7 +116,7 @@ def gateway(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
             chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)
-            where = gateway_upstream.host_of(chosen["base_url"]) if chosen else ""
+            where = host_of(chosen["base_url"]) if chosen else ""
             messages.success(
                 request,
                 f"Model calls go to {where} from now on." if chosen else "The gateway has no upstream any more.",
@@ -157,10 +158,10 @@ def _gateway(request: PageRequest, form: Upstream) -> dict[str, Any]:
     chosen = request.project.upstream
     return {
         "form": form,
-        "host": gateway_upstream.host_of(chosen["base_url"]) if chosen else "",
+        "host": host_of(chosen["base_url"]) if chosen else "",
         "is_plain": chosen.get("base_url", "").startswith("http:"),
         "variable": chosen.get("api_key_env", ""),
-        "has_key": bool(gateway_upstream.key_of(chosen.get("api_key_env", ""))),
+        "key_problem": gateway_upstream.key_problem(request.project),
         "waiting": sum(map(gateway_upstream.is_left, settings.GATEWAY_DIR.glob("*.exchange"))),
         "origin": request.build_absolute_uri("/").rstrip("/"),
     }

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts.pages import redaction, settings
+from flywheel.accounts.pages import providers, redaction, settings
 
 app_name = "settings"
 # /p/<project>/settings/
@@ -13,6 +13,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("keys/make/", settings.make_key, name="make_key"),
     path("keys/<int:pk>/revoke/", settings.revoke_key, name="revoke_key"),
     path("gateway/", settings.gateway, name="gateway"),
+    path("models/", providers.provider_index, name="providers"),
+    path("models/<int:pk>/try/", providers.try_provider, name="try_provider"),
+    path("models/<int:pk>/remove/", providers.remove_provider, name="remove_provider"),
     path("redaction/", redaction.policy, name="redaction"),
     path("redaction/try/", redaction.try_redaction, name="try_redaction"),
     path("audit/", settings.audit_log, name="audit"),

@@ -1,30 +1,24 @@
 """Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin, and what its models
 cost.
 
-The key itself is never stored: it is named by the environment variable of the web process that holds it, and the
-variable's name must end in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice,
-and the operator must have bound it to that server (`core.network.key_hosts`).
+The key is named, never written down here: it is one that an admin entered, or an environment variable of the web
+process whose name ends in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice.
+Either must be bound to that server (`provider_keys`).
 """
 
-import ipaddress
-import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.network import key_hosts
+from flywheel.accounts.project_settings import provider_keys
+from flywheel.accounts.project_settings.server_addresses import check_address, check_variable
 from flywheel.edge.refusals import Refused
 
-KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,80}_API_KEY", re.ASCII)
-METADATA = ipaddress.ip_address("fd00:ec2::254")
-"""Where a cloud answers its machines with their credentials over IPv6; over IPv4 it is a link-local address."""
 PRICED: Final = 200
 """Models that prices are kept of."""
 DEAREST: Final = 10_000.0
@@ -37,7 +31,7 @@ def set_upstream(
 ) -> dict[str, Any]:
     """Send the project's model calls there from now on; an empty address ends it. `prices` as `read_prices` wants them.
     Raises Refused."""
-    chosen = check(base_url, api_key_env) if base_url.strip() else {}
+    chosen = _checked(project, base_url, api_key_env) if base_url.strip() else {}
     if chosen and (priced := read_prices(prices)):
         chosen["prices"] = priced
     locked = Project.objects.select_for_update().get(pk=project.pk)
@@ -55,30 +49,10 @@ def set_upstream(
     return chosen
 
 
-def check(base_url: str, api_key_env: str) -> dict[str, Any]:
-    """The setting as it is stored. Raises Refused."""
-    address, variable = base_url.strip().rstrip("/"), api_key_env.strip()
-    try:
-        parts = urlsplit(address)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https") or not (address.isascii() and address.isprintable()):
-        raise Refused("this is not the address of a server, such as https://api.openai.com/v1", field="base_url")
-    if " " in address or parts.username is not None or parts.query or parts.fragment:
-        raise Refused(
-            "leave out logins, spaces, ? and #: the address ends where /chat/completions begins", field="base_url"
-        )
-    if is_metadata(host):
-        raise Refused(
-            f"{host} is where a cloud keeps its machines' credentials; no model lives there", field="base_url"
-        )
-    if variable and not KEY_NAME.fullmatch(variable):
-        raise Refused(
-            "name the environment variable, not the key: capitals, digits and _, ending in _API_KEY",
-            field="api_key_env",
-        )
-    if variable and (problem := key_hosts.refusal(variable, address)):
+def _checked(project: Project, base_url: str, api_key_env: str) -> dict[str, Any]:
+    """Return the setting as it is stored. Raises Refused."""
+    address, variable = check_address(base_url), check_variable(api_key_env)
+    if variable and (problem := provider_keys.refusal(project.pk, variable, address)):
         raise Refused(problem, field="api_key_env")
     return {"base_url": address, "api_key_env": variable}
 
@@ -116,15 +90,16 @@ def prices_of(upstream: Mapping[str, Any], model: str) -> tuple[float, float] | 
     return None if found is None else (found[0], found[1])
 
 
-def is_metadata(host: str) -> bool:
-    """Whether this is a link-local or metadata address, which no model is served from."""
+def key_problem(project: Project) -> str:
+    """Why the upstream cannot be sent its key; empty where it can, or wants none."""
+    chosen = project.upstream
+    if not chosen or not chosen.get("api_key_env"):
+        return ""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return address.is_link_local or address == METADATA
+        provider_keys.secret_for(project.pk, chosen["api_key_env"], chosen["base_url"])
+    except provider_keys.NoKey as error:
+        return str(error)
+    return ""
 
 
 def is_left(journal: Path) -> bool:
@@ -133,13 +108,3 @@ def is_left(journal: Path) -> bool:
         return journal.stat().st_mtime < time.time() - 60
     except OSError:
         return False
-
-
-def host_of(base_url: str) -> str:
-    """The host and port, as people are shown where their key goes."""
-    return urlsplit(base_url).netloc
-
-
-def key_of(api_key_env: str) -> str:
-    """The key that the variable holds, or empty."""
-    return os.environ.get(api_key_env, "") if KEY_NAME.fullmatch(api_key_env) else ""

@@ -16,12 +16,12 @@ from django.db.models import QuerySet
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings import provider_keys
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.registration import make_version
 from flywheel.agents.version_content import DEFAULT_SAMPLING, MAX_TOKENS, MAX_TOOLS, OPENAI, VersionContent
 from flywheel.core import traces
 from flywheel.core.digests import canonical
-from flywheel.core.network import key_hosts
 from flywheel.core.traces import call_forms
 from flywheel.core.traces.tooling import check_definitions
 from flywheel.edge.refusals import Missing, Refused
@@ -266,7 +266,7 @@ def _server(project: Project, provider: str) -> dict[str, str]:
     key = f"{provider.upper()}_API_KEY"
     if not address:
         return {}
-    return {"base_url": address} | ({} if key_hosts.refusal(key, address) else {"api_key_env": key})
+    return {"base_url": address} | ({} if provider_keys.refusal(project.pk, key, address) else {"api_key_env": key})
 
 
 def _sampling(found: Proposal, params: list[dict[str, Any]]) -> dict[str, Any]:

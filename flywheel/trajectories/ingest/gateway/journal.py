@@ -70,11 +70,14 @@ class Journal:
         self.held = b""
         """What is written with the next piece, to save a call of the system."""
         self.is_lost = False
+        self.is_awaited = False
+        """Somebody waits for it to be recorded."""
         self.ended = False
 
     @classmethod
     def begin(cls, head: dict[str, Any], request: bytes) -> "Journal":
         journal = cls()
+        journal.is_awaited = bool(head.get("attempt"))
         first = _frame(HEAD, json.dumps(head).encode()) + _frame(REQUEST, request)
         try:
             journal.path = settings.GATEWAY_DIR / f"{head['id']}{SUFFIX}"

@@ -26,7 +26,7 @@ from flywheel.accounts.models import Scope
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import text
-from flywheel.trajectories.ingest.gateway import routing, upstream_connection
+from flywheel.trajectories.ingest.gateway import attempt_calls, routing, upstream_connection
 from flywheel.trajectories.ingest.gateway.journal import RESPONSE, Journal
 from flywheel.trajectories.ingest.gateway.recorder import recorder
 from flywheel.trajectories.ingest.gateway.relay import Relay, Slots
@@ -96,7 +96,9 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
         raise Refused(508, "this Flywheel is its own upstream; change it under Settings › Gateway", code="loop")
     body = _body(request)
     asked = _request_body(body)
-    route = routing.route(request, asked["model"])
+    token = bearer(request.headers.get("Authorization", ""))
+    is_attempts = attempt_calls.is_attempts(token)
+    route = attempt_calls.route(token, asked["model"]) if is_attempts else routing.route(request, asked["model"])
     key = route.key()
     sent = _sent(route, asked, body)
     if not slots.take():
@@ -108,8 +110,10 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
         )
     journal, is_handed_on = None, False
     try:
+        if is_attempts:
+            attempt_calls.begin(route)
         head = _head(request, route, asked, started)
-        is_recorded = request.headers.get("X-Flywheel-Record", "").strip().lower() not in ("no", "off", "false", "0")
+        is_recorded = is_attempts or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = {
             **upstream_connection.passed_on(request.headers),
@@ -160,9 +164,10 @@ def models(request: HttpRequest) -> HttpResponseBase:
         for version in routing.served(project)
     ]
     chosen = project.upstream
+    if chosen:
+        route = routing.keyed(Route(project.pk, 0, chosen["base_url"], chosen.get("api_key_env", "")))
     routing.give_back_connection()
     if chosen:
-        route = Route(project.pk, 0, chosen["base_url"], chosen.get("api_key_env", ""))
         try:
             rows += _upstream_models(route, request)
         except (upstream_connection.Unreachable, NoRoute, ValueError) as error:
@@ -190,6 +195,10 @@ def _upstream_models(route: Route, request: HttpRequest) -> list[Any]:
 
 
 # What comes in
+
+
+def _is_wanted(request: HttpRequest) -> bool:
+    return request.headers.get("X-Flywheel-Record", "").strip().lower() not in ("no", "off", "false", "0")
 
 
 def _body(request: HttpRequest) -> bytes:
@@ -229,13 +238,13 @@ def _request_body(body: bytes) -> dict[str, Any]:
 
 
 def _sent(route: Route, asked: dict[str, Any], body: bytes) -> bytes:
-    """The body for the server: the caller's own bytes, unless the route is a live version's."""
-    if not route.model:
+    """The body for the server: the caller's own bytes, unless the route is a version's."""
+    if not route.model and not route.attempt:
         return body
     header = {name: value for name, value in route.defaults.items() if name not in ("system", "tools")}
     if "max_completion_tokens" in asked:
         header.pop("max_tokens", None)
-    merged = {**header, **asked, "model": route.model}
+    merged = {**header, **asked, "model": route.model or asked["model"]}
     messages = asked.get("messages")
     if isinstance(messages, list) and (prompt := route.defaults.get("system")):
         roles = {message.get("role") for message in messages if isinstance(message, dict)}
@@ -269,6 +278,7 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         "id": call,
         "project": route.project_id,
         "key": route.key_id,
+        "attempt": route.attempt,
         "trace": trace,
         "parent": parent["span"] if parent and parent["trace"] == trace else "",
         "session": session,

@@ -17,7 +17,7 @@ from django.db import Error, InterfaceError, OperationalError, connection
 
 from flywheel.accounts.models import ApiKey, Project
 from flywheel.core.traces import Trace
-from flywheel.trajectories.ingest.gateway import journal_traces
+from flywheel.trajectories.ingest.gateway import attempt_calls, journal_traces
 from flywheel.trajectories.ingest.gateway.journal import Journal, left_lying, second_chance
 from flywheel.trajectories.models import Source
 from flywheel.trajectories.store.batch_ledger import Origin
@@ -31,6 +31,8 @@ WAITING_MAX = 200
 AT_ONCE, BYTES_AT_ONCE = 32, 16 * 2**20
 GATHER_S = 0.7
 """How long the thread waits for more before it stores: calls stored together cost a third, and nobody waits."""
+AWAITED_S = 0.2
+"""The same where the first is a call of an attempt, which is judged as soon as it is recorded."""
 SWEEP_EVERY_S = 10.0
 PAUSE_S, PAUSE_MAX_S = 0.5, 15.0
 
@@ -120,7 +122,7 @@ class Recorder:
             batch = [self._waiting.get(timeout=SWEEP_EVERY_S)]
         except queue.Empty:
             return []
-        time.sleep(GATHER_S)
+        time.sleep(AWAITED_S if batch[0].is_awaited else GATHER_S)
         while len(batch) < AT_ONCE:
             try:
                 batch.append(self._waiting.get_nowait())
@@ -160,7 +162,12 @@ class Recorder:
     def _record_together(self, batch: Sequence[Journal]) -> None:
         readable = [(journal, seen) for journal in batch if (seen := self._read(journal)) is not None]
         groups: dict[tuple[int, int | None], list[tuple[Journal, journal_traces.Seen]]] = {}
+        attempts = [(journal, seen) for journal, seen in readable if seen.head.get("attempt")]
+        if attempts:
+            self._keep(attempts)
         for journal, seen in readable:
+            if seen.head.get("attempt"):
+                continue
             groups.setdefault((seen.head["project"], seen.head.get("key")), []).append((journal, seen))
         for (project_id, key_id), group in groups.items():
             project = Project.objects.filter(pk=project_id).first()
@@ -177,6 +184,25 @@ class Recorder:
             except Exception:
                 for one in group:
                     self._store_alone(project, key, one)
+
+    def _keep(self, group: list[tuple[Journal, journal_traces.Seen]]) -> None:
+        """Keep calls of attempts for whoever judges these."""
+        try:
+            attempt_calls.keep([seen for _, seen in group])
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            if len(group) > 1:
+                for one in group:
+                    self._keep([one])
+                return
+            log.exception("a model call of an attempt cannot be recorded")
+            self.put_aside += 1
+            group[0][0].put_aside()
+            return
+        for journal, _ in group:
+            journal.done()
+        self.recorded += len(group)
 
     def _store_alone(self, project: Project, key: ApiKey | None, one: tuple[Journal, journal_traces.Seen]) -> None:
         try:

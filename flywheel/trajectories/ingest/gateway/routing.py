@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from django.db import InterfaceError, InternalError, OperationalError, close_old_connections, connection
@@ -24,9 +24,10 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import KeyRefused, KeyRequest, admit, bearer
 from flywheel.accounts.models import Project, Scope
-from flywheel.accounts.project_settings.gateway_upstream import KEY_NAME, host_of, key_of, prices_of
+from flywheel.accounts.project_settings.gateway_upstream import prices_of
+from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
+from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
 from flywheel.agents.models import Agent, Version
-from flywheel.core.network import key_hosts
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
 from flywheel.system import env
@@ -69,26 +70,31 @@ class Route:
     """What the live version says where the caller says nothing."""
     prices: tuple[float, float] | None = None
     """Dollars for a million tokens in and out."""
+    secret: str = field(default="", repr=False)
+    """The key for the server, looked up with the route; or `problem` says why there is none."""
+    problem: str = ""
+    attempt: int = 0
+    """The key of the attempt whose call it is (`attempt_calls`), 0 for all others."""
 
     @property
     def host(self) -> str:
         return host_of(self.base_url)
 
     def key(self) -> str:
-        """The key for the server. Raises NoRoute when its variable is not set here, or not bound to its host."""
-        if not self.api_key_env:
-            return ""
-        if problem := key_hosts.refusal(self.api_key_env, self.base_url):
-            raise NoRoute(problem, code="upstream_key_bound", status=503)
-        key = key_of(self.api_key_env)
-        if not key or not (key.isascii() and key.isprintable()):
-            raise NoRoute(
-                f"the environment variable {self.api_key_env}, which should hold the key for {self.host}, "
-                "is not set where Flywheel's web process runs, or holds what no header can carry",
-                code="upstream_key_missing",
-                status=503,
-            )
-        return key
+        """The key for the server. Raises NoRoute where there is none, or none that it may be sent."""
+        if self.problem:
+            raise NoRoute(self.problem, code="upstream_key_missing", status=503)
+        return self.secret
+
+
+def keyed(route: Route) -> Route:
+    """The route with the key for its server, or why there is none."""
+    if not route.api_key_env:
+        return route
+    try:
+        return replace(route, secret=secret_for(route.project_id, route.api_key_env, route.base_url))
+    except NoKey as error:
+        return replace(route, problem=str(error))
 
 
 _known: OrderedDict[str, tuple[float, Route]] = OrderedDict()
@@ -120,7 +126,7 @@ def _look_up(name: str, token: str, model: str) -> Route:
     try:
         try:
             admit(asked, token, Scope.GATEWAY)
-            found = find(asked, model)
+            found = keyed(find(asked, model))
         finally:
             give_back_connection()
     except (KeyRefused, NoRoute):
@@ -208,9 +214,10 @@ def served(project: Project) -> list[Version]:
 
 
 def _server_of(version: Version, served: str) -> Any:
-    """Where the live version is asked, as an endpoint says it; empty where no server answers for it."""
-    if version.endpoint.get("kind") == "openai":
-        return version.endpoint
+    """Where the live version is asked, as an endpoint says it; empty where no server answers for it. A program's model
+    answers for it: whoever asks is the program."""
+    if version.endpoint.get("kind") in ("openai", "program"):
+        return version.endpoint if version.endpoint.get("base_url") else {}
     if served and env.vllm_url():
         key = VLLM_KEY if key_of(VLLM_KEY) else ""
         return {"base_url": f"{env.vllm_url()}/v1", "model": served, "api_key_env": key}
@@ -225,6 +232,12 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
             f"the agent {name!r} has no live version; promote one under Promotions", code="model_not_found", status=404
         )
     version, endpoint = agent.live, _server_of(agent.live, agent.served)
+    if not endpoint and version.is_program:
+        raise NoRoute(
+            f"{name}@{version.number} is live, but names no server for its model; call the model by its own name, or "
+            "make a version whose endpoint has base_url and model",
+            code="version_not_served",
+        )
     if not endpoint:
         raise NoRoute(
             f"{name}@{version.number} is live, but no server answers for it: its endpoint is of kind "

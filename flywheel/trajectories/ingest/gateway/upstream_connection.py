@@ -15,7 +15,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.response import BaseHTTPResponse
 
-from flywheel.accounts.project_settings.gateway_upstream import is_metadata
+from flywheel.core.network.link_local import is_metadata
 from flywheel.edge.numbers import BIGINT, number
 
 CONNECT_S = 5.0

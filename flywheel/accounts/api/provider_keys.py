@@ -1,0 +1,65 @@
+"""Keys for the servers of models: write-only, for programs."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import ProviderKey, Scope
+from flywheel.accounts.project_settings import provider_connection, provider_keys
+from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
+from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Body
+
+router = Router(tags=["accounts"])
+admin = Key(Scope.ADMIN)
+
+
+class ProviderKeyOut(Schema):
+    name: str
+    base_url: str
+    created_by: Ref
+    created_at: datetime
+
+
+class ProviderKeyIn(Body):
+    base_url: str = Field(description="the one server that the key is sent to, such as https://api.openai.com/v1")
+    key: str = Field(description="the key itself; it is sealed, and nowhere to be had again")
+
+
+class TriedOut(Schema):
+    works: bool
+    words: str
+
+
+def _keys(request: HttpRequest) -> QuerySet[ProviderKey]:
+    return ProviderKey.objects.filter(project=keyed(request).project).select_related("created_by")
+
+
+@router.get("/provider-keys", auth=admin, response=page_of(ProviderKeyOut), summary="Keys for model servers")
+def list_provider_keys(request: HttpRequest, query: Query[ListQuery]) -> dict[str, Any]:
+    return paginate(_keys(request), query)
+
+
+@router.put("/provider-keys/{name}", auth=admin, response=ProviderKeyOut, summary="Enter a key for a model server")
+def enter_provider_key(request: HttpRequest, name: str, body: ProviderKeyIn) -> ProviderKey:
+    """In place of the one of this name, if there is one."""
+    asked = keyed(request)
+    return provider_keys.enter(
+        project=asked.project, actor=asked.actor, name=name, base_url=body.base_url, secret=body.key
+    )
+
+
+@router.post("/provider-keys/{name}/try", auth=admin, response=TriedOut, summary="Does the key open its server?")
+def try_provider_key(request: HttpRequest, name: str) -> dict[str, Any]:
+    return provider_connection.try_connection(one(_keys(request), name=name))._asdict()
+
+
+@router.delete("/provider-keys/{name}", auth=admin, response={204: None}, summary="Forget a key for a model server")
+def remove_provider_key(request: HttpRequest, name: str) -> Status[None]:
+    asked = keyed(request)
+    provider_keys.remove(key=one(_keys(request), name=name), actor=asked.actor)
+    return Status(204, None)
