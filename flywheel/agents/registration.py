@@ -1,16 +1,18 @@
 """Register an agent; make a version of one."""
 
 import re
+from typing import Any, ClassVar
 
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Q, QuerySet
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
+from flywheel.accounts.models import Permission, Project
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.version_content import (
     OPENAI,
+    PROGRAM,
     TRANSFORMERS,
     VersionContent,
     check_endpoint,
@@ -22,6 +24,12 @@ from flywheel.core.traces import call_forms
 from flywheel.edge.refusals import Refused
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+
+
+class OnlyAdmins(Refused):
+    """A version that workers would start as a command, made by one who may not say what they start."""
+
+    status: ClassVar[int] = 403
 
 
 def make_agent(*, project: Project, name: str, actor: Actor, description: str = "") -> Agent:
@@ -60,8 +68,11 @@ def make_version(
         raise Refused(f"has {len(note)} characters, at most 300 are kept", field="note")
     if parent is not None and parent.agent_id != agent.pk:
         raise Refused(f"{parent} is a version of another agent", field="parent")
-    endpoint = check_endpoint(content.endpoint)
+    endpoint = check_endpoint(content.endpoint, agent.project_id)
+    _check_may_start(agent.project, endpoint, actor)
     _check_artifacts(endpoint["kind"], content.weights, content.adapter)
+    if endpoint["kind"] == PROGRAM and content.form not in (None, "", call_forms.NATIVE):
+        raise Refused("is the program's own business: it reads the calls itself; leave it out", field="form")
     Agent.objects.select_for_update().get(pk=agent.pk)
     before = agent.versions.aggregate(last=Max("number"))["last"] or 0
     version = Version.make(
@@ -108,6 +119,19 @@ def artifacts_of(project: Project) -> QuerySet[Artifact]:
     return Artifact.objects.filter(used).order_by("-pk")
 
 
+def _check_may_start(project: Project, endpoint: dict[str, Any], actor: Actor) -> None:
+    """Raise OnlyAdmins for one who may not say what workers start: a command acts as their account."""
+    if endpoint.get("way") != "command" or actor.is_command:
+        return
+    known = actor.user.project(project.slug)
+    if known is None or Permission.ADMIN not in known[1]:
+        raise OnlyAdmins(
+            "only an admin makes a version whose program is a command, since workers start it with their own rights; "
+            "an admin makes it, or the program has an address or pulls its work",
+            field="endpoint.way",
+        )
+
+
 def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | None) -> None:
     for field, artifact, wanted in (("weights", weights, "model"), ("adapter", adapter, "adapter")):
         if artifact is not None and artifact.kind != wanted:
@@ -116,6 +140,9 @@ def _check_artifacts(kind: str, weights: Artifact | None, adapter: Artifact | No
         raise Refused(
             f"are missing: a {TRANSFORMERS} endpoint answers with weights that are stored here", field="weights"
         )
+    if kind == PROGRAM and (weights or adapter):
+        field = "weights" if weights else "adapter"
+        raise Refused("belong to the program's model, which its base_url or the gateway's upstream serves", field=field)
     if kind == OPENAI and weights is not None:
         raise Refused("stay with the server that an openai endpoint names; leave them out", field="weights")
     if kind == OPENAI and adapter is not None:

@@ -9,5 +9,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("new/", agents.new_agent, name="new"),
     path("<slug:name>/", agents.agent, name="agent"),
     path("<slug:name>/versions/new/", agents.new_version, name="new_version"),
+    path("<slug:name>/versions/difference/", agents.choose_difference, name="choose_difference"),
+    path("<slug:name>/versions/<int:number>/against/<int:other>/", agents.difference, name="difference"),
     path("<slug:name>/versions/<int:number>/", agents.version, name="version"),
 ]

@@ -10,17 +10,26 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from flywheel.accounts.project_settings import provider_keys
+from flywheel.accounts.project_settings.server_addresses import KEY_NAME, is_host
 from flywheel.agents.models import Artifact, Version
 from flywheel.core.errors import FieldError
-from flywheel.core.network import key_hosts
+from flywheel.core.network.link_local import is_metadata
 from flywheel.core.traces import call_forms, tooling
 from flywheel.edge.refusals import Refused
 
-TRANSFORMERS, OPENAI = "transformers", "openai"
+TRANSFORMERS, OPENAI, PROGRAM = "transformers", "openai", "program"
 KINDS = {
     TRANSFORMERS: "weights that this installation holds, asked beside its worker",
     OPENAI: "an OpenAI-compatible server",
+    PROGRAM: "your own program, which calls its model through the gateway",
 }
+WAYS = {
+    "http": "Flywheel calls its address with each task",
+    "command": "a worker starts it for each task",
+    "pull": "it asks the API for work, from behind a firewall",
+}
+"""How a program comes by its tasks."""
 DEFAULT_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 128}
 MAX_TOKENS = 1_000_000
 MAX_TOOLS = 256
@@ -37,11 +46,20 @@ OPTIONS: dict[str, dict[str, tuple[float, float] | tuple[str, ...]]] = {
         "price_in": (0, 10_000),
         "price_out": (0, 10_000),
     },
+    PROGRAM: {
+        "timeout_s": (1, 86_400),
+        "concurrency": (1, 256),
+        "price_in": (0, 10_000),
+        "price_out": (0, 10_000),
+    },
 }
 """What an engine takes beside what it needs: the range of a number, the choice of words, or any text."""
 WHOLE = {"batch_size", "concurrency"}
 
-_KEY_NAME = re.compile(r"[A-Z][A-Z0-9_]*_API_KEY")
+_CODE = re.compile(r"[0-9a-f]{7,64}|(?:[\w./:-]{1,200}@)?sha256:[0-9a-f]{64}", re.ASCII)
+"""A commit, or an image by its digest: what can be moved, such as a branch or a tag, names no code."""
+ARGUMENTS_MAX = 64
+"""Of a command; each of 4,000 characters at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,18 +83,20 @@ class VersionContent:
         return cls(**{name: getattr(version, name) for name in cls.__dataclass_fields__})
 
 
-def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
+def check_endpoint(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
     """Check how the version is asked, and return it as `Version.endpoint` keeps it. Raises Refused.
 
-    A key is named, never written down: the worker reads the variable. Its name must end in `_API_KEY`, so that nobody
-    can have a database URL or another secret of the worker sent to a server of their choice, and the operator must have
-    bound it to the server.
+    A key is named, never written down: the worker reads the project's key of this name, or the variable. Its name must
+    end in `_API_KEY`, so that nobody can have a database URL or another secret of the worker sent to a server of their
+    choice, and it must be bound to the server (`provider_keys`).
     """
     kind = value.get("kind")
     if kind not in KINDS:
         raise Refused(f"{kind!r} is unknown, one of {', '.join(KINDS)} is wanted", field="endpoint.kind")
     needed = {"kind"} if kind == TRANSFORMERS else {"kind", "base_url", "model", "api_key_env"}
     wanted = needed | set(OPTIONS[kind])
+    if kind == PROGRAM:
+        wanted |= {"way", "code", *_place(value.get("way"))}
     if unknown := sorted(set(value) - wanted):
         raise Refused(
             f"is not part of a {kind} endpoint; {', '.join(sorted(wanted))} are", field=f"endpoint.{unknown[0]}"
@@ -84,23 +104,70 @@ def check_endpoint(value: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: _option(kind, name, value[name]) for name in OPTIONS[kind] if value.get(name) is not None}
     if kind == TRANSFORMERS:
         return {"kind": kind, **options}
-    endpoint = {
-        "kind": kind,
-        **options,
-        "base_url": _base_url(value.get("base_url")),
-        "model": _text(value.get("model")),
-    }
+    if kind == PROGRAM:
+        return {"kind": kind, **options, **_program(value), **_program_model(value, project_id)}
+    return {"kind": kind, **options, **_server(value, project_id)}
+
+
+def _server(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
+    """An OpenAI-compatible server, the model there, and its key."""
+    endpoint = {"base_url": _base_url(value.get("base_url")), "model": _text(value.get("model"))}
     if name := value.get("api_key_env"):
-        if not isinstance(name, str) or not _KEY_NAME.fullmatch(name):
+        if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
             raise Refused(
                 f"{name!r} is not the name of a variable that may hold a key, such as OPENAI_API_KEY; "
                 "it must end in _API_KEY",
                 field="endpoint.api_key_env",
             )
-        if problem := key_hosts.refusal(name, endpoint["base_url"]):
+        if problem := provider_keys.refusal(project_id, name, endpoint["base_url"]):
             raise Refused(problem, field="endpoint.api_key_env")
         endpoint["api_key_env"] = name
     return endpoint
+
+
+def _place(way: Any) -> set[str]:
+    """Return what a program of this way names beside its code. Raises Refused."""
+    if way not in WAYS:
+        raise Refused(f"{way!r} is unknown, one of {', '.join(WAYS)} is wanted", field="endpoint.way")
+    return {"http": {"url"}, "command": {"command"}}.get(way, set())
+
+
+def _program(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A program: where it is, and which code it runs."""
+    found: dict[str, Any] = {"way": value["way"]}
+    if value["way"] == "http":
+        found["url"] = _base_url(value.get("url"), field="endpoint.url", example="http://agent:9000/run")
+        if is_metadata(urlsplit(found["url"]).hostname or ""):
+            raise Refused("is link-local, where clouds keep credentials; no program runs there", field="endpoint.url")
+    if value["way"] == "command":
+        words: Any = value.get("command")
+        is_list = isinstance(words, list) and 0 < len(words) <= ARGUMENTS_MAX
+        if not is_list or not all(isinstance(word, str) and len(word) <= 4000 and "\0" not in word for word in words):
+            raise Refused(
+                f'is a list of 1 to {ARGUMENTS_MAX} texts, the program first: ["python", "agent.py"], no shell',
+                field="endpoint.command",
+            )
+        if not words[0].strip():
+            raise Refused("begins with the program to start", field="endpoint.command")
+        found["command"] = list(words)
+    code = value.get("code")
+    if not isinstance(code, str) or not _CODE.fullmatch(code.strip()):
+        raise Refused(
+            f"{code!r} names no code for good: a commit (7 to 64 hexadecimal digits) or an image's sha256:… is wanted, "
+            "since a branch or a tag can move",
+            field="endpoint.code",
+        )
+    return found | {"code": code.strip()}
+
+
+def _program_model(value: Mapping[str, Any], project_id: int) -> dict[str, Any]:
+    """The model that the gateway calls for a program: its own server, or a name at the project's upstream, or neither,
+    where the program names the model itself."""
+    if value.get("base_url"):
+        return _server(value, project_id)
+    if value.get("api_key_env"):
+        raise Refused("goes with base_url, the server that the key is for", field="endpoint.api_key_env")
+    return {"model": _text(value["model"])} if value.get("model") else {}
 
 
 def check_sampling(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,23 +227,20 @@ def _option(kind: str, name: str, value: Any) -> Any:
     return value if name in WHOLE else float(value)
 
 
-def _base_url(value: Any) -> str:
+def _base_url(value: Any, field: str = "endpoint.base_url", example: str = "http://gpu-1:8000/v1") -> str:
     text = value.strip().rstrip("/") if isinstance(value, str) else ""
     try:
         parts = urlsplit(text)
         host = parts.hostname if parts.port != 0 else None  # reading the port raises for one that is none
     except ValueError:
         host = None
-    if not host or parts.scheme not in ("http", "https"):
-        raise Refused(
-            f"{value!r} is not the address of a server, such as http://gpu-1:8000/v1", field="endpoint.base_url"
-        )
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    if not host or parts.scheme not in ("http", "https") or not is_plain or not is_host(host):
+        raise Refused(f"{value!r} is not the address of a server, such as {example}", field=field)
     if parts.username or parts.password:
-        raise Refused(
-            "must not hold a login; name the key's variable in api_key_env instead", field="endpoint.base_url"
-        )
+        raise Refused("must not hold a login; name the key's variable in api_key_env instead", field=field)
     if parts.query or parts.fragment:
-        raise Refused("must end with its path, without ? or #", field="endpoint.base_url")
+        raise Refused("must end with its path, without ? or #", field=field)
     return text
 
 

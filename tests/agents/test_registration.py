@@ -20,9 +20,9 @@ from flywheel.accounts.models import AuditEntry, User
 from flywheel.agents.artifacts import store
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.pages import forms
-from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.references import UnknownReference, find_version
 from flywheel.agents.registration import make_version
+from flywheel.agents.version_changes import changes
 from flywheel.agents.version_content import VersionContent, check_endpoint, check_tools
 from flywheel.edge.refusals import Refused
 from tests.agents.test_artifacts import model, safetensors
@@ -92,7 +92,7 @@ def test_a_builder_makes_a_version_and_equal_content_is_one(build: Build, cast: 
         ("base_url", "http://gpu-1/v1?x=1", "must end with its path"),
         ("model", "", "is missing: the name under which the server knows the model"),
         ("api_key_env", "DATABASE_URL", "must end in _API_KEY"),
-        ("api_key_env", "GPU_API_KEY", "Set GPU_API_KEY_HOSTS=gpu-1:8000 for web and worker."),
+        ("api_key_env", "GPU_API_KEY", "sets GPU_API_KEY_HOSTS=gpu-1:8000 for web and worker"),
         ("tools", '{"name": "x"}', "must be a list of definitions"),
         ("tools", '[{"description": "x"}]', "needs a &quot;name&quot;"),
         ("tools", '[{"name": "x", "parameters": {"type": 3}}]', "tools[0].parameters"),
@@ -201,7 +201,7 @@ def test_what_cannot_go_together_is_refused(build: Build, cast: Cast, tmp_path: 
         content = VersionContent(**{"base_model": "m", **fields})
         with pytest.raises(Refused, match=says):
             make_version(agent=build.agent(), actor=Actor(cast.builder), content=content)
-    assert check_endpoint({**SERVER, "price_in": 1})["price_in"] == 1.0
+    assert check_endpoint({**SERVER, "price_in": 1}, cast.project.pk)["price_in"] == 1.0
     with pytest.raises(Refused, match="at most 256"):
         check_tools([{"name": f"t{index}"} for index in range(257)])
 
@@ -225,12 +225,14 @@ def test_tools_in_a_providers_format_are_kept_in_ours(build: Build, cast: Cast) 
         check_tools([{"type": "web_search"}])
 
 
-def test_a_version_names_a_key_that_the_operator_bound_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_names_a_key_that_the_operator_bound_to_its_server(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = {**SERVER, "api_key_env": "GPU_API_KEY"}
     monkeypatch.setenv("GPU_API_KEY_HOSTS", "gpu-1:8000")
-    assert check_endpoint(endpoint) == endpoint
+    assert check_endpoint(endpoint, cast.project.pk) == endpoint
     with pytest.raises(Refused, match=r"endpoint\.api_key_env: GPU_API_KEY may be sent to gpu-1:8000 only"):
-        check_endpoint({**endpoint, "base_url": "http://gpu-2:8000/v1"})
+        check_endpoint({**endpoint, "base_url": "http://gpu-2:8000/v1"}, cast.project.pk)
 
 
 @pytest.mark.django_db(transaction=True)

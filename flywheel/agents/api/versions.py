@@ -11,7 +11,8 @@ from flywheel.accounts.access import Key, KeyRequest, keyed
 from flywheel.accounts.models import Scope
 from flywheel.agents.models import Artifact, Version
 from flywheel.agents.references import find_agent, find_version
-from flywheel.agents.registration import artifacts_of, make_version
+from flywheel.agents.registration import OnlyAdmins, artifacts_of, make_version
+from flywheel.agents.version_changes import Change, changes
 from flywheel.agents.version_content import VersionContent
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.answers import ListQuery, Number, Ref, page_of, paginate
@@ -79,6 +80,8 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
     with at_field("like"):
         like = find_version(asked.project, f"{agent}@{body.like}") if body.like is not None else None
     content = _content(asked, body, like)
+    if content.endpoint.get("way") == "command" and Scope.ADMIN not in asked.key.scopes:
+        raise OnlyAdmins("only an admin says what workers start: a key with the scope 'admin' too is wanted")
     made, is_new = make_version(agent=agent, actor=asked.actor, content=content, parent=like, note=body.note)
     return Status(201 if is_new else 200, made)
 
@@ -87,6 +90,25 @@ def create_version(request: HttpRequest, name: str, body: VersionIn) -> Status[V
 def get_version(request: HttpRequest, name: str, number: int) -> Version:
     rows = find_agent(keyed(request).project, name).versions
     return one(rows.select_related("agent", "weights", "adapter", "parent", "created_by"), number=number)
+
+
+class ChangeOut(Schema):
+    part: str = Field(alias="label", description="System prompt, Sampling, Tool mail.send: description, …")
+    change: str = Field(alias="word", description="added, removed or changed")
+    before: Any
+    after: Any
+
+
+@router.get("/agents/{name}/versions/{int:number}/changes", response=list[ChangeOut], auth=Key(Scope.READ))
+def list_version_changes(request: HttpRequest, name: str, number: int, against: int | None = None) -> list[Change]:
+    """List what a version changes of another one of its agent, or of the one that it was made from."""
+    rows = find_agent(keyed(request).project, name).versions.select_related("agent", "weights", "adapter")
+    after = one(rows.select_related("parent__weights", "parent__adapter"), number=number)
+    with at_field("against"):
+        before = after.parent if against is None else one(rows, number=against)
+        if before is None:
+            raise Refused(f"is missing: {after} was made from no other version")
+    return changes(before, after)
 
 
 def _content(asked: KeyRequest, body: VersionIn, like: Version | None) -> VersionContent:

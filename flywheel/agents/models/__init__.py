@@ -1,7 +1,8 @@
-"""Agents, their immutable versions, and the artifacts (weights) that versions are made of."""
+"""Agents, their immutable versions, the artifacts (weights) that versions are made of, and the keys of attempts."""
 
 from flywheel.agents.models.agents import Agent
 from flywheel.agents.models.artifacts import Artifact
+from flywheel.agents.models.attempt_keys import AttemptKey, AttemptSpan
 from flywheel.agents.models.versions import Version
 
-__all__ = ["Agent", "Artifact", "Version"]
+__all__ = ["Agent", "Artifact", "AttemptKey", "AttemptSpan", "Version"]

@@ -11,9 +11,10 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Agent, Version
 from flywheel.agents.pages.forms import AgentForm, VersionForm
+from flywheel.agents.pages.program_snippets import snippet_of
 from flywheel.agents.pages.success_chart import success_chart
-from flywheel.agents.pages.version_changes import changes
 from flywheel.agents.registration import make_agent, make_version
+from flywheel.agents.version_changes import PROMPT, changes, lines
 from flywheel.core.traces.call_forms import LABELS
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import refusal_shown
@@ -79,11 +80,13 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
         "agents/version.html",
         {
             "form_label": LABELS.get(found.form, ""),
+            "snippet": snippet_of(found, request.build_absolute_uri("/").rstrip("/")),
             "version": found,
             "agent": found.agent,
             "is_live": found.agent.live_id == found.pk,
             "changes": changes(found.parent, found) if found.parent else [],
             "produced_by": found.produced_by.first(),
+            "draft": found.fix_drafts.select_related("trial").first(),
             "children": found.children.defer("system_prompt", "tools").order_by("number")[:RECENT],
             "evals": found.eval_runs.select_related("task_set", "created_by").order_by("-pk")[:RECENT],
             "training_runs": found.training_runs.order_by("-pk")[:RECENT],
@@ -91,6 +94,37 @@ def version(request: PageRequest, name: str, number: int) -> HttpResponse:
             "promotions": found.promotions.select_related("before", "approved_by").order_by("-pk")[:RECENT],
         },
     )
+
+
+@require_GET
+@requires(Permission.VIEW)
+def difference(request: PageRequest, name: str, number: int, other: int) -> HttpResponse:
+    """Show what a version changes of another one of its agent."""
+    agent = _agent(request, name)
+    rows = agent.versions.select_related("agent", "weights", "adapter")
+    after, before = get_object_or_404(rows, number=number), get_object_or_404(rows, number=other)
+    found = changes(before, after)
+    prompt = next((each for each in found if each.label == PROMPT), None)
+    context = {
+        "agent": agent,
+        "before": before,
+        "after": after,
+        "changes": [each for each in found if each is not prompt],
+        "prompt": lines(prompt.before or "", prompt.after or "") if prompt else [],
+        "others": agent.versions.defer("system_prompt", "tools").order_by("-number")[:VERSIONS],
+    }
+    return render(request, "agents/difference.html", context)
+
+
+@require_GET
+@requires(Permission.VIEW)
+def choose_difference(request: PageRequest, name: str) -> HttpResponse:
+    """From two chosen numbers to the page of their difference."""
+    found = _agent(request, name)
+    after, before = (number(request.GET.get(field, "")) for field in ("after", "before"))
+    if after is None or before is None:
+        return redirect("agents:agent", request.project.slug, found.name)
+    return redirect("agents:difference", request.project.slug, found.name, after, before)
 
 
 @require_http_methods(["GET", "POST"])

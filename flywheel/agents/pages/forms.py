@@ -1,6 +1,7 @@
 """The forms of a new agent and of a new version."""
 
 import json
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,16 @@ from django import forms
 from flywheel.agents import artifacts
 from flywheel.agents.models import Agent, Artifact, Version
 from flywheel.agents.registration import artifacts_of
-from flywheel.agents.version_content import DEFAULT_SAMPLING, KINDS, MAX_TOKENS, OPENAI, TRANSFORMERS, VersionContent
+from flywheel.agents.version_content import (
+    DEFAULT_SAMPLING,
+    KINDS,
+    MAX_TOKENS,
+    OPENAI,
+    PROGRAM,
+    TRANSFORMERS,
+    WAYS,
+    VersionContent,
+)
 from flywheel.core.traces.call_forms import LABELS
 
 UPLOAD_MAX_BYTES = 512 * 1024 * 1024
@@ -19,6 +29,7 @@ UPLOAD_MAX_BYTES = 512 * 1024 * 1024
 UPLOAD = "upload"
 SERVER = ("base_url", "model", "api_key_env", "price_in", "price_out")
 HIDDEN = ("timeout_s", "concurrency", "batch_size", "device", "dtype")
+OF_PROGRAM = ("way", "url", "code", "timeout_s", "concurrency")
 
 
 class AgentForm(forms.Form):
@@ -46,6 +57,12 @@ class _Files(forms.FileField):
 class VersionForm(forms.Form):
     base_model = forms.CharField(max_length=300)
     kind = forms.ChoiceField(choices=list(KINDS.items()), widget=forms.RadioSelect)
+    way = forms.ChoiceField(choices=list(WAYS.items()), widget=forms.RadioSelect, required=False)
+    url = forms.CharField(max_length=500, required=False)
+    command = forms.CharField(max_length=4000, required=False)
+    code = forms.CharField(max_length=300, required=False)
+    timeout_s = forms.FloatField(required=False)
+    concurrency = forms.IntegerField(required=False)
     base_url = forms.CharField(max_length=500, required=False)
     model = forms.CharField(max_length=300, required=False)
     api_key_env = forms.CharField(max_length=100, required=False)
@@ -82,14 +99,16 @@ class VersionForm(forms.Form):
     def start(cls, agent: Agent, like: Version | None) -> "VersionForm":
         """An empty form, or one that says what a version says."""
         if like is None:
-            return cls(agent, None, initial={"kind": TRANSFORMERS, "tools": [], **DEFAULT_SAMPLING})
+            return cls(agent, None, initial={"kind": TRANSFORMERS, "way": "http", "tools": [], **DEFAULT_SAMPLING})
         return cls(
             agent,
             like,
             initial={
                 **DEFAULT_SAMPLING,
                 **like.sampling,
+                "way": "http",
                 **like.endpoint,
+                "command": shlex.join(like.endpoint.get("command", ())),
                 "base_model": like.base_model,
                 "weights": like.weights.digest if like.weights else "",
                 "adapter": like.adapter.digest if like.adapter else "",
@@ -108,6 +127,13 @@ class VersionForm(forms.Form):
                 f"More than {limit} MB of files; store a model of that size with manage.py add_version on the server."
             )
         return cleaned
+
+    def clean_command(self) -> list[str]:
+        """Its words, as a shell would part them."""
+        try:
+            return shlex.split(self.cleaned_data["command"])
+        except ValueError as error:
+            raise forms.ValidationError(f"its quotes do not fit ({error})") from None
 
     def content(self) -> VersionContent:
         """Return the version's content. Stores what was uploaded. Raises artifacts.ArtifactError."""
@@ -129,9 +155,13 @@ class VersionForm(forms.Form):
         cleaned = self.cleaned_data
         copied = self.like.endpoint if self.like and self.like.endpoint.get("kind") == cleaned["kind"] else {}
         endpoint = {"kind": cleaned["kind"], **{name: copied[name] for name in HIDDEN if name in copied}}
-        if cleaned["kind"] == OPENAI:
-            endpoint |= {name: cleaned[name] for name in SERVER if cleaned[name] not in ("", None)}
-        return endpoint
+        shown = {OPENAI: SERVER, PROGRAM: (*OF_PROGRAM, *SERVER)}.get(cleaned["kind"], ())
+        if cleaned["kind"] == PROGRAM:
+            endpoint = {"kind": PROGRAM}
+            shown = tuple(name for name in shown if name != "url" or cleaned["way"] == "http")
+            if cleaned["way"] == "command":
+                endpoint["command"] = cleaned["command"]
+        return endpoint | {name: cleaned[name] for name in shown if cleaned[name] not in ("", None)}
 
     def _artifact(self, field: str, kind: str) -> Artifact | None:
         chosen = self.cleaned_data[field]

@@ -1,0 +1,67 @@
+"""Keys of single attempts: a version's program asks its model with one, and what it asks is kept with it."""
+
+import secrets
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+from django.utils import timezone
+
+from flywheel.accounts.models.keys import keyed_hash
+from flywheel.agents.models.versions import Version
+
+PREFIX = "fwa"
+
+
+class AttemptKey(models.Model):
+    """The secret of one attempt by a version's program, `fwa_<public>_<secret>`: good for the gateway and the tools of
+    that attempt, until its deadline. Only a keyed hash is stored."""
+
+    version = models.ForeignKey(Version, on_delete=models.CASCADE, related_name="+")
+    public = models.CharField(max_length=32, unique=True)
+    """The attempt's id, as its program knows it."""
+    hashed = models.CharField(max_length=64)
+    sampling = models.JSONField(default=dict)
+    """What the gateway fills in where the program says nothing, beside the version's prompt and tools."""
+    deadline = models.DateTimeField()
+    calls = models.PositiveIntegerField(default=0)
+    """Model calls that were begun with it: the attempt is judged when as many are recorded."""
+
+    def __str__(self) -> str:
+        return f"{PREFIX}_{self.public}_…"
+
+    @classmethod
+    def make(cls, version: Version, sampling: dict[str, Any], deadline: datetime) -> tuple["AttemptKey", str]:
+        """A new key and its secret text, which is nowhere to be had again."""
+        public, secret = secrets.token_hex(12), secrets.token_urlsafe(32).replace("_", "-")
+        key = cls.objects.create(
+            version=version, public=public, hashed=keyed_hash(f"attempt:{secret}"), sampling=sampling, deadline=deadline
+        )
+        return key, f"{PREFIX}_{public}_{secret}"
+
+    @property
+    def is_over(self) -> bool:
+        return self.deadline <= timezone.now()
+
+
+def parts_of(token: str) -> tuple[str, str]:
+    """The public part of an attempt's key and the hash of its secret; two empty texts for any other token."""
+    prefix, _, rest = token.partition("_")
+    public, _, secret = rest.partition("_")
+    return (public, keyed_hash(f"attempt:{secret}")) if prefix == PREFIX and public and secret else ("", "")
+
+
+class AttemptSpan(models.Model):
+    """A model call of an attempt, until the attempt is over and stored as one trajectory."""
+
+    key = models.ForeignKey(AttemptKey, on_delete=models.CASCADE, related_name="spans")
+    span_id = models.CharField(max_length=32)
+    started_at = models.DateTimeField()
+    content = models.JSONField()
+    """What was asked and answered, as `gateway.attempt_calls` writes it."""
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["key", "span_id"], name="attemptspan_once")]
+
+    def __str__(self) -> str:
+        return self.span_id
