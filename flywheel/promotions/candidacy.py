@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
@@ -24,15 +25,28 @@ from flywheel.promotions.gate_policy import current_policy
 from flywheel.promotions.models import Candidate, Policy
 from flywheel.training.datasets import contamination_checks
 from flywheel.training.launch import reward_lock
-from flywheel.training.models import ContaminationCheck, TrainingRun
+from flywheel.training.models import ContaminationCheck, FixTrial, TrainingRun
 
 
 def propose_for(evaluation: EvalRun) -> Candidate | None:
-    """The candidate that a finished evaluation of a training run makes; None for any other eval."""
+    """The candidate that a finished evaluation of a training run makes, or the second one of a fix that was tried; None
+    for any other eval."""
     run = TrainingRun.objects.filter(evaluation=evaluation).select_related("baseline").first()
     if run is None or run.baseline is None:
-        return None
+        return _propose_fix(evaluation)
     return propose(version_eval=evaluation, baseline_eval=run.baseline, actor=Actor(run.created_by), run=run)
+
+
+def _propose_fix(evaluation: EvalRun) -> Candidate | None:
+    """The candidate of a fix trial whose held-out evals are both over with this one."""
+    rows = FixTrial.objects.filter(Q(evaluation=evaluation) | Q(baseline=evaluation), measured_by__isnull=False)
+    trial = rows.select_related("evaluation", "baseline", "measured_by").order_by("-pk").first()
+    if trial is None or not (trial.evaluation and trial.baseline and trial.measured_by):
+        return None
+    arms = [evaluation if run.pk == evaluation.pk else run for run in (trial.evaluation, trial.baseline)]
+    if any(run.state != State.SUCCEEDED for run in arms):
+        return None  # the other one's end makes it
+    return propose(version_eval=arms[0], baseline_eval=arms[1], actor=Actor(trial.measured_by))
 
 
 def propose(

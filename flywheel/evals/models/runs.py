@@ -59,6 +59,10 @@ class EvalRun(Job):
         return (self.total or 0) // self.samples
 
 
+BUDGET_CHUNK = 16
+"""Attempts under way at once where a run has a budget: the most that it is exceeded by."""
+
+
 class EvalEvent(JobEvent):
     job = models.ForeignKey(EvalRun, on_delete=models.CASCADE, related_name="events")
 

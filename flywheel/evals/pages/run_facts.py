@@ -20,6 +20,7 @@ CHANGE = {**VALUE, "rate": "points"}
 TILES = [
     "success",
     "valid_output",
+    "right_form",
     "right_tool",
     "right_arguments",
     "executed",

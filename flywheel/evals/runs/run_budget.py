@@ -20,8 +20,6 @@ from flywheel.edge.refusals import Refused
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.models import EvalRun
 
-CHUNK: Final = 16
-"""Attempts asked at once where there is a budget: the most that it is exceeded by."""
 UNITS: Final[Mapping[str, type]] = {"tokens": int, "usd": float, "minutes": float}
 MOST: Final = 10**12
 

@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
-from flywheel.accounts.project_settings.gateway_upstream import key_of
+from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.agents import artifacts, lora_adapters
 from flywheel.agents.lora_adapters import NotServable
 from flywheel.agents.models import Agent, Version

@@ -11,6 +11,7 @@ from flywheel.environments.ledger import openings
 from flywheel.evals.pages.comparison_context import comparison_context
 from flywheel.promotions import sealed_comparison, suite_standings
 from flywheel.promotions.models import Candidate, Promotion
+from flywheel.training.models import FixTrial
 
 DEFAULT_RULES: dict[str, Any] = Policy().to_dict()
 """What a project decides by before anybody has written a policy down."""
@@ -87,6 +88,8 @@ def lineage(row: Candidate, project: Project) -> list[dict[str, Any]]:
     ]
     if row.run_id:
         chain.insert(1, (f"run {row.run}", "training:run", row.run_id))
+    elif trial := FixTrial.objects.filter(evaluation=row.version_eval, baseline=row.baseline_eval).first():
+        chain.insert(1, (str(trial), "training:fix_trial", trial.pk))
     return [
         {"label": label, "url": reverse(page, args=[project.slug, *of]), "current": page == "promotions:candidate"}
         for label, page, *of in chain

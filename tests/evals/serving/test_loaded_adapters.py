@@ -249,7 +249,7 @@ def test_what_goes_live_is_loaded_first_and_the_gateway_goes_there(
     found = routing._live(cast.project, 1, Agent.objects.get(), live.agent.name)
     assert (found.base_url, found.model, found.api_key_env) == (f"{URL}/v1", loaded_adapters.name_of(one), "")
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    assert routing._live(cast.project, 1, Agent.objects.get(), "assistant").key() == "secret"
+    assert routing.keyed(routing._live(cast.project, 1, Agent.objects.get(), "assistant")).key() == "secret"
     monkeypatch.delenv("FLYWHEEL_VLLM_URL")
     assert routing.served(cast.project) == []
     with pytest.raises(routing.NoRoute, match=r"make serve VERSION=assistant@1"):

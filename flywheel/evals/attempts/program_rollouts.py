@@ -1,0 +1,224 @@
+"""A program's turn as the messages that are judged: what it did and what it said, out of its model calls, its calls of
+the attempt's tools, and its output.
+
+- What a program carried out at the attempt's tools is what it did. A call that its model proposed, and that it did not
+  carry out, happened nowhere where a world owns the tools, or once the program has used them. A program that carries
+  its calls out elsewhere is taken at its model's word: there is no other.
+- What its model wrote beside calls is what the program thought; what it said is its output, or its model's last text
+  where it returned none. Thoughts stay in the trajectory as reasoning.
+- The episode ends where the environment ends it, as for a policy that is asked directly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from flywheel.core.digests import canonical
+from flywheel.core.envs.environment import Environment, Task
+from flywheel.core.envs.policy_rollouts import ChatResponse
+from flywheel.core.traces import Message, ToolCall, call_forms, openai_messages
+
+COUNTS = ("tokens_in", "tokens_out", "cost_usd", "latency_ms")
+NOTHING = ChatResponse(tokens_in=0, tokens_out=0, cost_usd=0.0, latency_ms=0.0)
+"""Of a message that no model call made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call through the gateway."""
+
+    at: datetime
+    """When it was answered."""
+    input: tuple[Message, ...]
+    output: Message | None
+    response: ChatResponse
+
+    @classmethod
+    def from_json(cls, at: datetime, row: Mapping[str, Any]) -> "ModelCall":
+        """Read it as `gateway.attempt_calls` wrote it."""
+        counts = {
+            name: row[name] for name in ("tokens_in", "tokens_out", "cost_usd", "finish_reason", "model", "error")
+        }
+        response = ChatResponse(**counts, latency_ms=row["ms"], is_away=bool(row["error"] and row["is_away"]))
+        output = next(iter(row["output"]), None)
+        return cls(
+            at,
+            tuple(Message.from_json(message) for message in row["input"]),
+            Message.from_json(output) if output else None,
+            response,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One call of the attempt's tools."""
+
+    at: datetime
+    name: str
+    arguments: Mapping[str, Any]
+    result: str | None
+    """None where the episode was over with it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": self.at.isoformat(),
+            "name": self.name,
+            "arguments": dict(self.arguments),
+            "result": self.result,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> "ToolUse":
+        return cls(datetime.fromisoformat(row["at"]), row["name"], row["arguments"], row["result"])
+
+
+@dataclass(slots=True)
+class Action:
+    """A message of the program, the results that its calls got, and what its model took for it."""
+
+    message: Message
+    response: ChatResponse
+    results: dict[str, Message] = field(default_factory=dict)
+    """By the call's id."""
+    carried_out: set[str] = field(default_factory=set)
+    """The ids of the calls that the attempt's tools were asked for."""
+
+
+def actions(
+    calls: Sequence[ModelCall],
+    uses: Sequence[ToolUse],
+    output: str | None,
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    owns_tools: bool = False,
+) -> list[Action]:
+    """List what the program did and said in one turn, in order; nothing where there is neither trace nor output."""
+    found: list[Action] = []
+    ours = openai_messages.names(tools)
+    events: list[ModelCall | ToolUse] = sorted([*calls, *uses], key=lambda event: event.at)
+    for number, event in enumerate(events):
+        if isinstance(event, ToolUse):
+            _carry_out(found, event, number)
+        elif not event.response.error:
+            _take_results(found, event.input)
+            if event.output is not None:
+                found.append(Action(_named(event.output, ours, number), event.response))
+    if owns_tools or uses:
+        for action in found:
+            _leave_undone(action)
+    return _spoken(found, output)
+
+
+def _named(message: Message, ours: Mapping[str, str], number: int) -> Message:
+    """The model's message with native calls of our names, each with an id of its own."""
+    native = call_forms.as_native(message)
+    is_native = native is message
+    calls = tuple(
+        replace(
+            call, name=ours.get(call.name, call.name), id=call.id if is_native and call.id else f"{number}-{call.id}"
+        )
+        for call in native.tool_calls
+    )
+    return replace(native, role="assistant", tool_calls=calls)
+
+
+def _carry_out(found: list[Action], use: ToolUse, number: int) -> None:
+    """Note a call of the attempt's tools at the proposal that it carries out, or as an action of its own."""
+    for action in found:
+        for call in action.message.tool_calls:
+            if call.id not in action.carried_out and call.name == use.name and _alike(call.arguments, use.arguments):
+                _note(action, call, use)
+                return
+    call = ToolCall(f"use-{number}", use.name, dict(use.arguments))
+    action = Action(Message("assistant", tool_calls=(call,)), NOTHING)
+    found.append(action)
+    _note(action, call, use)
+
+
+def _note(action: Action, call: ToolCall, use: ToolUse) -> None:
+    action.carried_out.add(call.id)
+    if use.result is not None:
+        action.results[call.id] = Message("tool", use.result, tool_call_id=call.id, name=call.name)
+
+
+def _alike(said: Any, done: Mapping[str, Any]) -> bool:
+    return isinstance(said, Mapping) and canonical(dict(said)) == canonical(dict(done))
+
+
+def _take_results(found: Sequence[Action], told: Sequence[Message]) -> None:
+    """Take what the program told its model of calls that it carried out elsewhere."""
+    waiting = {
+        call.id: (action, call)
+        for action in found
+        for call in action.message.tool_calls
+        if call.id not in action.results and call.id not in action.carried_out
+    }
+    for message in told:
+        if message.role == "tool" and message.tool_call_id in waiting:
+            action, call = waiting.pop(message.tool_call_id)
+            action.results[call.id] = replace(message, name=call.name)
+
+
+def _leave_undone(action: Action) -> None:
+    done = tuple(call for call in action.message.tool_calls if call.id in action.carried_out)
+    action.message = replace(action.message, tool_calls=done)
+    action.results = {call.id: action.results[call.id] for call in done if call.id in action.results}
+
+
+def _spoken(found: Sequence[Action], output: str | None) -> list[Action]:
+    """The same with what was only thought as reasoning, and the program's words at the end."""
+    closing = found[-1] if found and not found[-1].message.tool_calls else None
+    words = output if output is not None or closing is None else closing.message.content
+    kept: list[Action] = []
+    thoughts: list[str] = []
+    taken = NOTHING
+    for action in found:
+        message, taken = action.message, _sum(taken, action.response)
+        if message.tool_calls:
+            reasoning = _joined([*thoughts, message.reasoning])
+            kept.append(Action(replace(message, reasoning=reasoning), taken, action.results))
+            thoughts, taken = [], NOTHING
+        elif action is closing and message.content.strip() == (words or "").strip():
+            thoughts.append(message.reasoning)
+        else:
+            thoughts += [message.reasoning, message.content]
+    if words or (found and not kept):
+        kept.append(Action(Message("assistant", words or "", reasoning=_joined(thoughts)), taken))
+    elif kept:
+        kept[-1].response = _sum(kept[-1].response, taken)
+    return kept
+
+
+def _joined(thoughts: Sequence[str]) -> str:
+    return "\n\n".join(filter(None, thoughts))
+
+
+def _sum(one: ChatResponse, other: ChatResponse) -> ChatResponse:
+    """Sum what two model calls took; unknown where one of them does not say."""
+    counts: dict[str, Any] = {}
+    for name in COUNTS:
+        values = getattr(one, name), getattr(other, name)
+        counts[name] = None if None in values else sum(values)
+    return ChatResponse(**counts, finish_reason=other.finish_reason, model=other.model or one.model)
+
+
+def follow(
+    env: Environment, task: Task, seed: int, given: Sequence[Message], acts: Sequence[Action]
+) -> tuple[list[Message], list[ChatResponse], list[Message]]:
+    """Let the environment answer what the program did: all messages until its end, what each of the program's took, and
+    what a user says next, where the episode goes on. May raise whatever the environment raises."""
+    messages, taken = list(given), []
+    reply: list[Message] = []
+    for action in acts:
+        messages.append(action.message)
+        taken.append(action.response)
+        reply = env.respond(task, messages, seed)
+        if not reply:
+            break
+        calls = [call.id for call in action.message.tool_calls]
+        if all(call in action.results for call in calls):
+            messages += [action.results[call] for call in calls]
+        else:
+            messages += [action.results.get(said.tool_call_id, said) for said in reply if said.role == "tool"]
+    return messages, taken, [said for said in reply if said.role == "user"]
