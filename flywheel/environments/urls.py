@@ -4,14 +4,24 @@ from flywheel.environments.pages import sandbox_views
 from flywheel.environments.pages.environments import environment_views, generation_views
 from flywheel.environments.pages.playground import play_views
 from flywheel.environments.pages.task_sets import export_views, task_set_views
-from flywheel.environments.pages.tasks import import_views, offer_views, task_views, variant_views
+from flywheel.environments.pages.tasks import (
+    eval_import_views,
+    import_views,
+    offer_views,
+    task_views,
+    taskless_views,
+    variant_views,
+)
 from flywheel.environments.pages.verifier_editor import verifier_views
+from flywheel.environments.pages.world_editor import world_views
 
 app_name = "environments"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", environment_views.index, name="index"),
     path("new/", environment_views.create, name="create"),
     path("sandbox/", sandbox_views.sandbox, name="sandbox"),
+    path("import-eval/", eval_import_views.import_openai_eval, name="import_eval"),
+    path("without-task/", taskless_views.taskless, name="taskless"),
     path("sets/<slug:name>/<int:version>/", task_set_views.task_set, name="task_set"),
     path("sets/<slug:name>/<int:version>/export/", export_views.download, name="export"),
     # /of/<trace_id>/
@@ -23,6 +33,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("e/<slug:name>/versions/<int:of_version>/setting/", environment_views.setting, name="setting"),
     path("e/<slug:name>/verifier/", verifier_views.verifier, name="verifier"),
     path("e/<slug:name>/prove/", verifier_views.prove, name="prove"),
+    path("e/<slug:world>/world/", world_views.edit, name="world"),
+    path("e/<slug:world>/tasks/write/", world_views.write_task, name="write_task"),
+    path("worlds/try/", world_views.try_world, name="try_world"),
+    path("worlds/trials/<int:world_trial>/", world_views.trial, name="world_trial"),
+    path("worlds/trials/<int:world_trial>/stop/", world_views.stop_trial, name="stop_world_trial"),
+    path("plays/<int:play>/right/", world_views.say_right, name="say_right"),
     path("trials/<int:trial>/", verifier_views.trial, name="trial"),
     path("trials/<int:trial>/stop/", verifier_views.stop_trial, name="stop_trial"),
     path("provings/<int:proving>/stop/", verifier_views.stop_proving, name="stop_proving"),

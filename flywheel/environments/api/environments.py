@@ -13,6 +13,7 @@ from flywheel.accounts.models import Project, Scope
 from flywheel.agents.models import Agent
 from flywheel.agents.references import find_version
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.replay import episode_replay
 from flywheel.core.envs.tool_call import DEFAULT_WEIGHTS
 from flywheel.edge.answers import ListQuery, Ref, page_of, paginate
 from flywheel.edge.refusals import at_field, one
@@ -66,8 +67,8 @@ class EnvironmentIn(Body):
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
-    "judged", "unknown", "error"}`. Of `nemo_gym`, `{"base_url", "tools",
-    "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
+    "judged", "unknown", "error"}`. Of `world`, `{"source", "start", "system_prompt", "max_turns", "token_limit"}`. Of
+    `nemo_gym`, `{"base_url", "tools", "max_turns", "token_limit"}`, which wants a key with the scope `admin` too."""
     held_out_share: float = 0.4
     sealed_share: float | None = None
     """Of all sources, out of those held out: nobody looks at these tasks, and only a candidate's final comparison asks
@@ -136,11 +137,11 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
 
 def _of_agent(project: Project, wanted: EnvironmentIn) -> tuple[dict[str, Any], Agent | None]:
     """The settings of a kind whose tasks are made of failures, and the agent whose failures they are."""
-    if wanted.kind == "episode" and not wanted.version:
+    if wanted.kind == episode_replay.KIND and not wanted.version:
         return {"tools": environment_versions.recorded_tools(project), **wanted.config}, None
     with at_field("version"):
         version = find_version(project, wanted.version)
-    return {"tools": version.tools, **(wanted.config if wanted.kind == "episode" else {})}, version.agent
+    return {"tools": version.tools, **(wanted.config if wanted.kind == episode_replay.KIND else {})}, version.agent
 
 
 def _sealed_share(wanted: EnvironmentIn) -> float:

@@ -1,16 +1,21 @@
 """For programs: an environment with a task set's tasks as a package for other people's tools, and their tasks here."""
 
+import json
+from typing import Any
+
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from ninja import Router, Schema
+from ninja import Field, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
+from flywheel.edge.answers import Ref
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.environments.api.environments import find_environment
 from flywheel.environments.exchange import task_files
 from flywheel.environments.exchange.environment_packages import download
+from flywheel.environments.exchange.eval_imports import EvalImport, EvalTaken, import_eval, preview_eval
 from flywheel.environments.models import TaskSet
 from flywheel.trajectories.import_export.trajectory_import import kept_aside
 
@@ -66,12 +71,68 @@ class TakenOut(Schema):
     """The new tasks and their sources, by split."""
 
 
+class EvalIn(Body):
+    name: str
+    """Of the environment that is made."""
+    eval: Any
+    """The eval's object, or `{"eval": …, "run": …}` with the run that has its data and its request; or a grader."""
+    rows: list[dict[str, Any]] | None = None
+    """Items, bare or as `{"item": {…}}`; left out where the run's object has them."""
+    request: str = ""
+    """What the user asks, such as `{{item.question}}`; empty to take it from the run, or from the likeliest field."""
+    held_out_share: float = 0.4
+    partial: bool = False
+    """Go on without graders that cannot be taken."""
+    preview: bool = False
+    """Say what it would become and make nothing."""
+
+
+class GraderOut(Schema):
+    name: str
+    type: str
+    state: str
+    """`taken`, `changed` (with a difference, which `words` names) or `left`."""
+    words: str
+
+
+class EvalTakenOut(Schema):
+    environment: Ref
+    graders: list[GraderOut]
+    request: Any = Field(alias="hosted.request")
+    """The template of what the user asks."""
+    verifier: dict[str, Any] = Field(alias="hosted.verifier")
+    notes: list[str]
+    """What else of the eval was not taken."""
+    tasks: TakenOut = Field(alias="report")
+
+
+@router.post("/imported-evals", response={200: EvalTakenOut, 201: EvalTakenOut}, auth=Key(Scope.BUILD))
+def import_openai_eval(request: HttpRequest, wanted: EvalIn) -> Status[EvalTaken]:
+    """An environment of an eval of OpenAI's hosted service: its graders a rubric, its items tasks. A grader that cannot
+    be taken is refused by name, unless it is to go on without it."""
+    key = keyed(request)
+    rows = None if wanted.rows is None else [json.dumps(row).encode() for row in wanted.rows]
+    asked = EvalImport(
+        name=wanted.name,
+        document=wanted.eval,
+        request=wanted.request,
+        held_out_share=wanted.held_out_share,
+        is_partial=wanted.partial or wanted.preview,
+    )
+    verb = preview_eval if wanted.preview else import_eval
+    made = verb(project=key.project, actor=key.actor, wanted=asked, rows=rows)
+    return Status(200 if wanted.preview else 201, made)
+
+
 @router.post("/environments/{name}/tasks/import", response=TakenOut, auth=Key(Scope.BUILD))
-def import_tasks(request: HttpRequest, name: str, preview: bool = False) -> task_files.Taken:
-    """Tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, or exported here: one a line of the body. A preview
-    says what they would become and makes none."""
+def import_tasks(request: HttpRequest, name: str, preview: bool = False, match: str = "words") -> task_files.Taken:
+    """Tasks of NeMo Gym's JSONL, of rows of a verifiers dataset, of questions with their answers, or exported here: the
+    body is a file of them, as JSON Lines, JSON, CSV or Parquet. A preview says what they would become and makes none.
+
+    `match` says when an answer in words is right, in an environment of kind `episode`: `words`, when it says the same
+    facts; `exact`; `number`, when its last number is the wanted one."""
     environment = find_environment(request, name)
     with kept_aside(request, most=task_files.MAX_BYTES, command="import_tasks") as lines:
         if preview:
-            return task_files.look(environment=environment, lines=lines)
-        return task_files.import_tasks(environment=environment, lines=lines, actor=keyed(request).actor)
+            return task_files.look(environment=environment, lines=lines, match=match)
+        return task_files.import_tasks(environment=environment, lines=lines, actor=keyed(request).actor, match=match)

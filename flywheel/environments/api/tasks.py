@@ -17,6 +17,8 @@ from flywheel.environments.models import Opening, Split, Task
 from flywheel.environments.task_sets.task_selection import fresh
 from flywheel.environments.tasks import bulk_tasks, recorded_tasks
 from flywheel.environments.tasks.retirement import retire
+from flywheel.environments.tasks.taskless_failures import look_at, without_any_task
+from flywheel.failures.buckets.bucket_definitions import every
 from flywheel.failures.models import Failure
 
 router = Router(tags=["environments"])
@@ -75,6 +77,37 @@ class BulkOut(Schema):
 
 class RetireIn(Body):
     reason: str
+
+
+class TasklessOut(Schema):
+    failure: int = Field(alias="failure.pk")
+    trace_id: str = Field(alias="failure.trajectory.trace_id")
+    bucket: str = Field(alias="failure.bucket")
+    step: str = Field(alias="failure.step")
+    corrected: dict[str, Any] | None = Field(alias="failure.corrected")
+    labelled_by: Ref = Field(alias="failure.labelled_by")
+    labelled_at: datetime = Field(alias="failure.labelled_at")
+    can_be_made: bool
+    """Whether an environment of kind `episode` can take it as it is."""
+    reason: str
+    """Why not, as making a task would be refused; empty where it can."""
+
+
+class TasklessQuery(ListQuery):
+    bucket: str = ""
+    corrected: bool | None = None
+    """Those with a corrected action alone, or those without."""
+
+
+@router.get("/failures/without-task", response=page_of(TasklessOut), auth=Key(Scope.READ))
+def list_failures_without_task(request: HttpRequest, query: Query[TasklessQuery]) -> dict[str, Any]:
+    """Confirmed failures that no environment has a task of, newest first, each with the reason why it can be none."""
+    project = keyed(request).project
+    if query.bucket:
+        check_choice(query.bucket, every(project), field="bucket", error=Unreadable)
+    rows = without_any_task(project, bucket=query.bucket, corrected=query.corrected)
+    page = paginate(rows, query)
+    return page | {"items": look_at(page["items"])}
 
 
 @router.get("/environments/{name}/tasks", response=page_of(TaskOut), auth=Key(Scope.READ))

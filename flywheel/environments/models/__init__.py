@@ -8,9 +8,10 @@ from flywheel.environments.models.suites import Suite
 from flywheel.environments.models.task_sets import TaskSet, TaskSetMember, TaskSets
 from flywheel.environments.models.tasks import MEASURED, Generation, GenerationEvent, Split, Task
 from flywheel.environments.models.verifier_jobs import JudgeMemory, Proving, ProvingEvent, Trial, TrialEvent
+from flywheel.environments.models.world_trials import WorldTrial, WorldTrialEvent
 
 __all__ = [
     "MEASURED", "Environment", "EnvironmentVersion", "Generation", "GenerationEvent", "JudgeMemory", "Move", "Opening",
     "Play", "PlayTurn", "PlayTurnEvent", "Proving", "ProvingEvent", "SandboxReport", "Split", "Suite", "Task",
-    "TaskSet", "TaskSetMember", "TaskSets", "Trial", "TrialEvent",
+    "TaskSet", "TaskSetMember", "TaskSets", "Trial", "TrialEvent", "WorldTrial", "WorldTrialEvent",
 ]  # fmt: skip

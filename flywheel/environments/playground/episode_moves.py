@@ -2,7 +2,7 @@
 
 The environment is pure, so an episode is its messages and nothing else: each move asks it again, and a move is taken
 back by cutting messages off. What a version says is asked by a worker (`workers/jobs/playground_moves.py`), which also
-judges where the verifier needs more than pure code.
+judges where the verifier needs more than pure code, and answers where the environment does (`catch_up`).
 """
 
 import uuid
@@ -17,15 +17,16 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs import Environment
 from flywheel.core.envs.agent_config import AgentConfig
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.kinds import KINDS, needs
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
+from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
-from flywheel.core.verifiers.rubric import needs
 from flywheel.edge.jobs import FINISHED
 from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments import ledger
 from flywheel.environments.models import Move, Opening, Play, PlayTurn, Split, Task
+from flywheel.environments.tasks.own_tasks import is_draft
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.environments.versions.environment_versions import latest
 
@@ -40,7 +41,7 @@ def start(*, task: Task, actor: Actor, seed: int = 0) -> Play:
     Who plays a held-out task learns what it is: that is noted with every set it stands in.
     """
     version = latest(task.environment)
-    if task.split == Split.SEALED:
+    if task.split == Split.SEALED and not is_draft(task):  # whoever wrote it knows it, and says what is right
         raise Refused(f"{task} is sealed: only a candidate's final comparison asks it")
     if KINDS[task.environment.kind].is_external:
         raise Refused(f"{task.environment} is somebody else's server, where only eval runs play")
@@ -54,6 +55,8 @@ def start(*, task: Task, actor: Actor, seed: int = 0) -> Play:
         messages=opening,
         created_by=actor.user,
     )
+    if _is_elsewhere(play):
+        _submit(play, actor, key=uuid.uuid4())
     if task.split == Split.HELD_OUT:
         for task_set in task.task_sets.all():
             ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=f"{task} played", actor=actor)
@@ -67,8 +70,15 @@ def say(*, play: Play, message: Message, at: int) -> Play:
     row = _locked(play, at)
     if row.is_over:
         raise Stale("the episode is over; take the last move back, or play anew")
-    add(row, message)
-    if row.is_over and needs(row.environment_version.verifier):
+    if not _is_elsewhere(row):
+        add(row, message)
+    elif unanswered(row):
+        raise Stale("the last move was not answered; take it back first")
+    else:
+        row.messages, row.moves = [*row.messages, message.to_json()], [*row.moves, asdict(Move())]
+        row.save(update_fields=["messages", "moves"])
+    version = row.environment_version
+    if _is_elsewhere(row) or (row.is_over and needs(version.environment.kind, version.verifier)):
         _submit(row, Actor(row.created_by), key=uuid.uuid4())
     return row
 
@@ -105,6 +115,8 @@ def take_back(*, play: Play, at: int) -> Play:
     row.messages, row.moves = row.messages[:last], row.moves[:-1]
     row.is_over, row.verdict = False, None
     row.save(update_fields=["messages", "moves", "is_over", "verdict"])
+    if _is_elsewhere(row):
+        _submit(row, Actor(row.created_by), key=uuid.uuid4())
     return row
 
 
@@ -121,6 +133,11 @@ def have_judged(*, play: Play, actor: Actor, at: int) -> PlayTurn:
 def waiting(play: Play) -> PlayTurn | None:
     """Return the turn that a worker still has to finish in it, if any; no move is made meanwhile."""
     return play.turns.exclude(state__in=FINISHED).first()
+
+
+def unanswered(play: Play) -> bool:
+    """Whether the environment has not answered the last move yet."""
+    return not play.is_over and bool(play.moves) and play.messages[-1]["role"] == "assistant"
 
 
 def hint(play: Play) -> Message | None:
@@ -141,10 +158,17 @@ def environment_of(play: Play, runners: Runners = NO_RUNNERS, agent: AgentConfig
     return envs.build(version.environment.kind, version.config, version.verifier, runners, agent)
 
 
-def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | None = None) -> None:
+def add(
+    play: Play,
+    message: Message,
+    *,
+    by: str = "",
+    answer: ChatResponse | None = None,
+    runners: Runners = NO_RUNNERS,
+) -> None:
     """Append a move and what the environment says to it; judge when that ends it, where that is pure. `answer` is what
     the move was in, where a version made it. Hold the row's lock. Raises Stale."""
-    env, task = environment_of(play), core_task(play.task)
+    env, task = environment_of(play, runners), core_task(play.task)
     said = [*conversation(play), message]
     try:
         reply = env.respond(task, said, play.seed)
@@ -162,9 +186,45 @@ def add(play: Play, message: Message, *, by: str = "", answer: ChatResponse | No
     play.save(update_fields=["messages", "moves", "is_over", "verdict"])
 
 
+def catch_up(play: Play, runners: Runners) -> None:
+    """Let an environment that only a worker plays answer the last move, and note the state of its world. Raises what
+    the environment does."""
+    env, task = environment_of(play, runners), core_task(play.task)
+    said = conversation(play)
+    if unanswered(play):
+        reply = env.respond(task, said, play.seed)
+        said = [*said, *reply]
+        play.messages = [row.to_json() for row in said]
+        play.is_over = not reply or len(play.moves) >= env.max_turns
+    note_world(play, runners)
+
+
+def note_world(play: Play, runners: Runners) -> None:
+    """Keep the state of its world as it is now, where it has one that only a worker plays. Raises WorldError."""
+    if (world := world_of(environment_of(play, runners))) is None:
+        return
+    task, said = core_task(play.task), conversation(play)
+    spoken = [place for place, message in enumerate(said) if message.role == "assistant"]
+    beginning = said[: spoken[0]] if spoken else said
+    play.world = {
+        name: world.play(task, messages).state
+        for name, messages in {
+            "beginning": beginning,
+            "before": said[: spoken[-1]] if spoken else said,
+            "now": said,
+        }.items()
+    }
+
+
+def _is_elsewhere(play: Play) -> bool:
+    """Whether only a worker plays in its environment."""
+    return bool(KINDS[play.environment_version.environment.kind].runner)
+
+
 def judge(play: Play, runners: Runners) -> None:
     """Write the verdict of the whole episode on the row, unless the verifier needs a runner that is not there."""
-    if any(getattr(runners, name) is None for name in needs(play.environment_version.verifier)):
+    version = play.environment_version
+    if any(getattr(runners, name) is None for name in needs(version.environment.kind, version.verifier)):
         return
     task = core_task(play.task)
     verify = environment_of(play, runners).verifier(task)
@@ -172,8 +232,8 @@ def judge(play: Play, runners: Runners) -> None:
 
 
 def usable(versions: Sequence[Version]) -> list[Version]:
-    """Those that can be asked: they name a server, or have weights here."""
-    return [each for each in versions if each.weights_id or each.endpoint.get("kind") != "transformers"]
+    """Those that can be asked for a move: they name a server, or have weights here."""
+    return [each for each in versions if each.weights_id or each.endpoint.get("kind") == "openai"]
 
 
 def _locked(play: Play, at: int) -> Play:

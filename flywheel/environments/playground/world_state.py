@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flywheel.core.envs import Table
+from flywheel.core.envs.replay.end_states import tables
 from flywheel.environments.models import Play
 from flywheel.environments.playground.episode_moves import conversation, environment_of
 from flywheel.environments.tasks.task_rows import core_task
@@ -49,6 +50,9 @@ class Stand:
 
 def state(play: Play) -> list[Stand]:
     """The tables of the world; none where an environment keeps nothing but the conversation."""
+    if play.world is not None:  # a worker has looked
+        was = {table.name: table.rows for table in tables(play.world["before"])}
+        return [_beside(table, was.get(table.name, {})) for table in tables(play.world["now"])]
     env, task, said = environment_of(play), core_task(play.task), conversation(play)
     spoken = [place for place, message in enumerate(said) if message.role == "assistant"]
     try:

@@ -12,7 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.accounts.project_settings.gateway_upstream import key_of, prices_of
+from flywheel.accounts.project_settings.gateway_upstream import prices_of
+from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.verifiers import Verdict, VerifierError, rubric
 from flywheel.environments.models import EnvironmentVersion, Generation, JudgeMemory, Proving

@@ -11,9 +11,9 @@ from django.db.models import F, Q, QuerySet, Value
 from django.db.models.functions import JSONObject
 
 from flywheel.accounts.actors import Actor
+from flywheel.core.envs.kinds import needs
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import Runners, Verdict
-from flywheel.core.verifiers.rubric import needs
 from flywheel.edge.jobs import State
 from flywheel.environments.models import Environment, EnvironmentVersion, Proving, Task
 from flywheel.environments.proofs.judge_endpoints import voided
@@ -32,7 +32,7 @@ _BEGUN = JSONObject(
 
 def is_for_a_worker(version: EnvironmentVersion, tasks: int = 1) -> bool:
     """Whether proofs of so many tasks under this version need what only a worker has, which may be time."""
-    return bool(needs(version.verifier)) or tasks > PROVED_AT_ONCE
+    return bool(needs(version.environment.kind, version.verifier)) or tasks > PROVED_AT_ONCE
 
 
 def waiting(environment: Environment, version: EnvironmentVersion) -> QuerySet[Task]:

@@ -25,11 +25,11 @@ from flywheel.core import envs
 from flywheel.core.digests import canonical
 from flywheel.core.envs import Environment as Played
 from flywheel.core.envs import Say, always
-from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.kinds import KINDS, needs
 from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, unscored
-from flywheel.core.verifiers.rubric import needs
+from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.models import Step
 
@@ -37,7 +37,8 @@ LOW = 0.5
 """A trivial probe must stay below this, or a model could live on it."""
 REPEATS = 20
 JUDGED = 5
-"""Repeats where a judge behind an endpoint, or an environment's server, is asked each time anew."""
+"""Repeats where a judge behind an endpoint, or an environment's server, is asked each time anew, or a world is played
+anew."""
 LOOKED_AT = 500
 """Recorded failures of an environment, and rollouts in it, among which the most common answer is looked for."""
 RUNS = 5
@@ -97,7 +98,7 @@ def prove(
     generated, at which nobody has tried yet. `common` is the most common wrong answer, where one is known. Without the
     runners that the verifier needs the proof is only begun.
     """
-    if any(getattr(runners, name) is None for name in needs(version.verifier)):
+    if any(getattr(runners, name) is None for name in needs(version.environment.kind, version.verifier)):
         return begun(recorded, is_failure), False
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
@@ -109,7 +110,7 @@ def prove(
     for probe, verdict in zip(probes, verdicts, strict=True):
         if probe.name != COMMON or not verdict.success:
             checks.append(_check(probe, verdict))
-        elif _is_wanted(pure, version, probe.say):  # what is wrong elsewhere is no ground against this task
+        elif _is_wanted(pure, version, probe.say, runners):  # what is wrong elsewhere is no ground against this task
             missing[COMMON] = RIGHT_HERE
         else:
             warnings.append(_check(probe, replace(verdict, reason=PASSES.format(answer=_shown(probe.say([]))))))
@@ -122,8 +123,14 @@ def prove(
         "checks": checks,
         "missing": missing,
         "warnings": warnings,
+        **({"solved": _solved(env, pure)} if is_solved and world_of(env) else {}),
     }
     return proof, all(check["passed"] for check in checks)
+
+
+def _solved(env: Played, task: envs.Task) -> list[dict[str, Any]]:
+    """The faultless episode, with what a world that only a worker plays has answered in it: rows are taught by it."""
+    return [message.to_json() for message in envs.episode(env, task, partial(env.solve, task))]
 
 
 def _choose_probes(
@@ -255,13 +262,13 @@ def _saying(message: Message) -> Say:
     return lambda _: message
 
 
-def _is_wanted(task: envs.Task, version: EnvironmentVersion, say: Say) -> bool:
+def _is_wanted(task: envs.Task, version: EnvironmentVersion, say: Say, runners: Runners) -> bool:
     """Whether the answer does what the target wants, by the kind's own verifier as it is when nobody weighs its parts.
     What another's server passes is right, since nobody here knows better."""
     kind = version.environment.kind
     if KINDS[kind].is_external:
         return True
-    own = envs.build(kind, version.config, {"kind": kind})
+    own = envs.build(kind, version.config, {"kind": kind}, runners)
     return _verdict(own, task, envs.episode(own, task, say)).success is True
 
 
@@ -283,6 +290,8 @@ def _judge(env: Played, task: envs.Task, policies: Sequence[Say], runners: Runne
 def _played(env: Played, task: envs.Task, say: Say) -> list[Message] | Verdict:
     try:
         return envs.episode(env, task, say)
+    except WorldError as error:
+        return unscored(f"its world: {error}", error.cause)
     except Exception as error:
         return unscored(f"the target is none: {type(error).__name__}: {error}", "target")
 
@@ -305,8 +314,9 @@ def _check(probe: Probe, verdict: Verdict) -> dict[str, Any]:
 
 def _repeated(task: envs.Task, version: EnvironmentVersion, say: Say, runners: Runners) -> dict[str, Any]:
     env = envs.build(version.environment.kind, version.config, version.verifier, replace(runners, anew=True))
-    is_judged = bool({"judge", "gym"} & needs(version.verifier))
-    repeats = JUDGED if is_judged else REPEATS
+    needed = needs(version.environment.kind, version.verifier)
+    is_judged = bool({"judge", "gym"} & needed)
+    repeats = JUDGED if is_judged or "world" in needed else REPEATS
     (first,) = _judge(env, task, [say], runners)
     # Without a score the check is red anyway; the others would only spend the time limit again.
     times = 1 if first.score is None else repeats

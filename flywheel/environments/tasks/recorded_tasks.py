@@ -9,13 +9,14 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.replay import episode_replay
 from flywheel.core.traces import Conversation, Message, Trace, corrections, speaking, tooling
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
 from flywheel.environments.tasks.replay_tasks import Content, content_of
-from flywheel.environments.tasks.task_attempts import attempt_of
+from flywheel.environments.tasks.task_attempts import Attempt, attempt_of
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
 from flywheel.environments.versions.environment_versions import latest
@@ -33,9 +34,7 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     """
     if not KINDS[environment.kind].from_failures:
         raise Refused(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
-    source, attempt = failure.trajectory, attempt_of(failure.trajectory)
-    if attempt.is_measured:  # in a task of another source it would be learnt
-        raise Refused("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
+    source, attempt = failure.trajectory, _learnable_attempt(failure)
     made, answer = content_from(failure, environment.kind)
     slice_ = str(source.metadata.get("slice", ""))[:100]
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
@@ -77,19 +76,39 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     return task, True
 
 
-def content_from(failure: Failure, kind: str) -> tuple[Content, Message | None]:
+def explain_refusal(failure: Failure, kind: str, trace: Trace | None = None) -> str:
+    """Explain why no task of this kind can be made of a decision now; empty where one can. `trace` is its trajectory's,
+    where that is read already."""
+    try:
+        _learnable_attempt(failure)
+        content_from(failure, kind, trace)
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def _learnable_attempt(failure: Failure) -> Attempt:
+    attempt = attempt_of(failure.trajectory)
+    if attempt.is_measured:  # in a task of another source it would be learnt
+        raise Refused("this is an attempt at a task that is not trained on; make tasks of what an agent did in use")
+    return attempt
+
+
+def content_from(failure: Failure, kind: str, trace: Trace | None = None) -> tuple[Content, Message | None]:
     """The content of a decision's task in an environment of this kind, and the agent's recorded answer. Nothing is
-    written. Raises Refused, saying what is missing."""
+    written. Raises Refused, saying what is missing; what needs no look at the steps comes first."""
+    if failure.is_failure and not failure.corrected:
+        raise Refused("this failure has no corrected action: write what should have happened (key c) first")
     source = failure.trajectory
     state = source.metadata.get("state") or {}
     if not isinstance(state, dict):
         raise Refused(f"the state of {source} is not an object of lists, so nothing can be executed against it")
-    trace = trace_of(source)
-    if kind == "episode":
-        before, answer = _recorded(trace, failure)
+    trace = trace or trace_of(source)
+    if kind == episode_replay.KIND:
+        before, answer = recorded_action(trace, failure)
         return content_of(trace, failure, before, answer, state), answer
     prompt = _prompt(trace)
-    before, answer = _recorded(trace, failure)
+    before, answer = recorded_action(trace, failure)
     _refuse_middle(before)
     return Content(prompt, state, _target(failure, answer)), answer
 
@@ -128,7 +147,7 @@ def _prompt(trace: Trace) -> str:
     return asked[0]
 
 
-def _recorded(trace: Trace, failure: Failure) -> tuple[list[Message], Message | None]:
+def recorded_action(trace: Trace, failure: Failure) -> tuple[list[Message], Message | None]:
     """Return the conversation and the agent's next action: at the step that the reviewer marked (a tool's execution is
     of the call before it), else in the end."""
     talk = Conversation()
@@ -161,8 +180,7 @@ def _called(message: Message) -> str:
 
 def _target(failure: Failure, recorded: Message | None) -> dict[str, Any]:
     if failure.is_failure:
-        if not failure.corrected:
-            raise Refused("this failure has no corrected action: write what should have happened (key c) first")
+        assert failure.corrected, "content_from looks"
         if "tool" not in failure.corrected:
             form = corrections.form_of(failure.corrected)
             what = {"text": "a text", "calls": "several calls", "refuse": "a refusal", "ask": "a question"}

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flywheel.core.envs.replay.episode_replay import answered, answers
+from flywheel.core.envs.replay.episode_replay import answered, explain_cut
 from flywheel.core.envs.replay.wanted_items import is_exact_call
 from flywheel.core.text.normal_form import normalise
-from flywheel.core.traces import Message, ToolCall, Trace, tooling
+from flywheel.core.traces import Message, Trace, tooling
 from flywheel.edge.refusals import Refused
 from flywheel.failures.models import Failure
 
@@ -37,7 +37,8 @@ def content_of(
     asked = [message.content for message in begun if message.role == "user" and message.content.strip()]
     if not asked:
         raise Refused("this trajectory has no request by a user before the marked step to make a task of")
-    _check_whole(begun)
+    if problem := explain_cut(begun):
+        raise Refused(problem)
     later = answered([message for message in trace.conversation() if message.role != "system"])[len(answered(begun)) :]
     state: dict[str, Any] = {
         "messages": [message.to_json() for message in begun],
@@ -73,8 +74,7 @@ def _calls(calls: Sequence[Mapping[str, Any]], order: str = "given") -> dict[str
 def _wanted_items(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
     if not failure.is_failure:
         return _guarded(answer)
-    if not failure.corrected:
-        raise Refused("this failure has no corrected action: write what should have happened (key c) first")
+    assert failure.corrected, "content_from looks"
     if answer is None and not failure.step:
         raise Refused("no step is marked and the agent said nothing: mark the step where it should have acted")
     wanted = items_of(failure.corrected)
@@ -105,19 +105,3 @@ def _is_recorded(wanted: Sequence[Mapping[str, Any]], answer: Message) -> bool:
     if item["type"] != "calls" or len(made) != len(item["calls"]):
         return False
     return all(is_exact_call(call, one) for call, one in zip(made, item["calls"], strict=True))
-
-
-def _check_whole(messages: Sequence[Message]) -> None:
-    """Raise Refused for a beginning that is cut: nobody can go on from a call without its result, or the reverse."""
-    waiting: list[ToolCall] = []
-    for place, message in enumerate(messages, 1):
-        if message.role == "assistant":
-            waiting += tooling.calls_of(message)
-        elif message.role == "tool":
-            call = answers(message, waiting)
-            if call is None:
-                name = (message.name or "a tool")[:100]
-                raise Refused(f"message {place} is a result of {name} without its call, so the beginning is cut")
-            waiting.remove(call)
-    if lost := next((call for call in waiting if call.id), None):
-        raise Refused(f"the beginning is cut: the call of {lost.name[:100]} before the marked step has no result")

@@ -19,6 +19,7 @@ from flywheel.core import envs
 from flywheel.core.envs import task_variants
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.task_variants import Entity, Spec
+from flywheel.core.envs.worlds import own_world
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import MEASURED, Generation, Split, Task
@@ -32,8 +33,9 @@ PERSONAL = ("name", "email", "id")
 
 
 def offered(task: Task) -> list[Entity]:
-    """List entities to swap in a task; none where somebody else's server judges, for it knows its own rows alone."""
-    return [] if KINDS[task.environment.kind].is_external else task_variants.entities(core_task(task))
+    """List entities to swap in a task; none where somebody else's server judges, for it knows its own rows alone, and
+    none in a world of a team's own, where ids are keys and parts of paths."""
+    return [] if KINDS[task.environment.kind].runner else task_variants.entities(core_task(task))
 
 
 @transaction.atomic
@@ -41,6 +43,8 @@ def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: 
     """Let a worker make variants of a proved task. The same key again is the same generation. Raises Refused."""
     if not task.is_proved or task.retired_at is not None:
         raise Refused(f"{task} is {'retired' if task.retired_at else 'not proved'}; nothing can be made of it")
+    if task.environment.kind == own_world.KIND:
+        raise Refused(f"{task} is of a world of one's own; write another task, or import a file of them")
     if KINDS[task.environment.kind].is_external:
         raise Refused(f"{task.environment} is somebody else's server, which judges its own rows and no variants")
     if task.generation is not None and task.generation.origin_id is not None:

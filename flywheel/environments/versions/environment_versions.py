@@ -8,7 +8,7 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project
-from flywheel.accounts.project_settings import gateway_upstream
+from flywheel.accounts.project_settings.server_addresses import check_address
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
@@ -108,7 +108,7 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
         raise verifiers.VerifierError(f"kind: {verifier['kind']!r} is neither {environment.kind} nor {rubric.KIND}")
     envs.build(environment.kind, config, verifier)
     if KINDS[environment.kind].is_external:
-        gateway_upstream.check(config["base_url"], "")
+        check_address(config["base_url"])
     judge_endpoints.check(environment.project, verifier)
 
 

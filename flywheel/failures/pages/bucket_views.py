@@ -153,13 +153,15 @@ def _edit(request: PageRequest, row: ProjectBucket | None) -> HttpResponse:
 def _chain(
     request: PageRequest, key: str, found: bucket_lifecycle.Life, labels: int, candidates: list[Any]
 ) -> list[dict[str, Any]]:
-    """label → tasks → runs → candidate → live: as far as it has come."""
+    """label → tasks → runs → fix trial → candidate → live: as far as it has come."""
     slug = request.project.slug
     page = reverse("failures:bucket", args=[slug, key])
     chain = [{"label": _counted(labels, "label"), "url": f"{page}#confirmed" if labels else ""}]
     for count, word in ((found.tasks, "task"), (found.runs, "run")):
         if count:
             chain.append({"label": _counted(count, word), "url": f"{page}#{word}s"})
+    if trial := request.project.fix_trials.filter(bucket=key).order_by("-pk").first():
+        chain.append({"label": str(trial), "url": reverse("training:fix_trial", args=[slug, trial.pk])})
     if candidates:
         url = reverse("promotions:candidate", args=[slug, candidates[0].pk])
         chain.append({"label": f"candidate {candidates[0].pk}", "url": url})

@@ -80,7 +80,7 @@ def test_a_good_task_is_green_in_every_check(build: Build, task: Task) -> None:
     assert proof["verifier_digest"] == task.environment.latest.verifier_digest
 
 
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.is_external])
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.runner])
 def test_who_claims_the_verdict_gets_nothing_and_who_is_right_all(kind: str) -> None:
     generate = KINDS[kind].generate
     target = {"wanted": [{"type": "calls", "calls": [RIGHT]}]} if kind == "episode" else RIGHT
@@ -443,7 +443,7 @@ def test_what_is_commonly_wrong_is_looked_for_once_for_many_tasks_and_only_where
 ) -> None:
     looked = []
     monkeypatch.setattr(recorded_tasks, "common_wrong", lambda *about: looked.append(about))
-    monkeypatch.setattr(proof_jobs, "needs", lambda _: needed)
+    monkeypatch.setattr(proof_jobs, "needs", lambda *_: needed)
     for number in range(3):
         row = build.trajectory(f"Meet Bako on friday {number}", WRONG.content, metadata={"state": {"people": ["Bako"]}})
         decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)

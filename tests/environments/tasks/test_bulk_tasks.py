@@ -49,7 +49,9 @@ def work(cast: Cast, environment: Environment, **about: Any) -> Bulk:
     return job
 
 
-def test_each_that_is_labelled_becomes_a_task_once(cast: Cast, build: Build, environment: Environment) -> None:
+def test_each_that_is_labelled_becomes_a_task_once(
+    cast: Cast, build: Build, environment: Environment, sign_in: Callable[[User], Client]
+) -> None:
     for prompt in ("Meet Bako on friday", "Meet Bako on friday, please"):
         row = build.trajectory(answer=WRONG, prompt=prompt, metadata=PEOPLE)
         decide(trajectory=row, actor=Actor(cast.reviewer), bucket="wrong_arguments", corrected=RIGHT)
@@ -67,6 +69,8 @@ def test_each_that_is_labelled_becomes_a_task_once(cast: Cast, build: Build, env
     assert "no corrected action" in problem
     assert count == 1
     assert [each["trace_id"] for each in first.report["examples"]] == [bare.trace_id]
+    page = sign_in(cast.viewer).get(reverse("trajectories:bulk", args=["acme", first.pk])).content.decode()
+    assert reverse("environments:taskless", args=["acme"]) in page, "where each says what it lacks"
     entry = AuditEntry.objects.filter(action="environments.make_task").first()
     assert entry is not None
     assert (entry.actor, entry.through) == (cast.builder, f"bulk action {first.pk}")

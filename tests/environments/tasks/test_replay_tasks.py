@@ -13,7 +13,7 @@ from django.urls import reverse
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import User
 from flywheel.core import envs
-from flywheel.core.envs.mixed_environment import Mixed
+from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.evidence.contamination import check, item_of_task
 from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused

@@ -84,7 +84,7 @@ def test_an_attempt_at_a_synthetic_task_is_synthetic_when_it_comes_back(
         ({"environment": "elsewhere@4", "task": "t-2", "split": "held_out"}, True, False),
         ({"split": "validation"}, True, False),
         ({"synthetic": True}, False, True),
-        ({"synthetic": "no", "split": ["held_out"], "task": {"t-2": 1}, "environment": 5}, False, False),
+        ({"synthetic": "no", "split": ["held_out"], "task": {"t-2": 1}, "environment": 5}, True, False),
         ({"environment": "mail@1", "task": "t-999999999999999999999"}, False, False),
         ("held_out", False, False),
     ],

@@ -28,10 +28,10 @@ from flywheel.environments.versions.environment_terms import Terms
 from flywheel.training.datasets.dataset_builder import build as build_dataset
 from tests.conftest import Build, Cast
 from tests.evals.fake import carry_out, submit
-from tests.workers.test_gym_sessions import OK, OURS, Odd, odd, rows, served
-from workers.gym_sessions import Gym
+from tests.workers.worlds.test_gym_sessions import OK, OURS, Odd, odd, rows, served
 from workers.judging import attempt_verdicts
 from workers.programs import environment_hosting
+from workers.worlds.gym_sessions import Gym
 
 __all__ = ["odd", "served"]
 

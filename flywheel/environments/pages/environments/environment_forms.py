@@ -16,6 +16,7 @@ from flywheel.core.traces.tooling import check_definitions, definitions
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.pages.world_editor.world_forms import ConfigForm
 from flywheel.environments.tasks import seeded_tasks
 
 PART_WORDS = {
@@ -146,6 +147,12 @@ class ReplayForm(NewForm):
         super().__init__(*args, **kwargs)
         rows = Version.objects.filter(agent__project=project).select_related("agent").order_by("agent__name", "-number")
         self.fields["version"].queryset = rows  # type: ignore[attr-defined]
+
+
+class WorldForm(ConfigForm, NewForm):
+    """A new environment whose tools a team writes itself."""
+
+    field_order = ("name", "source", "start", "max_turns", "system_prompt", "token_limit")
 
 
 class GeneratedForm(NewForm):

@@ -7,21 +7,28 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from django import forms
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.agents.models import Version
 from flywheel.core import verifiers
 from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
+from flywheel.core.envs.replay import episode_replay
+from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds.tool_stubs import stubs
 from flywheel.core.errors import FieldError
-from flywheel.core.interop import foreign_tasks
 from flywheel.edge.jobs import FINISHED
+from flywheel.edge.numbers import key
 from flywheel.edge.paging import page_at
 from flywheel.environments import ledger, task_statistics
+from flywheel.environments.exchange import task_files
 from flywheel.environments.models import MEASURED, Environment, Split, TaskSet
 from flywheel.environments.pages.environments.environment_forms import (
     AttachForm,
@@ -31,7 +38,10 @@ from flywheel.environments.pages.environments.environment_forms import (
     ReplayForm,
     SettingsForm,
     VersionForm,
+    WorldForm,
 )
+from flywheel.environments.pages.world_editor.world_forms import tool_lines
+from flywheel.environments.pages.world_editor.world_views import editor_context
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
@@ -40,6 +50,7 @@ from flywheel.environments.versions.environment_terms import Terms
 from flywheel.trajectories.annotations.project_buckets import every
 
 SETS_AT_ONCE = 20
+STARTERS_SHOWN = 5
 
 
 @require_GET
@@ -74,15 +85,7 @@ def create(request: PageRequest) -> HttpResponse:
     if kind is None:
         raise Http404
     _refuse_attaching(request, kind)
-    form: EnvironmentForm | ReplayForm | AttachForm | GeneratedForm
-    if name == "episode":
-        form = ReplayForm(request.POST or None, project=request.project)
-    elif kind.from_failures:
-        form = EnvironmentForm(request.POST or None, project=request.project)
-    elif kind.is_external:
-        form = AttachForm(request.POST or None)
-    else:
-        form = GeneratedForm(request.POST or None, kind=kind)
+    form = _new_form(request, name, kind)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         version = data.get("version")
@@ -93,9 +96,9 @@ def create(request: PageRequest) -> HttpResponse:
             content["config"] = {"tools": tools, "judged": data["judged"]}
         elif version:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
-        if isinstance(form, AttachForm):
+        if isinstance(form, AttachForm | WorldForm):
             content["config"] = form.config
-        else:
+        if not isinstance(form, AttachForm):
             splits = {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
             terms = replace(terms, **splits)
         try:
@@ -108,19 +111,58 @@ def create(request: PageRequest) -> HttpResponse:
                 **content,
             )
         except FieldError as error:
-            form.add_error(None, str(error))
+            if isinstance(form, WorldForm):
+                form.refuse(error)
+            else:
+                form.add_error(None, str(error))
         else:
-            next_step = "Generate its tasks here."
-            if kind.from_failures:
-                next_step = f"Failures of {version.agent if version else 'any agent'} can become its tasks."
-            if kind.is_external:
-                next_step = "Import the rows of its data here."
+            next_step = _next_step(form, kind, version)
             messages.success(request, f"Environment {made} is ready. {next_step}")
             return redirect("environments:environment", request.project.slug, made.name)
     may_attach = Permission.ADMIN in request.permissions
     kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
-    context = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    if isinstance(form, WorldForm):
+        context |= editor_context(form)
+        context["versions"] = _versions_with_tools(request)[:STARTERS_SHOWN]
+        context["has_recorded"] = bool(environment_versions.recorded_tools(request.project))
     return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
+
+
+def _starter(request: PageRequest, of: str) -> dict[str, str]:
+    """The source to begin with: that of a version's tools, of those that recorded runs bring, or else the example."""
+    if of == "recorded":
+        tools = environment_versions.recorded_tools(request.project)
+        return {"source": stubs("recorded runs", tools)} if tools else {}
+    chosen = _versions_with_tools(request).filter(pk=key(of) or 0).first()
+    return {"source": stubs(str(chosen), chosen.tools)} if chosen else {}
+
+
+def _versions_with_tools(request: PageRequest) -> QuerySet[Version]:
+    """The newest version of each agent of the project that has tools, from which a world may begin."""
+    rows = Version.objects.filter(agent__project=request.project).exclude(tools=[])
+    return rows.select_related("agent").order_by("agent", "-number").distinct("agent")
+
+
+def _next_step(form: forms.Form, kind: Kind, version: Version | None) -> str:
+    if isinstance(form, WorldForm):
+        return "Write its tasks here."
+    if kind.from_failures:
+        return f"Failures of {version.agent if version else 'any agent'} can become its tasks."
+    return "Import the rows of its data here." if kind.is_external else "Generate its tasks here."
+
+
+def _new_form(
+    request: PageRequest, name: str, kind: Kind
+) -> EnvironmentForm | ReplayForm | AttachForm | GeneratedForm | WorldForm:
+    sent = request.POST or None
+    if name == own_world.KIND:
+        return WorldForm(sent, initial=_starter(request, request.GET.get("of", "")))
+    if name == episode_replay.KIND:
+        return ReplayForm(sent, project=request.project)
+    if kind.from_failures:
+        return EnvironmentForm(sent, project=request.project)
+    return AttachForm(sent) if kind.is_external else GeneratedForm(sent, kind=kind)
 
 
 @require_GET
@@ -228,7 +270,8 @@ def environment_page(
     context = {
         "environment": row,
         "kind": kind,
-        "takes_rows": row.kind in foreign_tasks.KINDS,
+        "world_tools": tool_lines(version.config["source"]) if version and row.kind == own_world.KIND else [],
+        "takes_rows": row.kind in task_files.KINDS,
         "version": version,
         "versions": versions.defer("config", "verifier")[:20],
         "tally": tally,

@@ -19,8 +19,10 @@ from flywheel.edge.numbers import form_key, number
 from flywheel.edge.polling import loaded_anew
 from flywheel.environments.models import Environment, Play, Split, Task
 from flywheel.environments.pages.playground.play_forms import AskForm, MoveForm
-from flywheel.environments.playground import episode_moves
+from flywheel.environments.pages.world_editor.world_forms import RightForm
+from flywheel.environments.playground import episode_moves, played_targets
 from flywheel.environments.playground.world_state import state
+from flywheel.environments.tasks.own_tasks import is_draft
 
 
 @require_POST
@@ -135,6 +137,10 @@ def _page(
         "form": form,
         "tools": env.tools,
         "state": state(row),
+        "is_unanswered": episode_moves.unanswered(row),
+        "right": _right_form(row),
+        "too_many": played_targets.too_many(row),
+        "is_draft": is_draft(row.task),
         "tool": form.tool,
         "asking": asking or AskForm(versions=versions),
         "versions": versions,
@@ -151,6 +157,11 @@ def _page(
         ],
     }
     return render(request, "environments/play.html", context, status=status)
+
+
+def _right_form(row: Play) -> RightForm | None:
+    """For saying that this is right, where its task is a draft and something was played."""
+    return None if played_targets.why_not(row) else RightForm(play=row)
 
 
 def _talk(row: Play) -> dict[str, Any]:

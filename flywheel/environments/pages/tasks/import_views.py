@@ -1,7 +1,7 @@
 """Importing tasks from a page: upload or paste, look at what they would become, import."""
 
 import io
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from django import forms
 from django.contrib import messages
@@ -12,9 +12,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.interop.foreign_tasks import KINDS
+from flywheel.core.envs.replay import episode_replay
 from flywheel.edge.refusals import Refused
-from flywheel.environments.exchange.task_files import AT_ONCE, MAX_BYTES, Taken, import_tasks, look
+from flywheel.environments.exchange.task_files import AT_ONCE, KINDS, MAX_BYTES, Taken, import_tasks, look
 from flywheel.environments.models import Environment, Split
 from flywheel.environments.proofs.proof_jobs import is_for_a_worker
 from flywheel.trajectories.import_export import uploads
@@ -27,8 +27,8 @@ class TasksForm(forms.Form):
     file = forms.FileField(
         required=False,
         label="File",
-        help_text=f"JSON Lines, at most {AT_ONCE:,} rows and {MAX_BYTES // 1024**2} MiB.",
-        widget=forms.FileInput(attrs={"accept": ".jsonl,.ndjson,.json"}),
+        help_text=f"JSON Lines, JSON, CSV or Parquet, at most {AT_ONCE:,} rows and {MAX_BYTES // 1024**2} MiB.",
+        widget=forms.FileInput(attrs={"accept": ".jsonl,.ndjson,.json,.csv,.tsv,.parquet,.gz"}),
     )
     text = forms.CharField(
         required=False,
@@ -36,6 +36,21 @@ class TasksForm(forms.Form):
         label="Or the lines themselves",
         widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false"}),
     )
+
+    match = forms.ChoiceField(
+        required=False,
+        label="Answers in words are right",
+        choices=[
+            ("words", "when they say the same facts"),
+            ("exact", "when they are exactly the wanted text"),
+            ("number", "when their last number is the wanted one"),
+        ],
+    )
+
+    def __init__(self, *args: Any, kind: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if kind != episode_replay.KIND:
+            del self.fields["match"]
 
     def clean(self) -> dict[str, object]:
         data = super().clean() or {}
@@ -60,10 +75,12 @@ class TasksForm(forms.Form):
 def choose(request: PageRequest, name: str) -> HttpResponse:
     """Upload a file, or paste it. Nothing becomes a task before it was looked at."""
     row = _environment(request, name)
-    form = TasksForm(request.POST or None, request.FILES or None)
+    form = TasksForm(request.POST or None, request.FILES or None, kind=row.kind)
     if request.method == "POST" and form.is_valid():
         upload = uploads.keep(request.project, request.user, *form.source)
-        return redirect("environments:look_at_tasks", request.project.slug, row.name, upload.token)
+        found = redirect("environments:look_at_tasks", request.project.slug, row.name, upload.token)
+        match = form.cleaned_data.get("match") or "words"
+        return redirect(f"{found.url}?match={match}") if match != "words" else found
     context = {"environment": row, "form": form}
     return render(request, "environments/import.html", context, status=422 if request.method == "POST" else 200)
 
@@ -73,13 +90,13 @@ def choose(request: PageRequest, name: str) -> HttpResponse:
 def look_at(request: PageRequest, name: str, token: str) -> HttpResponse:
     """Preview an import of the lines; a POST carries it out."""
     row, upload = _environment(request, name), _upload(request, token)
-    problem, report = "", Taken()
+    problem, report, match = "", Taken(), request.GET.get("match", "words")
     try:
         with upload.open() as lines:
             if request.method == "POST":
-                report = import_tasks(environment=row, lines=lines, actor=request.actor)
+                report = import_tasks(environment=row, lines=lines, actor=request.actor, match=match)
             else:
-                report = look(environment=row, lines=lines)
+                report = look(environment=row, lines=lines, match=match)
     except Refused as error:
         problem = str(error)
     if request.method == "POST" and not problem:

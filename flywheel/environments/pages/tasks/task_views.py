@@ -16,6 +16,7 @@ from flywheel.environments import ledger, task_statistics
 from flywheel.environments.models import Split, Task, TaskSet
 from flywheel.environments.pages.tasks import variant_views
 from flywheel.environments.proofs.red_green_proof import failed_checks
+from flywheel.environments.tasks.own_tasks import is_draft
 from flywheel.environments.tasks.retirement import retire
 from flywheel.trajectories.annotations.project_buckets import every, name_of
 from flywheel.trajectories.detail.expected_action import aligned
@@ -43,6 +44,7 @@ def task(request: PageRequest, name: str, number: int) -> HttpResponse:
         "target": _as_recorded(row),
         "also": row.also.filter(current=True).select_related("trajectory")[:12],
         "failed": failed_checks(row),
+        "is_draft": is_draft(row),
         "siblings": row.environment.tasks.filter(cluster=row.cluster).exclude(pk=row.pk).order_by("number")[:12],
         "rates": task_statistics.solved_by_version(row, version),
         "results": results,

@@ -67,6 +67,8 @@ PARTS: list[dict[str, Any]] = [
     {"type": "regex", "name": "polite", "weight": 0, "read": "answer", "pattern": "(?i)please|thanks", "must": "lack"},
     {"type": "json_schema", "name": "shape", "weight": 1, "read": "answer", "schema": {"type": "object"}},
     {"type": "number", "name": "short", "weight": 0.5, "required": True, "read": "steps", "most": 1},
+    {"type": "text", "name": "city", "weight": 1, "path": "city", "value": "42", "compare": "contain"},
+    {"type": "similarity", "name": "alike", "weight": 1, "target": "answer", "metric": "bleu", "least": 0.5},
     {"type": "tool_call", "name": "call", "weight": 1, "read": "any_call", "target": ".", "arguments": "least"},
     {"type": "python", "name": "code", "weight": 3, "source": "def verify(trace, target):\n    return 1.0\n"},
 ]

@@ -1,0 +1,113 @@
+"""Worlds of a team's own Python for programs: trying one, writing its tasks, saying what is right in a play."""
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.core.envs.worlds import own_world, tool_functions
+from flywheel.edge.refusals import one
+from flywheel.edge.schemas import Body
+from flywheel.environments.api.environments import find_environment
+from flywheel.environments.api.playground import get_play
+from flywheel.environments.api.tasks import TaskOut
+from flywheel.environments.models import Task, WorldTrial
+from flywheel.environments.playground import played_targets
+from flywheel.environments.tasks import own_tasks
+from flywheel.environments.versions import world_trials
+
+router = Router(tags=["environments"])
+
+
+class WorldTrialIn(Body):
+    config: dict[str, Any]
+    """`{"source", "start", "system_prompt", "max_turns", "token_limit"}`, all but the source optional."""
+    seed: int = Field(0, ge=0, le=own_world.LARGEST_SEED)
+    tool: str = Field("", max_length=200)
+    """Which one is called; none when left out."""
+    arguments: dict[str, Any] = {}
+    key: uuid.UUID | None = None
+    """The same key again is the same trial."""
+
+
+class WorldTrialOut(Schema):
+    id: int
+    state: str
+    tools: list[dict[str, Any]]
+    """As they follow from the source."""
+    report: dict[str, Any]
+    """`{"beginning", "state", "answer", "fault", "trace", "is_same", "ms"}`, once a worker has tried it."""
+    error: str
+
+    @staticmethod
+    def resolve_tools(row: WorldTrial) -> list[dict[str, Any]]:
+        return list(tool_functions.read(row.config["source"]).tools)
+
+
+class OwnTaskIn(Body):
+    prompt: str = Field(max_length=own_tasks.LONGEST_REQUEST)
+    state: dict[str, Any] = {}
+    """`{"seed", "state"}`: what `reset` is given, and the task's own state."""
+    target: dict[str, Any] | None = None
+    """`{"wanted": [item, …], "solution": [{"tool", "arguments"}, …]}`. Left out, the task is a draft until somebody has
+    played it and says that this is right."""
+    group: str = Field("", max_length=200)
+    """Tasks of one group fall into the same split."""
+    slice: str = Field("", max_length=100)
+
+
+class RightIn(Body):
+    paths: list[str] | None = None
+    """The changes that are wanted; all of them when left out."""
+    rest_same: bool = True
+    calls_wanted: bool = False
+    words: str = Field("", max_length=own_tasks.LONGEST_REQUEST)
+
+
+@router.post("/world-trials", response={202: WorldTrialOut}, auth=Key(Scope.BUILD))
+def try_world(request: HttpRequest, wanted: WorldTrialIn) -> Status[WorldTrial]:
+    """Begin a world that nobody has saved and make a call, twice, in the background."""
+    job = world_trials.submit(
+        project=keyed(request).project,
+        config=wanted.config,
+        actor=keyed(request).actor,
+        key=wanted.key or uuid.uuid4(),
+        seed=wanted.seed,
+        tool=wanted.tool,
+        arguments=wanted.arguments,
+    )
+    return Status(202, job)
+
+
+@router.get("/world-trials/{int:trial}", response=WorldTrialOut, auth=Key(Scope.BUILD))
+def get_world_trial(request: HttpRequest, trial: int) -> WorldTrial:
+    return one(WorldTrial.objects.filter(project=keyed(request).project), pk=trial)
+
+
+@router.post("/environments/{name}/tasks/own", response={201: TaskOut}, auth=Key(Scope.BUILD))
+def write_task(request: HttpRequest, name: str, wanted: OwnTaskIn) -> Status[Task]:
+    """A task of a world, which a worker proves."""
+    made = own_tasks.write(
+        environment=find_environment(request, name),
+        actor=keyed(request).actor,
+        prompt=wanted.prompt,
+        state=wanted.state,
+        target=wanted.target,
+        group=wanted.group,
+        slice_=wanted.slice,
+    )
+    return Status(201, made)
+
+
+@router.post("/plays/{play}/right", response=TaskOut, auth=Key(Scope.BUILD))
+def say_right(request: HttpRequest, play: int, wanted: RightIn) -> Task:
+    """Make what was played what is wanted of its task, a draft."""
+    row = get_play(request, play)
+    paths = [each.path for each in played_targets.changed(row)] if wanted.paths is None else wanted.paths
+    target = played_targets.target_of(
+        row, paths=paths, rest_same=wanted.rest_same, calls_wanted=wanted.calls_wanted, words=wanted.words
+    )
+    return played_targets.make(row, target, keyed(request).actor)

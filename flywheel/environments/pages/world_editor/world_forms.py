@@ -1,0 +1,199 @@
+"""Forms of worlds of a team's own Python: the source and its settings, a trial, a task, what is right in a play."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django import forms
+
+from flywheel.core.envs import MOST_TOKENS
+from flywheel.core.envs.worlds import own_world, tool_functions
+from flywheel.core.verifiers import VerifierError
+from flywheel.edge.schema_form import Json
+from flywheel.environments.models import EnvironmentVersion, Play
+from flywheel.environments.playground import played_targets
+from flywheel.environments.tasks.own_tasks import LONGEST_REQUEST
+
+STARTER = Path(tool_functions.__file__).with_name("example_shop.py").read_text(encoding="utf-8")
+_CODE = {"class": "code", "spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
+
+
+class ConfigForm(forms.Form):
+    """A world's settings, the Python of its tools among them."""
+
+    source = forms.CharField(
+        strip=False,
+        label="Tools, in Python",
+        help_text="Each function is a tool: its hints are the arguments, its docstring is what the agent reads. "
+        "reset(seed) returns the state at the beginning; with reset(db, seed) it is an SQLite database.",
+        widget=forms.Textarea(attrs={**_CODE, "rows": 26, "wrap": "off"}),
+        initial=STARTER,
+    )
+    start = forms.ChoiceField(
+        choices=[("extend", "stands beside what reset returns"), ("replace", "takes the place of what reset returns")],
+        label="A task's own state",
+        help_text="Beside it: each of its parts takes the place of the part of that name.",
+    )
+    system_prompt = forms.CharField(
+        required=False,
+        label="Rules of this world",
+        help_text="They follow the prompt of whoever is asked. Empty for none.",
+        widget=forms.Textarea(attrs={"rows": 2}),
+    )
+    max_turns = forms.IntegerField(
+        min_value=1,
+        max_value=own_world.MOST_TURNS,
+        initial=own_world.MAX_TURNS,
+        label="Turns",
+        help_text="How often the agent speaks at most.",
+    )
+    token_limit = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MOST_TOKENS,
+        label="Tokens",
+        help_text="How many it writes at most in an attempt. Empty for no limit.",
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
+        if version is not None:
+            kwargs.setdefault("initial", version.config)
+        super().__init__(*args, **kwargs)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings; only after `is_valid`."""
+        kept = {name: self.cleaned_data[name] for name in own_world.SETTINGS if self.cleaned_data[name]}
+        return {**kept, "source": self.cleaned_data["source"].replace("\r\n", "\n")}
+
+    def refuse(self, error: Exception) -> None:
+        """Show what is wrong at the setting that it names, else above all."""
+        name, found, words = str(error).partition(": ")
+        self.add_error(name if found and name in self.fields else None, words if found else name)
+
+
+class CallForm(forms.Form):
+    """The beginning and the call of a trial."""
+
+    seed = forms.IntegerField(min_value=0, max_value=own_world.LARGEST_SEED, initial=0)
+    tool = forms.CharField(required=False, max_length=200)
+    arguments = Json(required=False, max_length=20_000)
+
+    def clean_arguments(self) -> dict[str, Any]:
+        value = self.cleaned_data["arguments"]
+        if not isinstance(value, dict | None):
+            raise forms.ValidationError('an object in braces is wanted, such as {"order_id": "1001"}')
+        return value or {}
+
+
+class TaskForm(forms.Form):
+    """A task of a world, with or without what is wanted."""
+
+    prompt = forms.CharField(
+        max_length=LONGEST_REQUEST,
+        label="Request",
+        help_text="What the user says.",
+        widget=forms.Textarea(attrs={"rows": 3}),
+    )
+    seed = forms.IntegerField(
+        min_value=0,
+        max_value=own_world.LARGEST_SEED,
+        initial=0,
+        help_text="What reset is given: every attempt at this task begins alike.",
+    )
+    state = Json(
+        required=False,
+        label="Own state",
+        help_text="What this task needs beside what reset returns, as JSON. Empty for nothing.",
+        widget=forms.Textarea(attrs={**_CODE, "rows": 4}),
+    )
+    target = Json(
+        required=False,
+        label="Wanted",
+        help_text='Leave it empty and play the task: "This is right" then fills it in. Or write it as JSON: '
+        '{"wanted": [{"type": "state", "paths": {"/orders/1001/status": "refunded"}}], "solution": [calls]}.',
+        widget=forms.Textarea(attrs={**_CODE, "rows": 4}),
+    )
+    group = forms.CharField(
+        required=False,
+        max_length=200,
+        help_text="Tasks of one group fall into the same split. Empty: each by itself.",
+    )
+    slice = forms.CharField(required=False, max_length=100, help_text="By which results are also reported apart.")
+
+    def clean_target(self) -> dict[str, Any] | None:
+        value = self.cleaned_data["target"]
+        if not isinstance(value, dict | None):
+            raise forms.ValidationError('an object in braces is wanted, such as {"wanted": […]}')
+        return value
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        """The task's state; only after `is_valid`."""
+        own = self.cleaned_data["state"]
+        return {"seed": self.cleaned_data["seed"]} | ({} if own is None else {"state": own})
+
+
+class RightForm(forms.Form):
+    """The parts of a play that are wanted."""
+
+    paths = forms.MultipleChoiceField(
+        required=False, label="Changes", widget=forms.CheckboxSelectMultiple, help_text="What has to be so in the end."
+    )
+    rest_same = forms.BooleanField(required=False, initial=True, label="Nothing else may change")
+    calls_wanted = forms.BooleanField(required=False, label="Exactly these calls of these tools")
+    words = forms.CharField(
+        required=False,
+        max_length=LONGEST_REQUEST,
+        help_text="An answer that says this. Empty: whatever it says.",
+        widget=forms.Textarea(attrs={"rows": 2}),
+    )
+
+    def __init__(self, *args: Any, play: Play, **kwargs: Any) -> None:
+        changes = played_targets.changed(play)
+        kwargs.setdefault(
+            "initial",
+            {
+                "paths": [each.path for each in changes],
+                "rest_same": True,
+                "words": "" if changes else played_targets.words_of(play),
+            },
+        )
+        super().__init__(*args, **kwargs)
+        field = self.fields["paths"]
+        assert isinstance(field, forms.MultipleChoiceField)
+        field.choices = [(each.path, each.line) for each in changes]
+
+
+def tool_lines(source: str) -> list[dict[str, Any]]:
+    """The tools that a source defines, as a page shows them; none for one that cannot be read."""
+    try:
+        tools = tool_functions.read(source.replace("\r\n", "\n")).tools
+    except VerifierError:
+        return []
+    return [
+        {
+            "name": tool["name"],
+            "description": tool["description"],
+            "is_unsafe": bool(tool.get("x-unsafe")),
+            "arguments": [
+                {
+                    "name": name,
+                    "type": _type_words(schema),
+                    "description": schema.get("description", ""),
+                    "is_optional": name not in tool["parameters"]["required"],
+                }
+                for name, schema in tool["parameters"]["properties"].items()
+            ],
+        }
+        for tool in tools
+    ]
+
+
+def _type_words(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "one of " + ", ".join(str(each) for each in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_type_words(each) for each in schema["anyOf"])
+    inner = f" of {_type_words(schema['items'])}" if "items" in schema else ""
+    return str(schema.get("type", "anything")) + inner

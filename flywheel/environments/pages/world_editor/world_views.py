@@ -1,0 +1,152 @@
+"""Worlds of a team's own Python in the browser: editing one, trying it, writing its tasks, saying what is right."""
+
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from flywheel.accounts.access import PageRequest, requires
+from flywheel.accounts.models import Permission
+from flywheel.core.envs.worlds import own_world
+from flywheel.core.errors import FieldError
+from flywheel.edge.jobs import StaleState
+from flywheel.environments.models import Environment, Play, WorldTrial
+from flywheel.environments.pages.world_editor.world_forms import CallForm, ConfigForm, RightForm, TaskForm, tool_lines
+from flywheel.environments.playground import episode_moves, played_targets
+from flywheel.environments.proofs import proof_jobs
+from flywheel.environments.tasks import own_tasks
+from flywheel.environments.versions import world_trials
+from flywheel.environments.versions.environment_versions import environment_version, latest
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def edit(request: PageRequest, world: str) -> HttpResponse:
+    """The source and the settings of a world; saving makes its next version."""
+    row = _world(request, world)
+    version = latest(row)
+    form = ConfigForm(request.POST or None, version=version)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = environment_version(
+                environment=row, actor=request.actor, config=form.config, verifier=version.verifier
+            )
+        except FieldError as error:
+            form.refuse(error)
+        else:
+            if made == version:
+                messages.info(request, f"Nothing changed: {made} has this content already.")
+            else:
+                messages.success(request, proof_jobs.proof_notice(row, made))
+            return redirect("environments:environment", request.project.slug, row.name)
+    context = {"environment": row, "version": version, "form": form, **editor_context(form)}
+    return render(request, "environments/world.html", context, status=422 if form.errors else 200)
+
+
+def editor_context(form: ConfigForm) -> dict[str, Any]:
+    """Collect what the editor shows beside its form: the tools that the source defines."""
+    return {"tools": tool_lines(form["source"].value() or "")}
+
+
+@require_POST
+@requires(Permission.BUILD)
+def try_world(request: PageRequest) -> HttpResponse:
+    """Show the tools that a draft defines, and let a worker begin it and make a call."""
+    form, calling = ConfigForm(request.POST), CallForm(request.POST)
+    trial: WorldTrial | None = None
+    if form.is_valid() and calling.is_valid():
+        try:
+            trial = world_trials.submit(
+                project=request.project,
+                config=form.config,
+                actor=request.actor,
+                key=uuid.uuid4(),
+                seed=calling.cleaned_data["seed"],
+                tool=calling.cleaned_data["tool"],
+                arguments=calling.cleaned_data["arguments"],
+            )
+        except FieldError as error:
+            form.refuse(error)
+    problems = [text for each in (form, calling) for texts in each.errors.values() for text in texts]
+    context = {"trial": trial, "problems": problems, **editor_context(form)}
+    return render(request, "environments/_world_trial.html", context, status=200 if trial else 422)
+
+
+@require_GET
+@requires(Permission.BUILD)
+def trial(request: PageRequest, world_trial: int) -> HttpResponse:
+    """Answer the editor's poll, every second while a worker tries the world."""
+    return _shown(request, _trial(request, world_trial))
+
+
+@require_POST
+@requires(Permission.BUILD)
+def stop_trial(request: PageRequest, world_trial: int) -> HttpResponse:
+    """Do not wait for the worker any longer."""
+    found = _trial(request, world_trial)
+    with suppress(StaleState):  # it was quicker
+        found.cancel(request.actor)
+    return _shown(request, _trial(request, world_trial))
+
+
+def _shown(request: PageRequest, found: WorldTrial) -> HttpResponse:
+    context = {"trial": found, "tools": tool_lines(found.config["source"])}
+    return render(request, "environments/_world_trial.html", context)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.BUILD)
+def write_task(request: PageRequest, world: str) -> HttpResponse:
+    """A new task of a world; without what is wanted it is opened in the playground."""
+    row = _world(request, world)
+    form = TaskForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            made = own_tasks.write(
+                environment=row,
+                actor=request.actor,
+                prompt=data["prompt"],
+                state=form.beginning,
+                target=data["target"],
+                group=data["group"],
+                slice_=data["slice"],
+            )
+        except FieldError as error:
+            form.add_error(error.field if error.field in form.fields else None, error.problem)
+        else:
+            if not own_tasks.is_draft(made):
+                messages.success(request, f"{made} is written. A worker proves it.")
+                return redirect("environments:task", request.project.slug, row.name, made.number)
+            play = episode_moves.start(task=made, actor=request.actor)
+            messages.success(request, f"{made} begins here. Play it as it should be, then say: this is right.")
+            return redirect("environments:play", request.project.slug, play.pk)
+    context = {"environment": row, "form": form}
+    return render(request, "environments/own_task.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+@requires(Permission.BUILD)
+def say_right(request: PageRequest, play: int) -> HttpResponse:
+    """Make what was played what is wanted of its task."""
+    rows = Play.objects.select_related("task__environment", "environment_version__environment")
+    row = get_object_or_404(rows, project=request.project, pk=play)
+    form = RightForm(request.POST, play=row)
+    if not form.is_valid():
+        messages.warning(request, "Nothing was saved: what you chose is no change of this play any more.")
+        return redirect("environments:play", request.project.slug, row.pk)
+    made = played_targets.make(row, played_targets.target_of(row, **form.cleaned_data), request.actor)
+    messages.success(request, f"{made} has its target. A worker proves it.")
+    return redirect("environments:task", request.project.slug, made.environment.name, made.number)
+
+
+def _world(request: PageRequest, name: str) -> Environment:
+    return get_object_or_404(Environment, project=request.project, name=name, kind=own_world.KIND)
+
+
+def _trial(request: PageRequest, pk: int) -> WorldTrial:
+    return get_object_or_404(WorldTrial, project=request.project, pk=pk)
