@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.training.pages import datasets, hosted_training, launch, mixes, rollouts, runs
+from flywheel.training.pages import datasets, fix_trials, hosted_training, launch, mixes, rollouts, runs
 
 app_name = "training"
 # /p/<project>/training/
@@ -9,6 +9,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("launch/", launch.launch_page, name="launch"),
     path("launch/files/<slug:format>.jsonl", hosted_training.provider_file, name="provider_file"),
     path("recommendations/", launch.recommendations, name="recommendations"),
+    # /fixes/<trial's number>/
+    path("fixes/", fix_trials.fixes, name="fixes"),
+    path("fixes/new/<slug:key>/", fix_trials.try_fix, name="try_fix"),
+    path("fixes/<int:trial>/", fix_trials.fix_trial, name="fix_trial"),
+    path("fixes/<int:trial>/live/", fix_trials.fix_trial_live, name="fix_trial_live"),
+    path("fixes/<int:trial>/measure/", fix_trials.measure_fix, name="measure_fix"),
     path("datasets/", datasets.datasets, name="datasets"),
     path("datasets/mix/", mixes.mix_page, name="mix"),
     path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),

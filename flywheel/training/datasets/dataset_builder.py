@@ -241,7 +241,7 @@ def _right(speaker: Speaker, task: Task) -> list[Message]:
     pure, recorded = core_task(task), task.proof.get("recorded")
     if recorded and task.is_proved and _guards_a_success(task):
         return envs.episode(speaker.env, pure, lambda _: Message.from_json(recorded))
-    return _solved(speaker, task)
+    return solved(speaker, task)
 
 
 def reopened(speaker: Speaker, task: Task, messages: list[Message]) -> list[Message]:
@@ -255,7 +255,7 @@ def reopened(speaker: Speaker, task: Task, messages: list[Message]) -> list[Mess
 def _pairs(speaker: Speaker, tasks: list[Task], attempts: Attempts) -> Iterator[dict[str, Any]]:
     """A right and a wrong thing to say at the same point: the first at which a wrong episode leaves the right one."""
     for task in tasks:
-        right, failed = _solved(speaker, task), _failed(task)
+        right, failed = solved(speaker, task), _failed(task)
         opening = speaker.env.reset(core_task(task), 0)
         wrong = [([*opening, failed], "failure")] if failed else []
         tried = attempts.get(task.pk, [])
@@ -273,7 +273,9 @@ def _failed(task: Task) -> Message | None:
     return Message.from_json(task.proof["recorded"])
 
 
-def _solved(speaker: Speaker, task: Task) -> list[Message]:
+def solved(speaker: Speaker, task: Task) -> list[Message]:
+    if solved := task.proof.get("solved"):  # in a world that only a worker plays
+        return reopened(speaker, task, [Message.from_json(row) for row in solved])
     pure = core_task(task)
     return envs.episode(speaker.env, pure, partial(speaker.env.solve, pure))
 

@@ -19,6 +19,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.runs.run_summaries import rows_of
 from flywheel.failures.buckets.bucket_definitions import family
 from flywheel.failures.models import Decision, Failure
+from flywheel.training.fixes.trial_results import tried_fixes
 from flywheel.training.models import Recommendation, TrainingRun
 from flywheel.trajectories.models import Source, Step
 
@@ -66,12 +67,13 @@ def evidence_of(version: Version, task_set: TaskSet, baseline: EvalRun | None) -
         pass_at_1=_estimate(metrics.get("success")),
         pass_at_k=pass_at_k(rows, baseline.samples) if baseline and rows else None,
         k=baseline.samples if baseline else 0,
-        format_valid=_estimate(metrics.get("valid_output")),
+        format_valid=_readable(metrics),
         corrected=corrected,
         pairs=corrected,
         calls_per_attempt=_calls_per_attempt(baseline) if baseline else None,
         turns=turns_of(task_set),
         tried=_tried(version, task_set),
+        lighter=tried_fixes(version, task_set),
     )
 
 
@@ -119,6 +121,12 @@ def families(project: Project, buckets: Mapping[str, int]) -> dict[str, int]:
 def _estimate(kept: dict[str, Any] | None) -> Estimate | None:
     """An estimate as the eval's summary keeps it; None where nothing was scored."""
     return Estimate(**kept) if kept and kept["mean"] is not None else None
+
+
+def _readable(metrics: dict[str, Any]) -> Estimate | None:
+    """Return how many outputs the agent's program can read: whichever of parsing and form is broken more often."""
+    measured = [found for name in ("valid_output", "right_form") if (found := _estimate(metrics.get(name)))]
+    return min(measured, key=lambda found: found.mean or 0.0, default=None)
 
 
 def _calls_per_attempt(baseline: EvalRun) -> float | None:

@@ -199,6 +199,11 @@ def _check_base(base: Version, task_set: TaskSet) -> EvalRun:
 
 def untrainable(base: Version) -> str:
     """Why a version cannot be trained; empty when it can."""
+    if base.is_program:
+        return (
+            f"{base} is a program, whose code no trainer changes; train a version that is its model's weights, on "
+            "datasets of its trajectories, and serve the result to the program"
+        )
     return "" if base.weights else f"{base} has no weights here; only a version with its own weights can be trained"
 
 

@@ -1,9 +1,20 @@
-"""Datasets, recommendations, training runs and what they measured on the way."""
+"""Datasets, recommendations, tried fixes, training runs and what they measured on the way."""
 
 from flywheel.training.models.contamination import ContaminationCheck
 from flywheel.training.models.datasets import Dataset
+from flywheel.training.models.fix_trials import FixDraft, FixTrial
 from flywheel.training.models.recommendations import Recommendation
 from flywheel.training.models.rollouts import Dropped
 from flywheel.training.models.runs import Point, TrainingEvent, TrainingRun
 
-__all__ = ["ContaminationCheck", "Dataset", "Dropped", "Point", "Recommendation", "TrainingEvent", "TrainingRun"]
+__all__ = [
+    "ContaminationCheck",
+    "Dataset",
+    "Dropped",
+    "FixDraft",
+    "FixTrial",
+    "Point",
+    "Recommendation",
+    "TrainingEvent",
+    "TrainingRun",
+]

@@ -1,0 +1,205 @@
+"""Fixes that need no training, for programs: what fails, examples, drafts that are asked, and the best one measured."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Query, Router, Schema, Status
+
+from flywheel.accounts.access import Key, keyed
+from flywheel.accounts.models import Scope
+from flywheel.agents.references import find_agent
+from flywheel.edge.answers import EstimateOut, ListQuery, Ref, TraceId, page_of, paginate
+from flywheel.edge.refusals import Missing, one
+from flywheel.edge.schemas import Body, RefIn
+from flywheel.environments.models import TaskSet
+from flywheel.evals.api.references import task_set_of, version_of
+from flywheel.evals.runs.submission import RunSettings
+from flywheel.failures.buckets import bucket_definitions
+from flywheel.training.fixes import bucket_evidence, example_choice, trial_lifecycle, trial_results
+from flywheel.training.fixes.trial_lifecycle import DraftContent, TrialRequest
+from flywheel.training.models import FixTrial
+
+router = Router(tags=["training"])
+
+
+class DraftIn(Body):
+    name: str
+    system_prompt: str | None = None
+    """The parent's where it is left out."""
+    descriptions: dict[str, str] = {}
+    """Of tools, by name; those left out stay, and so do all schemas."""
+
+
+class TrialIn(Body):
+    key: uuid.UUID | None = None
+    """Yours, so that a call which is repeated makes one trial."""
+    bucket: str
+    version: RefIn
+    task_set: RefIn
+    drafts: list[DraftIn]
+    samples: int = 4
+    seed: int = 1
+    engine: str = ""
+
+
+class ExamplesQuery(Schema):
+    version: str
+    bucket: str = ""
+    tokens: int = example_choice.TOKENS
+    seed: int = 1
+
+
+class ExampleOut(Schema):
+    task: Ref
+    text: str
+    tokens: int
+
+
+class ExamplesOut(Schema):
+    block: str
+    """What goes into a system prompt."""
+    tokens: int
+    """By an estimate: four characters of ASCII are one, any other is one."""
+    pool: int
+    """Corrected failures in the train split that were chosen from."""
+    left_out: int
+    """Of those, how many share a source or a request with what is measured."""
+    bucket: str
+    """Empty where they are of every bucket."""
+    examples: list[ExampleOut]
+
+
+class NeededOut(Schema):
+    trajectory: TraceId = Field(alias="failure.trajectory")
+    values: list[str]
+    missing: list[str]
+
+
+class RetrievalOut(Schema):
+    words: str
+    checked: int
+    absent: int
+    unknown: int
+    rows: list[NeededOut]
+
+
+class EvidenceOut(Schema):
+    failures: int
+    calls: list[tuple[str, str, int]]
+    """What was called, what should have been, how often; an empty text is no call."""
+    arguments: list[tuple[str, int]]
+    notes: list[str]
+    retrieval: RetrievalOut | None
+    attempts_left_out: int
+    """Failures that are attempts at held-out or sealed tasks."""
+    sources_left_out: int
+    """Failures of whose session such a task was made."""
+    left_out: str
+    """Both in words, with the reason; empty where none was left out."""
+
+
+class DraftOut(Schema):
+    name: str = Field(alias="draft.name")
+    version: Ref = Field(alias="draft.version")
+    changes: list[str] = Field(alias="draft.changes")
+    examples: list[str] = Field(alias="draft.examples")
+    """Train tasks whose examples stand in its prompt."""
+    evaluation: int = Field(alias="draft.evaluation_id")
+    state: str = Field(alias="draft.evaluation.state")
+    difference: EstimateOut | None
+    """Of success on the train tasks, minus its parent's; null while one of them is not over."""
+    problem: str
+
+
+class TrialRow(Schema):
+    id: int
+    bucket: str
+    version: Ref = Field(alias="parent")
+    task_set: Ref
+    parent_eval: int = Field(alias="parent_eval_id")
+    evaluation: int | None = Field(alias="evaluation_id")
+    """The best draft's eval on held-out tasks, once it is measured."""
+    baseline: int | None = Field(alias="baseline_id")
+    created_by: Ref
+    created_at: datetime
+
+
+class TrialOut(TrialRow):
+    drafts: list[DraftOut]
+    best: str | None
+    """The name of the draft that gains most, once all are over; null where none gains."""
+    level: float
+    """Of each interval: all of them hold together at 95 %."""
+    is_over: bool
+    candidate: int | None
+
+
+@router.get("/buckets/{key}/evidence", response=EvidenceOut, auth=Key(Scope.READ))
+def get_bucket_evidence(request: HttpRequest, key: str, agent: str = "") -> Any:
+    """Tell what a bucket's newest failures have in common; of retrieval failures, whether what the right answer needed
+    was in the context."""
+    project = keyed(request).project
+    if key not in bucket_definitions.every(project):
+        raise Missing(f"there is no bucket {key[:100]!r}")
+    return bucket_evidence.evidence_of(project, key, find_agent(project, agent) if agent else None)
+
+
+@router.get("/task-sets/{name}/{int:version}/examples", response=ExamplesOut, auth=Key(Scope.READ))
+def choose_examples(request: HttpRequest, name: str, version: int, query: Query[ExamplesQuery]) -> Any:
+    """Few-shot examples from corrected failures of the train split, as different as possible, in a version's form."""
+    rows = TaskSet.objects.filter(project=keyed(request).project).select_related("environment_version__environment")
+    task_set, parent = one(rows, name=name, version=version), version_of(request, query.version)
+    return example_choice.examples_for(task_set, parent, bucket=query.bucket, budget=query.tokens, seed=query.seed)
+
+
+@router.get("/fix-trials", response=page_of(TrialRow, "FixTrialPage"), auth=Key(Scope.READ))
+def list_fix_trials(request: HttpRequest, query: Query[ListQuery]) -> Any:
+    """List the fixes that were tried, newest first."""
+    return paginate(trial_results.trials().filter(project=keyed(request).project), query)
+
+
+@router.post("/fix-trials", response={200: TrialOut, 201: TrialOut}, auth=Key(Scope.BUILD))
+def try_fix(request: HttpRequest, body: TrialIn) -> Status[Any]:
+    """Make the drafts versions, and run them and their parent on the train tasks. The same key again answers the trial
+    that is there, with 200."""
+    wanted = TrialRequest(
+        key=body.key or uuid.uuid4(),
+        bucket=body.bucket,
+        parent=version_of(request, body.version),
+        task_set=task_set_of(request, body.task_set),
+        drafts=[DraftContent(**draft.dict()) for draft in body.drafts],
+        settings=RunSettings(samples=body.samples, seed=body.seed, engine=body.engine),
+    )
+    trial, is_new = trial_lifecycle.start(wanted, keyed(request).actor)
+    return Status(201 if is_new else 200, _whole(_trial(request, trial.pk)))
+
+
+@router.get("/fix-trials/{trial_id}", response=TrialOut, auth=Key(Scope.READ))
+def get_fix_trial(request: HttpRequest, trial_id: int) -> Any:
+    return _whole(_trial(request, trial_id))
+
+
+@router.post("/fix-trials/{trial_id}/measure", response=TrialOut, auth=Key(Scope.TRAIN))
+def measure_fix(request: HttpRequest, trial_id: int) -> Any:
+    """Run the best draft on the held-out tasks, and its parent where it has not run there. The end of both makes a
+    candidate. 409 while the train tasks are not over, 422 where no draft gains anything."""
+    trial_lifecycle.measure(_trial(request, trial_id), keyed(request).actor)
+    return _whole(_trial(request, trial_id))
+
+
+def _trial(request: HttpRequest, pk: int) -> FixTrial:
+    return one(trial_results.trials().filter(project=keyed(request).project), pk=pk)
+
+
+def _whole(trial: FixTrial) -> dict[str, Any]:
+    found, candidate = trial_results.results_of(trial), trial_results.candidate_of(trial)
+    row = TrialRow.from_orm(trial).dict(by_alias=True)
+    return row | {
+        "drafts": found.drafts,
+        "best": found.best.draft.name if found.is_over and found.best else None,
+        "level": found.level,
+        "is_over": found.is_over,
+        "candidate": candidate.pk if candidate else None,
+    }
