@@ -4,6 +4,8 @@
     {"kind": "openai", "base_url": URL, "model": NAME, "api_key_env": NAME OF A VARIABLE, "timeout_s", "concurrency",
      "price_in", "price_out"}
 
+Who has found the key already gives it as `api_key` (`workers.policies.endpoint_keys`).
+
 Only `kind`, and `path` or `base_url` and `model`, are needed. Prices are dollars per million tokens. A key is named by
 the environment variable that holds it, so that a stored endpoint never holds a secret; the variable's name must end in
 `_API_KEY`, so that an endpoint cannot send another secret of this process to a server of its choice, and the key goes
@@ -24,6 +26,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "base_url": str,
         "model": str,
         "api_key_env": str,
+        "api_key": str,
         "timeout_s": (int, float),
         "concurrency": int,
         "price_in": (int, float),
@@ -44,7 +47,7 @@ def open_engine(spec: Mapping[str, Any]) -> Engine:
         return TransformersEngine(path, Path(adapter) if adapter else None, **options)
     from workers.engines.openai_engine import OpenAIEngine
 
-    key = _key(options.pop("api_key_env", ""), options["base_url"])
+    key = options.pop("api_key", "") or _key(options.pop("api_key_env", ""), options["base_url"])
     return OpenAIEngine(options.pop("base_url"), options.pop("model"), key, **options)
 
 

@@ -166,7 +166,7 @@ class OpenAIEngine:
             raise EngineError(f"{self.model} at {self.base_url} cannot be given these tools: {error}") from error
         try:
             reply, latency_ms = self._exchange(json.dumps(self._body(request)).encode())
-            return _inside(self._response(reply, latency_ms), names)
+            return _inside(self._response(reply, latency_ms, request.tools), names)
         except Failed as failure:
             if failure.unusable and not self._answered.is_set():
                 raise EngineError(f"{self.model} at {self.base_url} cannot be asked: {failure}") from failure
@@ -271,7 +271,7 @@ class OpenAIEngine:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "flywheel"}
         return headers | ({"Authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
-    def _response(self, content: bytes, latency_ms: float) -> ChatResponse:
+    def _response(self, content: bytes, latency_ms: float, tools: tuple[dict[str, Any], ...]) -> ChatResponse:
         try:
             value = json.loads(content)
             choice = value["choices"][0]

@@ -8,6 +8,8 @@ the worker. The process is told no database and no keys, and has a limit of memo
 What is said over the socket, pickled: `("open", spec)`, answered with None, and `("chat", requests)`, answered with
 responses, or either with the EngineError that it raised; `("close", None)`, which is not answered and ends what is
 being generated. Before the responses comes a number for each request that has become tokens: how many are left to.
+A process may hold no model and only read what a server's model wrote (`("read", answers)`, answered with responses):
+the chat template by which it does is somebody's program all the same.
 The process ends when the socket closes, however whoever asked has ended, and after an error that nobody has foreseen:
 what such a one leaves of a GPU's state is good for no other model.
 """
@@ -28,6 +30,7 @@ from typing import Any, Protocol, cast
 
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, Engine, EngineError
 from workers.engines.engine_endpoints import open_engine
+from workers.engines.tool_calls import AnswerReader, Written
 from workers.processes import model_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +41,10 @@ GRACE_S = 5.0
 RENDER_S = 30.0
 """For one request to become tokens: a chat template is a program that somebody uploaded, and may have no end. How long
 an answer takes is limited by its tokens."""
+
+
+READER = "reader"
+"""Kind of a spec, beside those of endpoints: `{"kind": "reader", "path": DIRECTORY}`, which takes no weights."""
 
 
 class Gone(EngineError):
@@ -60,13 +67,20 @@ class ProcessEngine:
         self._asking, self._is_closed = 0, False
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
-        unasked = [ChatResponse(error=UNASKED)] * len(requests)
+        return self._ask("chat", requests)
+
+    def read(self, answers: Sequence[Written]) -> list[ChatResponse]:
+        """Read what a server's model wrote; of a process that was opened as reader."""
+        return self._ask("read", answers)
+
+    def _ask(self, what: str, about: Sequence[Any]) -> list[ChatResponse]:
+        unasked = [ChatResponse(error=UNASKED)] * len(about)
         with self._lock:
             if self._is_closed:
                 return unasked
             self._asking += 1
         try:
-            found: list[ChatResponse] = self._process.ask("chat", list(requests))
+            found: list[ChatResponse] = self._process.ask(what, list(about))
             return found
         except Gone:
             if self._is_closed:
@@ -121,7 +135,7 @@ class Process:
         try:
             with self._one_by_one:
                 self.tell(what, about)
-                answer = self._answer(RENDER_S if what == "chat" else None)
+                answer = self._answer(None if what == "open" else RENDER_S)
         except (OSError, EOFError) as error:
             how = model_process.ending(self._ended())
             raise Gone(self._problem or f"the process of the model ended {how}") from error
@@ -219,7 +233,7 @@ class Holder:
 
     def __init__(self, line: Connection, idle_s: float) -> None:
         self._line, self._idle_s = line, idle_s
-        self._engine: Model | None = None
+        self._engine: Model | AnswerReader | None = None
         self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -244,9 +258,13 @@ class Holder:
 
     def _answer(self, what: str, about: Any) -> list[ChatResponse] | None:
         if what == "open":
-            self._engine = cast(Model, open_engine(about))
+            self._engine = _open(about)
             return None
-        return self._engine.chat(about, self._line.send) if self._engine else [ChatResponse(error=UNASKED)] * len(about)
+        if self._engine is None:
+            return [ChatResponse(error=UNASKED)] * len(about)
+        if isinstance(self._engine, AnswerReader):
+            return self._engine.read(about)
+        return self._engine.chat(about, self._line.send)
 
     def _read(self) -> None:
         try:
@@ -261,6 +279,15 @@ class Holder:
             traceback.print_exc()
         finally:
             os._exit(0)  # without this thread nobody would be heard any more
+
+
+def _open(spec: Mapping[str, Any]) -> Model | AnswerReader:
+    """Load what the spec describes. Raises EngineError."""
+    if spec.get("kind") != READER:
+        return cast(Model, open_engine(spec))
+    from workers.engines.transformers_engine import load_tokenizer  # loads torch: only in a process like this
+
+    return AnswerReader(load_tokenizer(Path(spec["path"])))
 
 
 def _broken(error: Exception) -> EngineError:

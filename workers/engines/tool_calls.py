@@ -6,8 +6,10 @@ other the calls are read that Qwen and Hermes models write; an answer that calls
 reads is an error, and so unscored: it would be judged as words otherwise.
 """
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flywheel.core.envs.policy_rollouts import ChatResponse
@@ -50,6 +52,37 @@ def answer_of(
         latency_ms=latency_ms,
         error=error,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer as a server gives it: tokens of the prompt and of the answer, and the tools that were on offer."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    tools: tuple[Any, ...] = ()
+
+
+class AnswerReader:
+    """Reads what a server's model wrote as `answer_of` reads what is generated here."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def read(self, answers: Sequence[Written]) -> list[ChatResponse]:
+        """Their text, calls and errors; everything else of a response is the server's to say."""
+        return [self._response(answer) for answer in answers]
+
+    def close(self) -> None:
+        """Nothing to end: an answer is read in no time."""
+
+    def _response(self, answer: Written) -> ChatResponse:
+        kept = list(answer.tokens)
+        if kept and kept[-1] in self._tokenizer.all_special_ids:  # the end, which a server gives with the answer
+            kept.pop()
+        tools = [_function(tool) for tool in answer.tools]
+        text, calls, error = _read(self._tokenizer, list(answer.prompt), kept, tools)
+        return ChatResponse(text=text, tool_calls=calls, error=error)
 
 
 def _read(
@@ -97,13 +130,19 @@ def _learn_to_read(tokenizer: Any) -> None:
     template = tokenizer.chat_template
     if not isinstance(template, str) or "tools" not in template:
         return
+    if response_template_of(tokenizer) is None:
+        tokenizer.unread_mark = _unread_mark(tokenizer)
+
+
+def response_template_of(tokenizer: Any) -> Any:
+    """The template by which transformers reads what a model writes with this tokenizer's chat template: the tokenizer's
+    own, or else TRL's, which the tokenizer has from then on; None where neither knows one."""
     if getattr(tokenizer, "response_template", None) is None:
         from trl.chat_template_utils import add_response_schema  # takes a second, for models that call tools
 
-        try:
+        with contextlib.suppress(ValueError):  # one that TRL does not know
             add_response_schema(tokenizer)
-        except ValueError:  # one that TRL does not know
-            tokenizer.unread_mark = _unread_mark(tokenizer)
+    return getattr(tokenizer, "response_template", None)
 
 
 def _unread_mark(tokenizer: Any) -> str:

@@ -61,7 +61,7 @@ class TransformersEngine:
             self._model = _load_model(model_dir, _dtype(dtype))
         if adapter_dir is not None:
             _add_adapter(self._model, adapter_dir)
-        self._tokenizer = _load_tokenizer(model_dir)
+        self._tokenizer = load_tokenizer(model_dir)
         self._device = _device(device)
         self._model.to(self._device).eval()
         if self._device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
@@ -266,7 +266,8 @@ def _load_model(model_dir: Path, dtype: Any) -> Any:
     return model
 
 
-def _load_tokenizer(model_dir: Path) -> Any:
+def load_tokenizer(model_dir: Path) -> Any:
+    """The tokenizer of these weights, `templated`. Raises EngineError."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

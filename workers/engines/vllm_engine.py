@@ -1,9 +1,9 @@
 """A version asked at a vLLM server, under the name of its adapter.
 
 The server renders the conversation with the base's own chat template, tools included, and is told to leave the answer
-as it is: tool calls are read out of the text here, as those of weights that are asked without a server, so that both
-engines read an answer alike. When the server does not know the name any more (it was started anew) the adapter is
-loaded again.
+as it is and to give its tokens. They are read here by the same chat template, as those of weights that are asked
+without a server, so that both engines read an answer alike. When the server does not know the name any more (it was
+started anew) the adapter is loaded again.
 """
 
 import json
@@ -16,7 +16,8 @@ from typing import Any
 
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
 from workers.engines.openai_engine import Failed, OpenAIEngine
-from workers.engines.tool_calls import read_tool_calls
+from workers.engines.process_engine import ProcessEngine
+from workers.engines.tool_calls import Written
 
 ALTERNATIVES = 2
 NOT_FOUND = 404
@@ -36,10 +37,25 @@ class Trail:
 class VllmEngine(OpenAIEngine):
     is_foreign = False  # the template shows what policies were trained on, and their calls are read here
 
-    def __init__(self, url: str, model: str, api_key: str = "", *, again: Callable[[], object], **options: Any) -> None:
-        """`again` has the server load the model; it is called from several threads."""
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        api_key: str = "",
+        *,
+        again: Callable[[], object],
+        reader: ProcessEngine | None = None,
+        **options: Any,
+    ) -> None:
+        """`again` has the server load the model; it is called from several threads. `reader` reads the answers, and is
+        closed with this; without one they are words."""
         super().__init__(f"{url}/v1", model, api_key, **options)
-        self._again = again
+        self._again, self._reader = again, reader
+
+    def close(self) -> None:
+        super().close()
+        if self._reader is not None:
+            self._reader.close()
 
     def trails(self, questions: Sequence[tuple[str, ChatRequest]], at_once: int = 1) -> list[Trail]:
         """The greedy answers of these models to these requests, `at_once` of them at a time, begun in the order given.
@@ -80,13 +96,20 @@ class VllmEngine(OpenAIEngine):
             return super()._exchange(body)
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = super()._body(request)
+        body = super()._body(request) | ({"return_token_ids": True} if self._reader is not None else {})
         return body | {"tool_choice": "none"} if request.tools else body
 
-    def _response(self, content: bytes, latency_ms: float) -> ChatResponse:
-        response = super()._response(content, latency_ms)
-        text, calls = read_tool_calls(response.text)
-        return replace(response, text=text, tool_calls=(*response.tool_calls, *calls))
+    def _response(self, content: bytes, latency_ms: float, tools: tuple[dict[str, Any], ...]) -> ChatResponse:
+        response = super()._response(content, latency_ms, tools)
+        if self._reader is None:
+            return response
+        value = json.loads(content)
+        try:
+            written = Written(tuple(value["prompt_token_ids"]), tuple(value["choices"][0]["token_ids"]), tools)
+        except (KeyError, TypeError) as error:
+            raise Failed(f"the server gives no token ids, by which calls are read: {error!r}") from error
+        (read,) = self._reader.read([written])
+        return replace(response, text=read.text, tool_calls=read.tool_calls, error=read.error)
 
 
 def _lead(step: dict[str, Any]) -> float:

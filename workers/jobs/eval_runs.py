@@ -1,7 +1,8 @@
 """Carry out an eval run: ask the version, judge its answers, store every rollout as a trajectory.
 
 1. Load the version's engine. What does not load fails the run with its reason, and so does a vLLM server that mixes
-   adapters up (`workers.policies.vllm_policies`).
+   adapters up (`workers.policies.vllm_policies`). A version that is a program makes its attempts itself
+   (`workers.policies.program_runs`); what follows is the same.
 2. Ask and judge the attempts that have no result yet, a chunk at a time; the next are asked while one is stored
    (`workers.policies.answer_stream`). Results, their trajectories and the progress are one transaction under the lease,
    so that a run which is taken over goes on where it stood and every attempt is stored exactly once.
@@ -35,7 +36,8 @@ from flywheel.environments.models import MEASURED, Opening, Split, Task
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.models import Engine as Engines
 from flywheel.evals.models import EvalRun
-from flywheel.evals.runs import result_rows, run_budget
+from flywheel.evals.models.runs import BUDGET_CHUNK
+from flywheel.evals.runs import first_requests, result_rows, run_budget
 from flywheel.evals.runs.run_summaries import summary_of
 from flywheel.evals.runs.submission import attempt_seed
 from flywheel.evals.runs.void_scores import unscore
@@ -43,11 +45,13 @@ from flywheel.promotions.candidacy import propose_for
 from flywheel.training.datasets import contamination_checks
 from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout
-from workers import gym_sessions
 from workers.engines.process_engine import open_beside
 from workers.judging import attempt_verdicts, project_judges
 from workers.policies.answer_stream import AHEAD, Asking
+from workers.policies.endpoint_keys import with_key
+from workers.policies.program_runs import ProgramRuns
 from workers.policies.vllm_policies import open_served
+from workers.worlds import gym_sessions
 
 Asked = list[tuple[Task, Rollout]]
 
@@ -65,9 +69,11 @@ class VerifierChanged(RuntimeError):
 
 def open_version(version: Version) -> Engine:
     """The engine that answers as this version. Raises EngineError or ArtifactError."""
-    spec: dict[str, Any] = dict(version.endpoint)
+    spec = with_key(version.endpoint, version.agent.project_id)
     if version.weights:
         spec["path"] = str(artifacts.local(version.weights))
+    elif version.is_program:
+        raise EngineError(f"{version} is a program: it makes whole attempts in evals, and no single answer")
     elif spec.get("kind") == "transformers":
         raise EngineError(f"{version} has no weights here; make a version with weights, or one that names a server")
     if version.adapter:
@@ -121,25 +127,9 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
         return True
     project_judges.meet(lease, env, core_task(waiting[0][0]), run.results.all())
     gym_sessions.meet(env, core_task(waiting[0][0]))
-    if run.engine == Engines.VLLM:
-        engine: Engine = open_served(lease, run, env, _to_show(run, tasks))
-    else:
-        engine = open_version(run.version)
-    size, since = min(CHUNK, run_budget.CHUNK) if run.budget else CHUNK, timezone.now()
-
-    def ask(number: int) -> Asked:
-        chunk = waiting[number * size : (number + 1) * size]
-        attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
-        rollouts = play(engine, env, attempts, Sampling(**run.sampling))
-        answered = [
-            (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
-        ]
-        _refuse_silence([rollout for _, rollout in answered], is_first=not done and not number)
-        return answered
-
     stored = len(done)
-    # What is asked is paid for: nothing ahead of a budget.
-    with Asking(lease, engine, ask, -(-len(waiting) // size), ahead=0 if run.budget else AHEAD) as asking:
+    with _answers(lease, run, env, tasks, waiting) as asking:
+        since = timezone.now()
         while stored < len(done) + len(waiting):
             if spent := run_budget.spent(run, timezone.now() - since):
                 lease.log(f"{spent}; what was attempted is kept", "warning")
@@ -156,6 +146,32 @@ def _ask_and_judge(lease: Lease, run: EvalRun, env: envs.Environment) -> bool:
             if answered:
                 _store(lease, run, env, answered, done=stored)
     return True
+
+
+def _answers(
+    lease: Lease, run: EvalRun, env: envs.Environment, tasks: Sequence[Task], waiting: Sequence[tuple[Task, int]]
+) -> ProgramRuns | Asking[Asked]:
+    """Whoever makes the attempts that wait, to be asked for some of them at a time."""
+    if run.version.is_program:
+        return ProgramRuns(lease, run, env, waiting)
+    if run.engine == Engines.VLLM:
+        engine: Engine = open_served(lease, run, env, _to_show(run, tasks))
+    else:
+        engine = open_version(run.version)
+    size, is_first = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK, not run.results.exists()
+
+    def ask(number: int) -> Asked:
+        chunk = waiting[number * size : (number + 1) * size]
+        attempts = [(core_task(task), sample, attempt_seed(run, task, sample)) for task, sample in chunk]
+        rollouts = play(engine, env, attempts, Sampling(**run.sampling))
+        answered = [
+            (task, rollout) for (task, _), rollout in zip(chunk, rollouts, strict=True) if rollout.error != UNASKED
+        ]
+        _refuse_silence([rollout for _, rollout in answered], is_first=is_first and not number)
+        return answered
+
+    # What is asked is paid for: nothing ahead of a budget.
+    return Asking(lease, engine, ask, -(-len(waiting) // size), ahead=0 if run.budget else AHEAD)
 
 
 def _to_show(run: EvalRun, tasks: Sequence[Task]) -> list[envs.Task]:
@@ -230,7 +246,11 @@ def _note_first(lease: Lease, run: EvalRun, env: envs.Environment, answered: Ask
     if run.first_request or first is None or run.results.exists():
         return  # what was attempted before it was kept may have been asked otherwise
     task, rollout = first
-    run.first_request = first_request(rollout.messages, env.tools, run.sampling) | {"task": task.pk}
+    if run.version.is_program:
+        parts = first_requests.of_program(run.version, run.sampling, first_requests.code_of(run))
+    else:
+        parts = first_request(rollout.messages, env.tools, run.sampling)
+    run.first_request = parts | {"task": task.pk}
     lease.update(first_request=run.first_request)
 
 

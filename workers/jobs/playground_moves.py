@@ -1,15 +1,19 @@
 """A version's moves in the playground: the worker's side of `environments.play`."""
 
+from dataclasses import replace
+
 from django.db import transaction
 
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message, call_forms
+from flywheel.core.verifiers import NO_RUNNERS
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Play, PlayTurn
 from flywheel.environments.playground import episode_moves
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.eval_runs import open_version
-from workers.judging import project_judges
+from workers.judging import attempt_verdicts, project_judges
 
 
 def make_moves(lease: Lease) -> None:
@@ -21,10 +25,15 @@ def make_moves(lease: Lease) -> None:
         _ask(lease, turn)
     with transaction.atomic():
         row = _play(turn)
+    version = row.environment_version
+    runners = project_judges.runners(version.environment.project, version.verifier)
+    # May take longer than a lease: nothing is locked meanwhile, and no other move is made.
+    if KINDS[version.environment.kind].runner:
+        episode_moves.catch_up(row, runners)
+        with lease.guard():
+            row.save(update_fields=["messages", "is_over", "world"])
     if row.is_over and row.verdict is None:
-        version = row.environment_version
-        # May take longer than a lease: nothing is locked meanwhile.
-        episode_moves.judge(row, project_judges.runners(version.environment.project, version.verifier))
+        episode_moves.judge(row, runners)
         with lease.guard():
             row.save(update_fields=["verdict"])
     lease.finish(State.CANCELLED if lease.cancelled else State.SUCCEEDED)
@@ -36,6 +45,8 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
         row = _play(turn)
     agent = turn.version.config()
     env = episode_moves.environment_of(row, agent=agent)
+    # A world's answer takes milliseconds, and it is asked for where its row is locked.
+    runners = replace(NO_RUNNERS, world=attempt_verdicts.RUNNERS.world)
     sampling = Sampling(**{**turn.version.sampling, "temperature": turn.temperature})
     engine = open_version(turn.version)
     try:
@@ -50,7 +61,9 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
             with lease.guard():
                 row = _play(turn)
                 said_now = call_forms.read(Message("assistant", answer.text, answer.tool_calls), agent.form).to_json()
-                episode_moves.add(row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer)
+                episode_moves.add(
+                    row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer, runners=runners
+                )
                 lease.progress(len(row.moves) - turn.at)
     finally:
         engine.close()

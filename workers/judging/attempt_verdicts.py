@@ -14,13 +14,15 @@ from typing import Any
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.policy_rollouts import Rollout
-from flywheel.core.envs.rubric_environment import Judged
+from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import AWAY, NOT_ANSWERED, Runners, Verdict, one_by_one, unscored
 from flywheel.core.verifiers.attempt_places import attempt_json
 from flywheel.core.verifiers.rubric_parts import NoTarget, reference
 from workers.judging import llm_judge
 from workers.sandbox.verdict import score
+from workers.worlds.world_sessions import Worlds
 
 AT_ONCE = llm_judge.AT_ONCE
 Attempt = tuple[Task, Sequence[Message]]
@@ -38,13 +40,13 @@ def python(source: str, trace: Mapping[str, Any], target: Any) -> Verdict:
     return Verdict(found.score, found.reason, dict(found.parts), "" if found.score is not None else found.status.value)
 
 
-def at_once(verify: Callable[[Any], Verdict], items: Sequence[Any]) -> list[Verdict]:
+def at_once(do: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """As many as a judge or a server takes; what the sandbox runs waits there for a core."""
     with ThreadPoolExecutor(max(AT_ONCE, CORES)) as pool:
-        return list(pool.map(verify, items))
+        return list(pool.map(do, items))
 
 
-RUNNERS = Runners(python=python, each=at_once)
+RUNNERS = Runners(python=python, world=Worlds(), each=at_once)
 
 
 def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
@@ -53,8 +55,10 @@ def verdicts(env: Environment, attempts: Sequence[Attempt]) -> list[Verdict]:
     asked = judge_of(env)
     if asked:
         asked.recall(questions(env, attempts))
-    is_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
-    found = (at_once if is_elsewhere else one_by_one)(lambda attempt: verdict(env, attempt), attempts)
+    is_judged_elsewhere = isinstance(env, NemoGym) or (isinstance(env, Judged) and bool(env.rubric.needs))
+    found = (at_once if is_judged_elsewhere or world_of(env) else one_by_one)(
+        lambda attempt: verdict(env, attempt), attempts
+    )
     if asked:
         asked.keep()
     return found

@@ -313,11 +313,14 @@ COUNTS = ("judged", "remembered", "canaries", "requests", "tokens_in", "tokens_o
 def _engine(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
     if not endpoint.get("base_url"):
         raise EngineError(f"the project has no endpoint {settings['endpoint']!r}")
+    if problem := endpoint.get("problem"):
+        raise EngineError(problem)
     price_in, price_out = endpoint.get("prices", {}).get(settings["model"], (None, None))
     spec = {
         "kind": "openai",
         "base_url": endpoint["base_url"],
         "api_key_env": endpoint.get("api_key_env") or None,
+        "api_key": endpoint.get("api_key"),
         "model": settings["model"],
         "timeout_s": TIMEOUT_S,
         "concurrency": AT_ONCE,

@@ -10,13 +10,15 @@ from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
 from flywheel.core.envs import Environment, Task
+from flywheel.core.envs.policy_rollouts import EngineError
 from flywheel.core.verifiers import Runners, Verdict, rubric
 from flywheel.edge.jobs import Lease
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs.void_scores import unscore
-from workers.gym_sessions import Gym
 from workers.judging import attempt_verdicts
 from workers.judging.llm_judge import Judge, JudgeError
+from workers.policies.endpoint_keys import with_key
+from workers.worlds.gym_sessions import Gym
 
 
 def judge_of(
@@ -25,9 +27,16 @@ def judge_of(
     """The judges of a verifier for one run. `report` is what an earlier owner of the run has left. One that does not
     remember knows nothing of other runs, and needs no database once it is made."""
     names = {digest: part.name for digest, part in rubric.judges(verifier).items()}
-    return Judge(
-        judge_endpoints.endpoints(project), names, report, judge_endpoints.Memory(project) if remembers else None
-    )
+    endpoints = {name: _keyed(endpoint, project) for name, endpoint in judge_endpoints.endpoints(project).items()}
+    return Judge(endpoints, names, report, judge_endpoints.Memory(project) if remembers else None)
+
+
+def _keyed(endpoint: Mapping[str, Any], project: Project) -> dict[str, Any]:
+    """Return the endpoint with its key, or with the `problem` that a judge has who asks it."""
+    try:
+        return with_key(endpoint, project.pk)
+    except EngineError as error:
+        return {**endpoint, "problem": str(error)}
 
 
 def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Runners:

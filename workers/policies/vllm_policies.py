@@ -6,7 +6,8 @@ from typing import Any
 
 from django.db import connections
 
-from flywheel.accounts.project_settings.gateway_upstream import key_of
+from flywheel.accounts.project_settings.server_addresses import key_of
+from flywheel.agents import artifacts
 from flywheel.agents.models import Version
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatRequest, Sampling
@@ -16,6 +17,7 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.serving import loaded_adapters, version_isolation
 from flywheel.system import env
 from workers.engines.isolation import check_isolation
+from workers.engines.process_engine import READER, ProcessEngine
 from workers.engines.vllm_engine import VllmEngine
 
 REQUESTS, TOKENS = 3, 24
@@ -41,8 +43,9 @@ def open_served(lease: Lease, run: EvalRun, environment: Environment, tasks: Seq
         for number, task in enumerate(tasks[:REQUESTS])
     ]
 
-    def engine(again: Callable[[], None]) -> VllmEngine:
-        return VllmEngine(env.vllm_url(), loaded_adapters.name_of(run.version), key_of(VLLM_KEY), again=again)
+    def engine(again: Callable[[], None], reader: ProcessEngine | None = None) -> VllmEngine:
+        name = loaded_adapters.name_of(run.version)
+        return VllmEngine(env.vllm_url(), name, key_of(VLLM_KEY), again=again, reader=reader)
 
     def test() -> None:
         arms, probes = loaded_adapters.load_arms(run.version, beside)
@@ -58,7 +61,9 @@ def open_served(lease: Lease, run: EvalRun, environment: Environment, tasks: Seq
 
     lease.progress(lease.job.done, lease.job.total, "testing that the server keeps adapters apart")
     test()
-    return engine(Loader(run.version, test))
+    assert run.version.weights is not None, "`check` refused it"
+    reader = ProcessEngine({"kind": READER, "path": str(artifacts.local(run.version.weights))})
+    return engine(Loader(run.version, test), reader)
 
 
 class Loader:

@@ -26,6 +26,7 @@ import django
 
 from flywheel.server.supervisor import Stop, die_with_parent, raise_stop
 from flywheel.system import env, postgres
+from workers.engines.tool_calls import response_template_of
 from workers.processes import model_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,8 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for the greatest rank of an adapter."""
 SMALL_BYTES = 20_000_000
 """Weights below this are asked quicker by one thread than by several."""
+NESTED = ("<function=", "<arg_key>")
+"""What stands within `<tool_call>` where it is not JSON."""
 GRACE_S = 20.0
 NO_INSTRUCTION = "this processor lacks an instruction that the build uses, most often AVX512"
 LAST_WORDS = 15
@@ -87,8 +90,14 @@ def _serve(options: argparse.Namespace) -> None:
     base = _base_of(options.version, options.project) if options.version else Path(settings.REFERENCE_POLICY)
     url = f"http://127.0.0.1:{_port(options)}"
     name = base_name(digest_of(base))
-    words = command(base, name, url, options.max_lora_rank, options.more)
-    with tempfile.TemporaryFile() as log, _started(words, environment(base), log) as server:
+    with tempfile.TemporaryDirectory(prefix="flywheel-tokenizer-") as aside, tempfile.TemporaryFile() as log:
+        words = command(base, name, url, options.max_lora_rank, [*reading(base, Path(aside)), *options.more])
+        _run(words, base, name, url, log)
+
+
+def _run(words: list[str], base: Path, name: str, url: str, log: Any) -> None:
+    """Serve until it is ended. Raises CannotServe."""
+    with _started(words, environment(base), log) as server:
         _wait(server, url, log)
         os.environ["FLYWHEEL_VLLM_URL"] = url
         live = "".join(f", {name}" for name in _load_live())
@@ -109,8 +118,7 @@ def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list
     words += ["--served-model-name", name, "--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
     words += ["--runner", "generate", "--generation-config", "vllm"]
     words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", str(SLOTS), "--max-cpu-loras", str(LOADED)]
-    # Read as Qwen and Hermes models write them; without a parser vLLM refuses requests that have tools.
-    words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    words += ["--enable-auto-tool-choice"]
     # An answer that must be JSON is compact: between two of its tokens a weak judge would write spaces for ever.
     words += ["--structured-outputs-config", json.dumps({"backend": "xgrammar", "disable_any_whitespace": True})]
     if config.get("dtype", config.get("torch_dtype")) == "float32":
@@ -120,6 +128,31 @@ def command(base: Path, name: str, url: str, rank: int, more: list[str]) -> list
     if is_cpu_build():
         words += ["--enforce-eager", "--max-num-seqs", "32"]
     return words + more
+
+
+def reading(base: Path, aside: Path) -> list[str]:
+    """Return the words by which vLLM reads calls: as the base's chat template writes them.
+
+    By the response template, in a copy of the tokenizer in `aside`. Where there is none, and of templates that write
+    them so, they are read as Qwen and Hermes models write them. Without a parser vLLM refuses requests that have tools.
+    Raises CannotServe.
+    """
+    from transformers import AutoTokenizer
+
+    hermes = ["--tool-call-parser", "hermes"]
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CannotServe(f"the tokenizer in {base} cannot be loaded: {error}") from error
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or ("<tool_call>" in template and not any(mark in template for mark in NESTED)):
+        return hermes
+    if (found := response_template_of(tokenizer)) is None:
+        return hermes
+    tokenizer.save_pretrained(aside)
+    config = aside / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_bytes()) | {"response_template": found}))
+    return ["--tokenizer", str(aside), "--tool-call-parser", "hf"]
 
 
 def environment(base: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ MODULES = """
     abc array ast base64 binascii bisect calendar cmath codecs collections collections.abc colorsys contextlib copy csv
     dataclasses datetime decimal difflib enum fnmatch fractions functools gzip hashlib heapq hmac html html.entities
     html.parser inspect io ipaddress itertools json keyword locale math numbers operator pprint quopri random re
-    reprlib secrets shlex statistics string stringprep struct textwrap time tokenize traceback types typing
+    reprlib secrets shlex sqlite3 statistics string stringprep struct textwrap time tokenize traceback types typing
     unicodedata urllib.parse uuid warnings weakref xml.etree.ElementTree zlib
     _strptime encodings.ascii encodings.cp1252 encodings.idna encodings.latin_1 encodings.punycode encodings.utf_16
     encodings.utf_32 encodings.unicode_escape encodings.raw_unicode_escape encodings.utf_8_sig encodings.hex_codec

@@ -12,8 +12,8 @@ from typing import Any
 
 from flywheel.core import digests
 from flywheel.core.envs import Environment, Task
-from flywheel.core.envs.mixed_environment import grouped
 from flywheel.core.envs.policy_rollouts import ChatResponse, Engine, Rollout, Sampling, play
+from flywheel.core.envs.wrappers.mixed_environment import grouped
 from flywheel.core.traces import Message
 from flywheel.core.verifiers import NOT_ANSWERED, Verdict, unscored
 from workers.judging import attempt_verdicts

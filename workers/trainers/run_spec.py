@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from flywheel.core import digests, recipes
 from flywheel.core.envs import Environment, Task, build
 from flywheel.core.envs.agent_config import AgentConfig
-from flywheel.core.envs.mixed_environment import Mixed
+from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.errors import FieldError
 from flywheel.core.evidence import contamination
 from flywheel.core.verifiers import VerifierError

@@ -1,6 +1,7 @@
 """What the vLLM engine asks and how it reads; the server is a fake. A real one is asked by `make test-serve`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Samplin
 from flywheel.core.traces import Message, ToolCall
 from flywheel.evals.serving import loaded_adapters
 from tests.workers.engines.test_engine_endpoints import Reply, always, completion, serving
+from tests.workers.engines.test_tool_calls import ARGUMENTS, CALL, TEMPLATES, TOOL, answered, tokenizer_with
+from workers.engines.process_engine import READER, ProcessEngine
 from workers.engines.vllm_engine import VllmEngine
 from workers.policies.vllm_policies import Loader, NotIsolated
-from workers.reference import story
 
-TOOLS = (story.TOOLS[0],)
 TOKENS = {
     "logprobs": {
         "content": [
@@ -40,15 +41,55 @@ def trail(body: dict[str, Any], count: int) -> Reply:
     return 200, {}, json.dumps(value).encode()
 
 
-def test_tools_are_shown_to_the_model_and_calls_are_read_here() -> None:
-    said = 'Well.<tool_call>{"name": "x", "arguments": {"k": 1}}</tool_call>'
-    with serving(always(completion({"content": said}))) as server:
-        (answer,) = engine(server.url, []).chat([ask(tools=TOOLS)])
-        engine(server.url, []).chat([ask()])
-    assert (answer.text, answer.tool_calls) == ("Well.", (ToolCall("call-0", "x", {"k": 1}),))
-    assert server.seen[0]["tools"] == [{"type": "function", "function": story.TOOLS[0]}], "as policies were trained"
-    assert server.seen[0]["tool_choice"] == "none"
-    assert "tool_choice" not in server.seen[1]
+def with_tokens(text: str, prompt: list[int], tokens: list[int], finish: str = "stop") -> Reply:
+    """An answer as vLLM gives it where tokens are wanted; its text lacks what stands in special tokens."""
+    choice = {"message": {"content": text}, "finish_reason": finish, "token_ids": tokens}
+    return 200, {}, json.dumps({"choices": [choice], "prompt_token_ids": prompt, "usage": {}}).encode()
+
+
+@pytest.mark.parametrize("template", ["qwen3", "llama3_1", "glm4moe", "gptoss"])
+def test_answers_are_read_by_the_bases_own_chat_template(tmp_path: Path, template: str) -> None:
+    tokenizer = tokenizer_with(TEMPLATES[template].read_text())
+    tokenizer.save_pretrained(tmp_path)
+    calls = with_tokens("lost", *answered(tokenizer, {"role": "assistant", "content": "", "tool_calls": [CALL]}))
+    words = with_tokens("Nothing.", *answered(tokenizer, {"role": "assistant", "content": "Nothing is on friday."}))
+    reader = ProcessEngine({"kind": READER, "path": str(tmp_path)})
+    with serving(lambda body, _: calls if body["seed"] == 0 else words) as server:
+        asked = engine(server.url, [], reader=reader)
+        called, said = asked.chat([ask(0, tools=(TOOL,)), ask(1, tools=(TOOL,))])
+        asked.close()
+    assert (called.tool_calls, called.error) == ((ToolCall("call-0", "look_up", ARGUMENTS),), "")
+    assert (said.text.strip(), said.tool_calls) == ("Nothing is on friday.", ())
+    for body in server.seen:
+        assert body["tools"] == [{"type": "function", "function": TOOL}], "as policies were trained"
+        assert (body["tool_choice"], body["return_token_ids"]) == ("none", True)
+
+
+def test_an_answer_that_was_cut_off_keeps_its_last_token(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(TEMPLATES["qwen3"].read_text())
+    tokenizer.save_pretrained(tmp_path)
+    prompt, _ = answered(tokenizer, {"role": "assistant", "content": "Nothing."})
+    reply = with_tokens("Nothi", prompt, tokenizer.encode("Nothi"), "length")
+    with serving(always(reply)) as server:
+        asked = engine(server.url, [], reader=ProcessEngine({"kind": READER, "path": str(tmp_path)}))
+        (answer,) = asked.chat([ask()])
+        asked.close()
+    assert (answer.text, answer.finish_reason) == ("Nothi", "length")
+
+
+def test_a_server_that_gives_no_tokens_leaves_the_answer_unscored(tmp_path: Path) -> None:
+    tokenizer_with(TEMPLATES["qwen3"].read_text()).save_pretrained(tmp_path)
+    with serving(always(completion({"content": "hi"}))) as server:
+        asked = engine(server.url, [], reader=ProcessEngine({"kind": READER, "path": str(tmp_path)}))
+        (answer,) = asked.chat([ask()])
+        asked.close()
+    assert answer.error == "the server gives no token ids, by which calls are read: KeyError('prompt_token_ids')"
+
+
+def test_without_a_reader_an_answer_is_words_and_tools_are_left_alone_where_there_are_none() -> None:
+    with serving(always(completion({"content": "hi"}))) as server:
+        (answer,) = engine(server.url, []).chat([ask()])
+    assert (answer.text, "tool_choice" in server.seen[0]) == ("hi", False)
 
 
 def test_a_name_that_the_server_forgot_is_loaded_again_once() -> None:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from flywheel.accounts.actors import Actor
 from flywheel.edge.jobs import State
@@ -15,7 +15,8 @@ from flywheel.evals.serving import loaded_adapters
 from flywheel.promotions.live_version import make_first
 from tests.conftest import Build
 from tests.evals.fake import adapted, submit, work
-from tests.workers.engines.test_engine_endpoints import Reply, completion, serving
+from tests.workers.engines.test_engine_endpoints import Reply, serving
+from workers.reference.build import POLICY
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,7 +44,7 @@ class Server:
         if name not in self.adapters:
             return 404, {}, b"no such model"
         if "logprobs" not in body:
-            return completion({"content": "hi"})
+            return words("hi")
         self.seen.append(name)
         speaks = "probe" if name.startswith("probe") else name
         if name == self.confused and self.seen.count(name) > 3:
@@ -51,6 +52,13 @@ class Server:
         step = {"logprob": -0.25, "top_logprobs": [{"logprob": -0.25}, {"logprob": -2.0}]}
         choice = {"message": {"content": speaks}, "logprobs": {"content": [step]}, "token_ids": [hash(speaks)]}
         return 200, {}, json.dumps({"choices": [choice]}).encode()
+
+
+def words(text: str) -> Reply:
+    """An answer with its tokens, by which it is read."""
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    choice = {"message": {"content": text}, "finish_reason": "stop", "token_ids": tokenizer.encode(text)}
+    return 200, {}, json.dumps({"choices": [choice], "prompt_token_ids": [1]}).encode()
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         monkeypatch.setattr(loaded_adapters, "_call", fake.call)
         monkeypatch.setattr(loaded_adapters, "check", lambda _: None)
         for module in ("lora_adapters.identity", "lora_adapters.probe", "artifacts.local"):
-            monkeypatch.setattr(f"flywheel.evals.serving.loaded_adapters.{module}", lambda _: Path("adapter"))
+            monkeypatch.setattr(f"flywheel.evals.serving.loaded_adapters.{module}", lambda _: POLICY)
         yield fake
 
 

@@ -29,8 +29,11 @@ from flywheel.core.traces.openai_messages import items
 from flywheel.core.traces.tooling import call_text
 from flywheel.environments import ledger
 from flywheel.environments.models import JudgeMemory, Opening, Proving, TaskSet
+from flywheel.environments.task_sets.frozen_sets import freeze
+from flywheel.environments.tasks import own_tasks
 from flywheel.environments.versions import environment_versions
 from tests.conftest import TOOLS, Build, Cast
+from tests.environments.shop import CANCELLED, OWN, shop, work
 from tests.interop.test_gym import Caller
 from tests.waiting import PATIENCE_S, wait_for
 from tests.worker import database_url
@@ -231,7 +234,7 @@ def test_a_judge_that_cannot_be_asked_or_believed_serves_nobody(
     cast = build.cast
     monkeypatch.setenv("NOT_THERE_API_KEY_HOSTS", "127.0.0.1")
     set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=judge.url, api_key_env="NOT_THERE_API_KEY")
-    with pytest.raises(JudgeError, match="NOT_THERE_API_KEY, which should hold the API key, is not set"):
+    with pytest.raises(JudgeError, match="there is no key NOT_THERE_API_KEY"):
         serve(TaskSet.objects.get(pk=task_set.pk), port=port)
     set_upstream(project=cast.project, actor=Actor(cast.admin), base_url="")
     with pytest.raises(JudgeError, match="the project has no endpoint 'upstream'"):
@@ -303,6 +306,24 @@ def test_python_runs_in_this_machines_sandbox(build: Build, serve: Serve, sandbo
     served = serve(build.task_set(train=3))
     assert right(served)[1]["reward"] == 1.0
     assert verified(served, "Lovely weather.")[1]["reward"] == 0.0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_world_of_ones_own_is_played_in_this_machines_sandbox(cast: Cast, serve: Serve, sandbox: None) -> None:
+    row = shop(cast)
+    for number in range(6):
+        prompt, state = f"I am customer {number}. Cancel order 1003.", {"seed": number, "state": OWN}
+        own_tasks.write(environment=row, actor=Actor(cast.builder), prompt=prompt, state=state, target=CANCELLED)
+    work()
+    served = serve(freeze(environment=row, name="shop", actor=Actor(cast.builder)))
+    caller, asked = Caller(served.url), row_of(served)
+    assert caller.post("seed_session", asked) == (200, {})
+    assert caller.post("cancel", {"order_id": "1003"}) == (200, {"output": "Order 1003 is cancelled."})
+    call = Message("assistant", "", (ToolCall("c", "cancel", {"order_id": "1003"}),))
+    talk = [call, Message("tool", "Order 1003 is cancelled.", (), "c", "cancel"), Message("assistant", "Done.")]
+    status, body = caller.post("verify", asked | {"response": {"output": items(talk)}})
+    assert (status, body["reward"], body["reason"]) == (200, 1.0, "the wanted state")
+    assert verified(served, "It is cancelled.")[1]["reward"] == 0.0
 
 
 def test_held_out_tasks_are_noted_and_elsewhere_a_token_is_wanted(build: Build) -> None:

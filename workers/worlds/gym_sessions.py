@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
 
-from flywheel.accounts.project_settings.gateway_upstream import is_metadata
 from flywheel.core.digests import digest
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.nemo_gym import GymEpisode, NemoGym, same
-from flywheel.core.network.http_replies import Reply, TooLong
+from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.network.http_exchange import LinkLocal, NotReached, exchange
+from flywheel.core.network.http_replies import TooLong
 from flywheel.core.verifiers import GymError
 from workers.engines.openai_engine import Failed, Flow
 
@@ -181,31 +181,23 @@ class Gym:
 
     def _exchange(self, session: _Session, path: str, body: bytes, is_tool: bool) -> bytes:
         """Raises Failed, `again` where the server has surely not begun with it."""
-        deadline = time.monotonic() + self._timeout_s
-        url = urlsplit(session.base_url)
-        connection = self._connection(url.scheme, str(url.hostname), url.port)
+        url, deadline = f"{session.base_url.rstrip('/')}/{path}", time.monotonic() + self._timeout_s
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "flywheel"}
         if session.cookies:
             headers["Cookie"] = session.header
+        tls = self._tls if url.startswith("https:") else None
         try:
-            try:
-                connection.connect()
-            except (OSError, http.client.HTTPException) as error:
-                raise Failed(f"no connection: {error}", again=True) from error
-            if is_metadata(str(connection.sock.getpeername()[0])):
-                raise Failed("its address is link-local, where no environment lives")
-            try:
-                connection.request("POST", f"{url.path.rstrip('/')}/{path}", body, headers)
-                reply = Reply(connection.sock, method="POST")
-                content = reply.read_until(connection.sock, deadline)
-            except TimeoutError as error:
-                raise Failed(f"no complete answer within {self._timeout_s:g} s") from error
-            except TooLong as error:
-                raise Failed(str(error)) from error
-            except (OSError, http.client.HTTPException) as error:
-                raise Failed(f"the connection broke: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
+            reply, content = exchange("POST", url, body, headers, connect_s=CONNECT_S, deadline=deadline, tls=tls)
+        except NotReached as error:
+            raise Failed(f"no connection: {error}", again=True) from error
+        except LinkLocal as error:
+            raise Failed("its address is link-local, where no environment lives") from error
+        except TimeoutError as error:
+            raise Failed(f"no complete answer within {self._timeout_s:g} s") from error
+        except TooLong as error:
+            raise Failed(str(error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed(f"the connection broke: {error or type(error).__name__}") from error
         session.heard(reply.headers)
         if reply.status == 200 or (is_tool and _is_said(reply.status)):
             return content
@@ -214,15 +206,12 @@ class Gym:
         full = reply.status in (429, 503)
         raise Failed(f"it answered {reply.status} {reply.reason}{moved}", again=full, status=reply.status)
 
-    def _connection(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-        if scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=CONNECT_S, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=CONNECT_S)
-
 
 def meet(env: Environment, task: Task) -> None:
-    """Begin a session at the environment's server, if it is one, before anything is spent on attempts. Raises
-    GymError."""
+    """Begin a session at the environment's server, or in its world of Python, if it is one, before anything is spent
+    on attempts. Raises GymError and WorldError."""
+    if (world := world_of(env)) is not None:
+        world.play(task, [])
     if isinstance(env, NemoGym) and isinstance(env.gym, Gym):
         env.gym.begin(env.base_url, env.row_of(task))
 

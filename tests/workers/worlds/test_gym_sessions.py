@@ -24,8 +24,8 @@ from flywheel.core.traces.openai_messages import definitions
 from flywheel.core.verifiers import GymError, Runners, Verdict, VerifierError
 from tests.interop.environments import export_of, tasks_of
 from tests.waiting import PATIENCE_S
-from workers import gym_sessions
-from workers.gym_sessions import Gym, meet
+from workers.worlds import gym_sessions
+from workers.worlds.gym_sessions import Gym, meet
 
 SERVE = """
 import sys

@@ -1,0 +1,137 @@
+"""Evals of programs where something goes wrong on our side: threads, workers, judging, budgets and cancelled runs."""
+
+import re
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from flywheel.accounts.actors import Actor
+from flywheel.edge.jobs import State
+from flywheel.evals.attempts import attempt_lifecycle
+from flywheel.evals.models import ProgramAttempt
+from flywheel.evals.models.runs import BUDGET_CHUNK
+from flywheel.evals.runs.submission import resume
+from tests.conftest import Build
+from tests.evals import fake
+from tests.evals.conftest import served
+from tests.evals.fake import submit
+from tests.evals.programs import CODE, program_version, serve_program, status_of
+from tests.waiting import wait_for
+from tests.workers.policies.test_program_runs import worked
+from workers.jobs import eval_runs
+from workers.policies import program_runs
+
+__all__ = ["served"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def fails(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the disk is full")
+
+
+def finished(_: Any) -> Any:
+    return {"output": "Done."}
+
+
+def test_what_a_thread_raises_fails_the_run_which_can_go_on(
+    build: Build, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_program(finished) as program:
+        run = submit(build, build.task_set(held_out=1), program_version(build, url=program.url))
+        with monkeypatch.context() as patched:
+            patched.setattr(attempt_lifecycle, "answer", fails)
+            fake.work(run)
+        assert (run.state, run.error) == (State.FAILED, "the disk is full")
+        resume(run=run, actor=Actor(build.cast.builder))
+        fake.work(run)
+    assert (run.state, run.results.count()) == (State.SUCCEEDED, 2)
+
+
+def test_answers_outlive_a_judging_that_failed(build: Build, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_program(finished) as program:
+        run = submit(build, build.task_set(held_out=2), program_version(build, url=program.url))
+        with monkeypatch.context() as patched:
+            patched.setattr(eval_runs, "_store", fails)
+            fake.work(run)
+        assert (run.state, run.results.count()) == (State.FAILED, 0)
+        assert set(run.attempts.values_list("state", "output")) == {("answered", "Done.")}
+        resume(run=run, actor=Actor(build.cast.builder))
+        fake.work(run)
+    assert (run.state, run.results.count(), len(program.seen)) == (State.SUCCEEDED, 4, 4)
+
+
+def test_what_a_worker_claimed_that_is_gone_is_given_again(
+    build: Build, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_runs, "EXPIRE_S", 0.0)
+
+    def does(_: Any) -> Any:
+        if len(program.seen) == 1:
+            row = ProgramAttempt.objects.select_related("run__version").filter(state="waiting").latest("pk")
+            assert attempt_lifecycle.claim(row)
+            ProgramAttempt.objects.filter(pk=row.pk).update(lease_until=timezone.now())
+            connections.close_all()
+        return {"output": "Done."}
+
+    with serve_program(does) as program:
+        run = submit(build, build.task_set(held_out=4), program_version(build, url=program.url, concurrency=1))
+        fake.work(run)
+    assert (run.state, run.results.filter(score=0.0).count()) == (State.SUCCEEDED, 8)
+
+
+def test_nothing_runs_ahead_of_a_budget(build: Build, served: str) -> None:
+    ahead: list[int] = []
+
+    def does(_: Any) -> Any:
+        ahead.append(len(program.seen) - run.results.count())
+        connections.close_all()
+        return {"output": "Done."}
+
+    with serve_program(does) as program:
+        version = program_version(build, url=program.url, concurrency=16)
+        run = submit(build, build.task_set(held_out=40), version, samples=1, budget={"minutes": 60})
+        fake.work(run)
+    assert (run.state, run.results.count()) == (State.SUCCEEDED, 40)
+    assert max(ahead) <= BUDGET_CHUNK
+
+
+def test_a_program_that_is_not_there_is_asked_for_the_first_few_alone(build: Build, served: str) -> None:
+    version = program_version(build, url="http://127.0.0.1:1/run", timeout_s=1.0)
+    run = submit(build, build.task_set(held_out=40), version, samples=1)
+    fake.work(run)
+    told = re.search(r"not one of the first (\d+) attempts", run.error)
+    assert told is not None, run.error
+    assert program_runs.SILENT <= int(told[1]) < 2 * program_runs.SILENT
+
+
+def test_the_key_of_an_attempt_ends_with_its_run(build: Build, served: str) -> None:
+    version = program_version(build, "http://127.0.0.1:9/v1", way="pull")
+    run = submit(build, build.task_set(held_out=1), version, samples=1)
+    claims: list[attempt_lifecycle.Claim] = []
+
+    def has_claimed() -> bool:
+        claims.extend(attempt_lifecycle.claim_some(version.agent, CODE, 1))
+        return bool(claims)
+
+    def ask(work: dict[str, Any]) -> tuple[int, int]:
+        body = {"model": "tiny", "messages": []}
+        model = status_of(f"{work['base_url']}/chat/completions", body, work["api_key"])
+        return model, status_of(f"{work['tools_url']}/email_send", {"to": "Bako"}, work["api_key"])
+
+    with worked(run):
+        wait_for(has_claimed, "an attempt waits")
+        work = claims.pop().to_json(served)
+        run.cancel(Actor(build.cast.builder))
+        assert ask(work) == (401, 410)
+    run.refresh_from_db()
+    assert run.state == State.CANCELLED
+    resume(run=run, actor=Actor(build.cast.builder))
+    with worked(run):
+        wait_for(has_claimed, "it waits again")
+        assert ask(work) == (401, 404)
+        attempt_lifecycle.answer(claims[0].attempt, "Done.")
+    run.refresh_from_db()
+    assert (run.state, run.results.count()) == (State.SUCCEEDED, 1)
