@@ -29,7 +29,6 @@ __all__ = ["agent", "candidate", "evaluated", "world"]
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 AXE = files("axe_playwright_python") / "axe.min.js"
 SERIOUS = ("serious", "critical")

@@ -21,7 +21,6 @@ __all__ = ["agent", "candidate", "evaluated", "world"]
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 

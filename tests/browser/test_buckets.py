@@ -18,7 +18,6 @@ from tests.conftest import Build, Cast
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 PAGE = "/p/acme/failures/buckets/refund_promised/"

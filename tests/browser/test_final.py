@@ -19,7 +19,6 @@ from tests.promotions.test_sealed_comparison import conclude
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 

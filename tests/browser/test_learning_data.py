@@ -25,7 +25,6 @@ from tests.workers.judge_server import JudgeServer, answer_of, judge_server
 from tests.workers.judging.test_attempt_verdicts import recorded
 from workers.tasks import handler
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]
 PASSWORD = "correct horse battery"
 expect.set_options(timeout=PATIENCE_MS)
 

@@ -14,7 +14,6 @@ from tests.conftest import Build, Cast
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 

@@ -19,7 +19,6 @@ from workers.jobs.detection import detect_waiting
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 HOSTILE = "<img src=x onerror=alert(1)>"

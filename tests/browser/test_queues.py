@@ -24,7 +24,6 @@ from workers.jobs.detection import detect_waiting
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 
 BROKEN = '{"tool": "email.send", "arguments": {"to": '

@@ -17,7 +17,6 @@ from tests.evals.reward_audits.test_audit_lifecycle import TASKS, evaluated
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 
 BY_KEYS = 5

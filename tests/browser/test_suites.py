@@ -17,7 +17,6 @@ from tests.promotions.conftest import Evaluated, agent, ended, evaluated, golden
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 expect.set_options(timeout=PATIENCE_MS)
 

@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.worker,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.xdist_group("browser"),
 ]
 
 STEPS = 12

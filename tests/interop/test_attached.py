@@ -16,7 +16,7 @@ from flywheel.core.interop.foreign_tasks import task_of
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict
 from tests.interop.test_others import DRIVERS, interpreter
-from workers.gym_sessions import Gym
+from workers.worlds.gym_sessions import Gym
 
 
 @contextmanager
