@@ -135,6 +135,8 @@ REFERENCE_POLICY = BASE_DIR / "workers" / "reference" / "policy"
 
 # Ingest reads its own stream with its own limits; this one is for forms.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
+# The largest form tries 8 drafts, each with a name, a prompt and the descriptions of up to 256 tools.
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 2_200
 INGEST_MAX_BYTES = 20 * 1024 * 1024
 
 _https = env.https()

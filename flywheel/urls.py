@@ -3,6 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path
 
 from flywheel.accounts.pages import profile, settings_urls
+from flywheel.evals.api import attempt_server
 from flywheel.promotions.pages import overview
 from flywheel.server import health
 from flywheel.server.api import api
@@ -42,12 +43,21 @@ gateway_urls: list[URLPattern | URLResolver] = [
     path("models", openai_endpoints.models, name="models"),
 ]
 
+# /attempts/<id>/: for the program that makes the attempt
+attempt_urls: list[URLPattern | URLResolver] = [
+    path("<slug:attempt>/tools", attempt_server.tools, name="tools"),
+    path("<slug:attempt>/tools/<str:name>", attempt_server.tool, name="tool"),
+    path("<slug:attempt>/lease", attempt_server.lease, name="lease"),
+    path("<slug:attempt>/result", attempt_server.result, name="result"),
+]
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", profile.home, name="home"),
     path("account/", include("flywheel.accounts.urls")),
     path("p/<slug:project>/", include(project_urls)),
     path("v1/", include((ingest_urls, "ingest"))),
     path("gateway/v1/", include((gateway_urls, "gateway"))),
+    path("attempts/", include((attempt_urls, "attempts"))),
     path("api/v1/", api.urls),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

@@ -206,6 +206,19 @@
     if (target.matches("form[data-draft]") && !window.htmx) forget(target);
   });
 
+  // An answer to what the form was a moment ago would take back what has been written since. What was written since asks
+  // for an answer of its own.
+  const asOf = new WeakMap(); // what a request told, by request
+  const told = (correction) => JSON.stringify(fieldsOf(correction).map(({ name, value, checked }) => [name, value, checked]));
+
+  document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+    if (detail.elt.id === "correction") asOf.set(detail.xhr, told(detail.elt));
+  });
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    const before = asOf.get(detail.xhr);
+    if (before && before !== told(detail.target)) detail.shouldSwap = false;
+  });
+
   // ── A new item ───────────────────────────────────────────────────────────────────────────────────────────────
 
   // htmx gives the focus to what has the same id as before. On the next item one does not go on typing the last note:

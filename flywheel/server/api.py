@@ -13,13 +13,13 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import status_of
 
 ROUTERS = {
-    "accounts": "members keys audit",
+    "accounts": "members keys provider_keys audit",
     "agents": "agents versions",
     "trajectories": "trajectories detail lists metrics quarantine retention feedback comments versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",
-    "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers",
-    "evals": "runs task_grid rescores reward_audits",
-    "training": "recommendations datasets contamination runs mixes rollouts",
+    "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers worlds",
+    "evals": "runs attempts task_grid rescores reward_audits",
+    "training": "recommendations fix_trials datasets contamination runs mixes rollouts",
     "promotions": "promotions suites",
 }
 """Modules in each room's `api`, in the order in which the description names what they hold."""

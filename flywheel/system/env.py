@@ -65,6 +65,17 @@ VARIABLES = {
             "http://host:port of the vLLM server that `make serve` started, which evals can be run on; empty for none",
         ),
         Variable(
+            "FLYWHEEL_URL",
+            "",
+            "http(s)://host:port at which evaluated programs reach Flywheel; empty for this machine's own port",
+        ),
+        Variable(
+            "FLYWHEEL_COMMANDS",
+            "",
+            "a directory in which workers start the commands of versions, which admins make: a command acts as the "
+            "worker's account and can read all that it can read; empty for not",
+        ),
+        Variable(
             "FLYWHEEL_MODEL_MEMORY",
             "80%",
             "memory for one process with a model: a share of this machine's such as 80%, or gigabytes such as 24G",
@@ -196,18 +207,35 @@ def model_memory(machine: int) -> int:
     return _read("FLYWHEEL_MODEL_MEMORY", convert)
 
 
+def _server(value: str) -> str:
+    parts = urlsplit(value)
+    plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.username is None
+    if value and (not plain or parts.path.strip("/")):
+        raise ValueError
+    _ = parts.port  # raises ValueError for one that is no number or too great
+    return value.rstrip("/")
+
+
 def vllm_url() -> str:
     """The address of the vLLM server, without a slash at its end; empty for none."""
+    return _read("FLYWHEEL_VLLM_URL", _server)
 
-    def convert(value: str) -> str:
-        parts = urlsplit(value)
-        plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and parts.username is None
-        if value and (not plain or parts.path.strip("/")):
-            raise ValueError
-        _ = parts.port  # raises ValueError for one that is no number or too great
-        return value.rstrip("/")
 
-    return _read("FLYWHEEL_VLLM_URL", convert)
+def url() -> str:
+    """The address of this Flywheel for programs, without a slash at its end."""
+    return _read("FLYWHEEL_URL", _server) or f"http://127.0.0.1:{port()}"
+
+
+def commands() -> Path | None:
+    """Where workers start the commands that versions name; None where they start none."""
+
+    def convert(value: str) -> Path | None:
+        path = _path(value) if value else None
+        if path is not None and not path.is_dir():
+            raise ValueError("there is no such directory")
+        return path
+
+    return _read("FLYWHEEL_COMMANDS", convert)
 
 
 def database_url() -> str:

@@ -19,6 +19,12 @@ LAST = {
     "trajectories": "0023_search_rollouts",
 }
 """The last of the former migrations of each app."""
+SQUASHED = dict.fromkeys(LAST, "0001_tables") | {
+    "failures": "0002_triggers",
+    "promotions": "0002_immutable_rows",
+    "trajectories": "0002_triggers",
+}
+"""The last of the squashed ones that stand for them; what came since is still to be done."""
 
 
 class UnfinishedHistory(Exception):
@@ -33,7 +39,7 @@ def adopt() -> bool:
     """
     recorder = MigrationRecorder(connection)
     present = {key for key in MigrationLoader(connection).disk_migrations if key[0] in LAST}
-    squashed = {key for key in present if key[1] < "0003"}  # what came since is still to be done
+    squashed = {(app, name) for app, name in present if name <= SQUASHED[app]}
     former = {key for key in recorder.applied_migrations() if key[0] in LAST} - present
     if not former:
         return False
