@@ -42,6 +42,13 @@ class Reply(http.client.HTTPResponse):
         `http.client` raise."""
         self.fp.close()
         self.fp = io.BufferedReader(_Reader(sock, deadline))
+        try:
+            return self._body()
+        except BaseException:
+            self.close()  # or it would hold the socket open, whoever closes that
+            raise
+
+    def _body(self) -> bytes:
         self.begin()
         parts = []
         size = 0

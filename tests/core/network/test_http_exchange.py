@@ -58,6 +58,21 @@ def test_an_answer_that_comes_too_late_is_not_waited_for(server: str) -> None:
     assert time.monotonic() - begun < 1
 
 
+def test_a_connection_ends_with_the_wait_for_an_answer() -> None:
+    """Whoever still holds the error holds no socket by it."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        with pytest.raises(TimeoutError) as late:
+            post(f"http://127.0.0.1:{listening.getsockname()[1]}", 0.1)
+        line = listening.accept()[0]
+        with line:
+            line.settimeout(30)
+            while line.recv(4096):
+                pass
+    assert late.value
+
+
 def test_who_was_not_reached_is_told_apart_from_who_broke_off(server: str) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
