@@ -55,7 +55,7 @@ def call(url: str, work: Mapping[str, Any], limit_s: float, stopped: threading.E
     body = json.dumps(work).encode()
     for go in range(1, GOES + 1):
         try:
-            return _posted(url, body, deadline, limit_s)
+            return _posted(url, body, work["traceparent"], deadline, limit_s)
         except Broken as broken:
             pause = PAUSE_S * 2 ** (go - 1)
             if not broken.is_away or go == GOES or time.monotonic() + pause > deadline or stopped.wait(pause):
@@ -63,19 +63,21 @@ def call(url: str, work: Mapping[str, Any], limit_s: float, stopped: threading.E
     raise AssertionError("unreachable")
 
 
-def _posted(url: str, body: bytes, deadline: float, limit_s: float) -> dict[str, Any]:
+def _posted(url: str, body: bytes, traceparent: str, deadline: float, limit_s: float) -> dict[str, Any]:
     try:
-        reply, content = _exchanged(url, body, deadline, limit_s)
+        reply, content = _exchanged(url, body, traceparent, deadline, limit_s)
     except ValueError as error:  # UnicodeError too: of a host that is none, or a path beyond ASCII
         raise Broken(f"{url!r} is no address that can be called: {error}") from error
     return _read(reply, content)
 
 
-def _exchanged(url: str, body: bytes, deadline: float, limit_s: float) -> tuple[http.client.HTTPResponse, bytes]:
+def _exchanged(
+    url: str, body: bytes, traceparent: str, deadline: float, limit_s: float
+) -> tuple[http.client.HTTPResponse, bytes]:
     if deadline <= time.monotonic():
         raise Broken(f"timed out: no answer within {limit_s:g} s")
     try:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "traceparent": traceparent}
         return exchange("POST", url, body, headers, connect_s=CONNECT_S, deadline=deadline)
     except NotReached as error:
         raise Broken(f"its address cannot be reached: {error}", is_away=True) from error
@@ -194,4 +196,8 @@ def _environment(work: Mapping[str, Any], place: Path) -> dict[str, str]:
         "OPENAI_BASE_URL": work["base_url"],
         "OPENAI_API_KEY": work["api_key"],
         "OPENAI_MODEL": work["model"],
+        "TRACEPARENT": work["traceparent"],
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": work["traces_url"],
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": f"Authorization=Bearer%20{work['api_key']}",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     }

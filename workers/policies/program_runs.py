@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from flywheel.agents.models import AttemptKey, AttemptSpan
 from flywheel.core import envs
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatResponse, EngineError, Rollout
-from flywheel.core.traces import Message
+from flywheel.core.traces import Message, Step
 from flywheel.edge.jobs import Lease, LeaseLost
 from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Task
@@ -35,6 +35,7 @@ from flywheel.evals.models import EvalRun, ProgramAttempt, Result
 from flywheel.evals.models.runs import BUDGET_CHUNK
 from flywheel.evals.runs.submission import attempt_seed
 from flywheel.system.env import commands, url
+from flywheel.trajectories.ingest import attempt_spans
 from workers.policies import program_calls
 from workers.policies.program_calls import Broken
 
@@ -49,6 +50,8 @@ CHUNK = 64
 LOOK_S, GATHER_S, IDLE_S, EXPIRE_S = 0.1, 0.5, 2.0, 1.0
 SETTLE_S = 15.0
 """How long the model calls of an attempt that has its answer are waited for."""
+_IN_MESSAGES = ("system", "user", "assistant")
+"""Kinds of steps whose content the messages have."""
 NO_TRACE = "no trace: it returned no output, and neither called its model nor a tool"
 SILENT = 8
 """First attempts of which one at least must have reached the program."""
@@ -242,8 +245,8 @@ class ProgramRuns:
             self._expired_at = time.monotonic()
             self._take_back(rows.filter(state=CLAIMED, lease_until__lt=timezone.now()))
         answered = rows.filter(state=ANSWERED).exclude(pk__in=self._judged).order_by("ended_at")
-        answered = answered.annotate(recorded=Count("key__spans")).select_related("key", "task")
-        for row in answered.prefetch_related("key__spans"):
+        answered = answered.annotate(recorded=Count("key__spans", filter=Q(key__spans__is_own=False)))
+        for row in answered.select_related("key", "task").prefetch_related("key__spans"):
             row.run = self._run
             missing = max(0, row.key.calls - row.recorded) if row.key else 0
             assert row.ended_at is not None
@@ -263,7 +266,10 @@ class ProgramRuns:
 
     def _conclude(self, row: ProgramAttempt, missing: int) -> None:
         """Make the attempt a rollout, or let its program go on where the environment does."""
-        calls, uses = _calls(row), [ToolUse.from_json(use) for use in row.uses]
+        calls = _calls(row) or [
+            ModelCall.from_step(step) for step in _own_steps(row, row.key) if step.kind == "assistant"
+        ]
+        uses = [ToolUse.from_json(use) for use in row.uses]
         given = [Message.from_json(message) for message in row.messages]
         task = core_task(row.task)
         rollout = Rollout(task, row.sample, row.seed, given)
@@ -290,6 +296,7 @@ class ProgramRuns:
         except Exception as raised:
             rollout.broken = f"the environment raised {type(raised).__name__}: {raised}"
         rollout.responses = _counts(row, taken)
+        rollout.inside = [step for step in _own_steps(row) if step.kind not in _IN_MESSAGES]
         self._judged.add(row.pk)
         self._ready.append((row.task, rollout))
         self._ready_rows.append(row.pk)
@@ -323,10 +330,17 @@ def _gives_back(error: BaseException | None) -> bool:
 
 
 def _calls(row: ProgramAttempt) -> list[ModelCall]:
-    """Return its model calls, in order."""
-    spans = row.key.spans.all() if row.key else ()
+    """Return the model calls that the gateway carried, in order."""
+    spans = [span for span in row.key.spans.all() if not span.is_own] if row.key else []
     ended = ((span.started_at + timedelta(milliseconds=span.content["ms"] or 0), span.content) for span in spans)
     return [ModelCall.from_json(at, content) for at, content in sorted(ended, key=lambda pair: pair[0])]
+
+
+def _own_steps(row: ProgramAttempt, turn: AttemptKey | None = None) -> list[Step]:
+    """Return what the program told of itself, in order; in one turn, or in all."""
+    spans = [span for span in row.key.spans.all() if span.is_own] if row.key else []
+    spans = [span for span in spans if turn is None or attempt_spans.turn_of(span) == turn.public]
+    return [attempt_spans.step_of(span) for span in sorted(spans, key=lambda span: (span.started_at, span.span_id))]
 
 
 def _shown(given: Sequence[Message], acts: Sequence[Action]) -> list[Message]:

@@ -29,6 +29,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('span_id', models.CharField(max_length=32)),
                 ('started_at', models.DateTimeField()),
+                ('is_own', models.BooleanField(default=False)),
                 ('content', models.JSONField()),
                 ('key', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='spans', to='agents.attemptkey')),
             ],

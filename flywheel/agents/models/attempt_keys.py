@@ -11,6 +11,8 @@ from flywheel.accounts.models.keys import keyed_hash
 from flywheel.agents.models.versions import Version
 
 PREFIX = "fwa"
+TRACE_MARK = "66776174"
+"""What the trace id of an attempt begins with, ahead of the attempt's id: `fwat`."""
 
 
 class AttemptKey(models.Model):
@@ -40,6 +42,11 @@ class AttemptKey(models.Model):
         return key, f"{PREFIX}_{public}_{secret}"
 
     @property
+    def traceparent(self) -> str:
+        """The context of W3C Trace Context by which the program's own spans are its attempt's."""
+        return f"00-{TRACE_MARK}{self.public}-{self.public[:16]}-01"
+
+    @property
     def is_over(self) -> bool:
         return self.deadline <= timezone.now()
 
@@ -52,13 +59,16 @@ def parts_of(token: str) -> tuple[str, str]:
 
 
 class AttemptSpan(models.Model):
-    """A model call of an attempt, until the attempt is over and stored as one trajectory."""
+    """A model call of an attempt, or what its program tells of itself, until the attempt is over and stored as one
+    trajectory."""
 
     key = models.ForeignKey(AttemptKey, on_delete=models.CASCADE, related_name="spans")
     span_id = models.CharField(max_length=32)
     started_at = models.DateTimeField()
+    is_own = models.BooleanField(default=False)
+    """Sent by the program, over OTLP; else a call that the gateway has carried."""
     content = models.JSONField()
-    """What was asked and answered, as `gateway.attempt_calls` writes it."""
+    """What was asked and answered, as `gateway.attempt_calls` writes it; of its own a span, as it came."""
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["key", "span_id"], name="attemptspan_once")]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.nemo_gym import NemoGym
 from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.traces import Message, ToolCall
+from flywheel.core.traces import Message, Step, ToolCall
 from flywheel.core.verifiers import one_by_one
 
 
@@ -88,6 +88,8 @@ class Rollout:
     """Why it was broken off by the policy's own length, to be judged as it stands; empty where it was not."""
     broken: str = ""
     """What the environment raised in it: nobody's failure, so it is not judged; empty where it raised nothing."""
+    inside: list[Step] = field(default_factory=list)
+    """What the policy, where it is a program, told of its own work: it is shown, and not judged."""
 
     @property
     def tokens_out(self) -> int:

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import F, Min, Q, QuerySet
 from django.utils import timezone
 
-from flywheel.agents.models import Agent, AttemptKey, Version
+from flywheel.agents.models import Agent, AttemptKey, AttemptSpan, Version
 from flywheel.agents.models.attempt_keys import parts_of
 from flywheel.core.traces import Message, openai_messages
 from flywheel.edge.jobs import State
@@ -64,6 +64,8 @@ class Claim:
             "api_key": self.secret,
             "tools_url": f"{here}/tools",
             "result_url": f"{here}/result",
+            "traces_url": f"{base}/v1/traces",
+            "traceparent": attempt.key.traceparent,
         }
 
 
@@ -94,6 +96,7 @@ def claim(attempt: ProgramAttempt, lease_s: float | None = None) -> Claim | None
         key, secret = AttemptKey.make(attempt.run.version, attempt.run.sampling, deadline)
         before = ProgramAttempt.objects.values_list("key", flat=True).get(pk=attempt.pk)
         ProgramAttempt.objects.filter(pk=attempt.pk).update(key=key)
+        AttemptSpan.objects.filter(key=before, is_own=True).update(key=key)
         AttemptKey.objects.filter(pk=before).delete()  # of the turn before
     for name, value in (changes | {"key": key, "goes": attempt.goes + 1}).items():
         setattr(attempt, name, value)
@@ -236,7 +239,8 @@ def expire(attempts: Sequence[ProgramAttempt]) -> None:
             continue
         lease = timedelta(seconds=attempt.lease_s or 0)
         silent_since = now - lease
-        is_alive = key.calls > key.spans.count() or key.spans.filter(started_at__gt=silent_since).exists()
+        is_calling = key.calls > key.spans.filter(is_own=False).count()
+        is_alive = is_calling or key.spans.filter(started_at__gt=silent_since).exists()
         is_alive = is_alive or any(datetime.fromisoformat(use["at"]) > silent_since for use in attempt.uses[-1:])
         was_renewed = attempt.claimed_at + lease < key.deadline <= attempt.lease_until
         if key.deadline <= now and (is_alive or was_renewed):

@@ -11,13 +11,13 @@ the attempt's tools, and its output.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse
-from flywheel.core.traces import Message, ToolCall, call_forms, openai_messages
+from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
 
 COUNTS = ("tokens_in", "tokens_out", "cost_usd", "latency_ms")
 NOTHING = ChatResponse(tokens_in=0, tokens_out=0, cost_usd=0.0, latency_ms=0.0)
@@ -48,6 +48,22 @@ class ModelCall:
             Message.from_json(output) if output else None,
             response,
         )
+
+    @classmethod
+    def from_step(cls, step: Step) -> "ModelCall":
+        """Read it as the program has told it."""
+        error = (step.error or "it failed") if step.status == "error" else ""
+        response = ChatResponse(
+            tokens_in=step.tokens_in,
+            tokens_out=step.tokens_out,
+            cost_usd=step.cost_usd,
+            latency_ms=step.duration_ms,
+            finish_reason=step.finish_reason,
+            model=step.model,
+            error=error,
+        )
+        at = step.ended_at or step.started_at or datetime.now(UTC)
+        return cls(at, tuple(step.input), next(iter(step.output), None), response)
 
 
 @dataclass(frozen=True, slots=True)

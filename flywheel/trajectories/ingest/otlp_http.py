@@ -21,6 +21,7 @@ from django.conf import settings
 from django.db import DataError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.http.request import UnreadablePostError
+from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -29,13 +30,16 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from flywheel.accounts.access import Declared, KeyRequest, key_required
+from flywheel.accounts.access import Declared, KeyRefused, KeyRequest, bearer, key_required
 from flywheel.accounts.models import ApiKey, Project, Scope
+from flywheel.agents.models import AttemptKey
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.system.sql import give_back
 from flywheel.trajectories.formats.otlp import otlp_logs, otlp_metrics, otlp_protobuf
+from flywheel.trajectories.formats.otlp.spans import Decoded
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.formats.values.hostile_json import FormatError
+from flywheel.trajectories.ingest import attempt_spans
 from flywheel.trajectories.ingest.admission import Busy, Room, door, let_go, retry_after, watch
 from flywheel.trajectories.ingest.onboarding import refused_requests
 from flywheel.trajectories.models import Batch, Source
@@ -85,16 +89,28 @@ def refuse(request: HttpRequest, status: int, message: str) -> HttpResponse:
     return response
 
 
-def _receiver(receive: Receive) -> Declared:
-    """Guard an OTLP path: POST with an ingest key; refusals in OTLP's words; never a 500."""
+def _receiver(receive: Receive, *, of_attempts: bool = False) -> Declared:
+    """Guard an OTLP path: POST with an ingest key, or with that of an attempt too; refusals in OTLP's words; never a
+    500."""
 
     @key_required(Scope.INGEST, refuse)
-    def admitted(request: KeyRequest) -> HttpResponse:
+    def of_project(request: KeyRequest) -> HttpResponse:
         with door.room() as room:
             return _received(request, receive, room)
 
+    def admitted(request: HttpRequest) -> HttpResponseBase:
+        try:
+            token = bearer(request.headers.get("Authorization", ""))
+            key = attempt_spans.key_of(token) if of_attempts else None
+        except KeyRefused as refused:
+            return refuse(request, refused.status, str(refused))
+        if key is None:
+            return of_project(request)
+        with door.room() as room:
+            return _of_attempt(request, key, room)
+
     @csrf_exempt
-    @functools.wraps(admitted)
+    @functools.wraps(of_project)
     def answer(request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
             response = refuse(request, 405, "OTLP is sent by POST")
@@ -146,15 +162,39 @@ def take(project: Project, key: ApiKey, sent: Sent, body: bytes) -> Batch:
         except FormatError as error:
             raise Refused(400, str(error)) from None
         sent.rest = body if decoded.says_more else b""
+        spans, problems = attempt_spans.set_aside(project, decoded.spans)
+        is_whole = len(spans) == len(decoded.spans)
         return store(
             project,
-            decoded.spans,
+            spans,
             source=Source.PRODUCTION,
             format="otlp",
-            origin=Origin(key=key, sha256=hashlib.sha256(body).hexdigest(), sent=sent),
-            problems=[Problem(f"span {item.index}", item.reason, item.content) for item in decoded.rejected],
+            # A body that holds more than production is not kept, or it would be read again as production.
+            origin=Origin(key=key, sha256=hashlib.sha256(body).hexdigest(), sent=sent if is_whole else None),
+            problems=[*_rejections(decoded), *problems],
             shared=True,
         )
+
+
+def _of_attempt(request: HttpRequest, key: AttemptKey, room: Room) -> HttpResponse:
+    """Keep spans that an attempt's own key brings."""
+    sent, body = read_body(request, room)
+    with door.admit():
+        try:
+            decoded = otlp_traces.decode(body, sent.media_type)
+        except FormatError as error:
+            raise Refused(400, str(error)) from None
+        problems = [*_rejections(decoded), *attempt_spans.keep(key, decoded.spans)]
+    answer = ExportTraceServiceResponse()
+    if problems:
+        answer.partial_success.rejected_spans = len(problems)
+        told = [f"{problem.at}: {problem.reason}" for problem in problems[:REASONS_TOLD]]
+        answer.partial_success.error_message = "; ".join(told)[:2000]
+    return _answer(request, answer)
+
+
+def _rejections(decoded: Decoded) -> list[Problem]:
+    return [Problem(f"span {item.index}", item.reason, item.content) for item in decoded.rejected]
 
 
 def receive_logs(project: Project, key: ApiKey, sent: Sent, body: bytes) -> ExportLogsServiceResponse:
@@ -182,7 +222,7 @@ def receive_metrics(project: Project, key: ApiKey, sent: Sent, body: bytes) -> E
     return ExportMetricsServiceResponse()
 
 
-traces, logs, metrics = _receiver(receive), _receiver(receive_logs), _receiver(receive_metrics)
+traces, logs, metrics = _receiver(receive, of_attempts=True), _receiver(receive_logs), _receiver(receive_metrics)
 
 
 def read_body(request: HttpRequest, room: Room) -> tuple[Sent, bytes]:

@@ -43,7 +43,7 @@ def trace_of_rollout(
         )
     return Trace(
         trace_id=trace_id,
-        steps=steps,
+        steps=[*steps, *rollout.inside],
         session_id=session_id,
         tools=list(tools),
         outcome=outcome,

@@ -26,6 +26,7 @@ from workers.policies import program_calls
 __all__ = ["served"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
+WORK = {"traceparent": ""}
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "harness.md"
 
 
@@ -100,11 +101,11 @@ def test_the_guides_command(build: Build, served: str, tmp_path: Path, monkeypat
 )
 def test_an_address_that_is_none_is_a_reason(url: str) -> None:
     with pytest.raises(program_calls.Broken, match="is no address that can be called"):
-        program_calls.call(url, {}, 1.0, threading.Event())
+        program_calls.call(url, WORK, 1.0, threading.Event())
 
 
 def test_a_path_beyond_ascii_is_a_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/ausführen"
         with pytest.raises(program_calls.Broken, match="is no address that can be called"):
-            program_calls.call(url, {}, 1.0, threading.Event())
+            program_calls.call(url, WORK, 1.0, threading.Event())

@@ -120,8 +120,8 @@ def step_of(span: Span) -> Step:
         kind=kind,
         name=span.name,
         parent_id=span.parent_id,
-        started_at=_moment(span.start_ns),
-        ended_at=_moment(span.end_ns),
+        started_at=moment_of(span.start_ns),
+        ended_at=moment_of(span.end_ns),
         status=span.status,
         error=error_of(span),
         model=facts.model,
@@ -216,7 +216,7 @@ def error_of(span: Span) -> str:
 def interventions(span: Span) -> Iterator[Intervention]:
     for event in span.events:
         if event.name == "flywheel.intervention":
-            moment = _moment(event.time_ns)
+            moment = moment_of(event.time_ns)
             yield Intervention(
                 step=span.span_id,
                 kind=word(event.attributes, "kind") or "stepped_in",
@@ -253,5 +253,6 @@ def outcomes(span: Span, warnings: list[str]) -> Iterator[tuple[int, Outcome]]:
             warnings.append(f"gen_ai.evaluation.score.label: {quote(label)} is neither pass nor fail")
 
 
-def _moment(ns: int) -> datetime | None:
+def moment_of(ns: int) -> datetime | None:
+    """Nanoseconds since 1970 as a time; None for 0, which says nothing."""
     return EPOCH + timedelta(microseconds=ns // 1000) if ns else None
