@@ -1,5 +1,7 @@
 """Regression suites, carried out by a real worker: from a candidate that is put forward to what its approver reads."""
 
+from typing import Any
+
 import pytest
 
 from flywheel.accounts.actors import Actor
@@ -9,7 +11,9 @@ from flywheel.promotions.candidacy import propose
 from flywheel.promotions.live_version import make_first, promote
 from flywheel.promotions.suite_standings import standings_of
 from tests.conftest import Build, Cast
+from tests.evals.conftest import served
 from tests.evals.fake import say
+from tests.evals.programs import Work, program_version, serve_program, use_tool
 from tests.promotions.conftest import Evaluated, evaluated  # noqa: F401 a fixture
 from tests.worker import Worker
 from tests.workers.jobs import test_eval_runs
@@ -17,6 +21,8 @@ from tests.workers.jobs.test_eval_runs import (
     Server,
     server,  # noqa: F401 a fixture
 )
+
+__all__ = ["served"]
 
 
 @pytest.mark.worker
@@ -59,3 +65,36 @@ def test_a_worker_runs_the_suites_of_both_arms_and_the_gate_reads_them(
     promotion = promote(candidate=row, actor=Actor(cast.approver), reason="ok", generation=row.agent.generation)
     assert not promotion.against_the_gate
     assert [told["state"] for told in promotion.suites] == ["passed"]
+
+
+@pytest.mark.worker
+@pytest.mark.django_db(transaction=True)
+def test_a_suite_runs_the_program_that_a_version_is(
+    cast: Cast,
+    build: Build,
+    served: str,
+    worker: Worker,
+    evaluated: Evaluated,  # noqa: F811
+) -> None:
+    def does(work: Work) -> Any:
+        person = work["input"].split()[1]
+        use_tool(work, "calendar_create_event", {"person": person, "day": "friday"})
+        return {"output": "Done.", "code": "b" * 12 if work["model"] == "new" else "a" * 12}
+
+    with serve_program(does) as program:
+        live, better = (
+            program_version(build, url=program.url, code=code * 12, model=model, base_url="http://127.0.0.1:9/v1")
+            for code, model in (("a", "old"), ("b", "new"))
+        )
+        make_first(agent=live.agent, version=live, actor=Actor(cast.approver), reason="first")
+        task_set, golden = build.task_set(train=2, held_out=12), build.task_set(train=1, held_out=3, name="golden")
+        put(agent=live.agent, actor=Actor(cast.builder), name="golden", kind="safety", task_set=golden)
+        row = propose(
+            version_eval=evaluated(better, task_set, passing=20),
+            baseline_eval=evaluated(live, task_set, passing=4),
+            actor=Actor(cast.trainer),
+        )
+        worker.wait_until(lambda: standings_of(row)[0].state != "unfinished", "both programs ran the suite")
+    (stand,) = standings_of(row)
+    assert (stand.state, stand.words) == ("passed", "all 3 that passed before pass still")
+    assert {work["model"] for work in program.seen} == {"old", "new"}

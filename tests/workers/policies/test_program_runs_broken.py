@@ -1,6 +1,8 @@
 """Evals of programs where something goes wrong on our side: threads, workers, judging, budgets and cancelled runs."""
 
 import re
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from tests.evals.conftest import served
 from tests.evals.fake import submit
 from tests.evals.programs import CODE, program_version, serve_program, status_of
 from tests.waiting import wait_for
+from tests.worker import Worker
 from tests.workers.policies.test_program_runs import worked
 from workers.jobs import eval_runs
 from workers.policies import program_runs
@@ -80,6 +83,30 @@ def test_what_a_worker_claimed_that_is_gone_is_given_again(
         run = submit(build, build.task_set(held_out=4), program_version(build, url=program.url, concurrency=1))
         fake.work(run)
     assert (run.state, run.results.filter(score=0.0).count()) == (State.SUCCEEDED, 8)
+
+
+@pytest.mark.worker
+def test_after_a_kill_another_worker_goes_on_and_no_answer_is_made_twice(
+    build: Build, served: str, worker: Worker, start_worker: Any
+) -> None:
+    def does(_: Any) -> Any:
+        time.sleep(0.1)
+        return {"output": "Done."}
+
+    with serve_program(does) as program:
+        version = program_version(build, url=program.url, concurrency=2)
+        run = submit(build, build.task_set(held_out=40), version, samples=2)
+        worker.wait_until(lambda: run.results.count() >= program_runs.SILENT, "first results are stored")
+        worker.kill9()
+        kept, answered = set(run.results.values_list("pk", flat=True)), set(run.attempts.exclude(output=None))
+        assert len(kept) < 80
+        start_worker().finish(run)
+    assert (run.state, run.results.count()) == (State.SUCCEEDED, 80)
+    assert kept <= set(run.results.values_list("pk", flat=True))
+    again = Counter(work["attempt"] for work in program.seen)
+    assert set(again.values()) == {1}, "an attempt that is given again is another one to its program"
+    assert len(program.seen) <= 80 + version.endpoint["concurrency"] * program_runs.AHEAD
+    assert answered
 
 
 def test_nothing_runs_ahead_of_a_budget(build: Build, served: str) -> None:
