@@ -143,6 +143,6 @@ class ObjectForm(forms.Form):
 def json_or_text(text: str) -> Any:
     """Read the text as JSON; else return the text itself."""
     try:
-        return json.loads(text)
+        return read_json(text)
     except (ValueError, RecursionError):
         return text

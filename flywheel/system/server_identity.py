@@ -9,15 +9,20 @@ ordinary user has that. For root, and for a uid that has no name, it is the firs
 
 import contextlib
 import ctypes
+import errno
 import os
 import pwd
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.system.data_directory import Owner, PostgresError
+
+CLONE_NEWUSER = 0x1000_0000
+TRIES, PAUSE_S = 20, 0.05
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def _namespace(uid: int, gid: int) -> Iterator[Identity]:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def become() -> None:
-        _check(libc.unshare(0x10000000))  # CLONE_NEWUSER
+        _unshare_users(libc)
         for file, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{inner.pw_uid} {uid} 1"),
@@ -118,6 +123,17 @@ def _account(name: str, required: bool) -> Iterator[Identity]:
     owner = entry.pw_uid, entry.pw_gid
     yield Identity(f"account {name}", owner, root, become)
     yield Identity(f"account {name} with CAP_DAC_OVERRIDE", owner, root, become_and_pass)
+
+
+def _unshare_users(libc: ctypes.CDLL) -> None:
+    """Enter a user namespace. A busy machine says now and then that this child, which has one thread, has several."""
+    result = libc.unshare(CLONE_NEWUSER)
+    for _ in range(TRIES):
+        if not result or ctypes.get_errno() != errno.EINVAL:
+            break
+        time.sleep(PAUSE_S)
+        result = libc.unshare(CLONE_NEWUSER)
+    _check(result)
 
 
 def _check(result: int) -> None:
