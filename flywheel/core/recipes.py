@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from flywheel.core.errors import FieldError
 
@@ -23,6 +23,9 @@ Fix = Literal["sft", "dpo", "rlvr"]
 
 SMALL = 50_000_000
 """Up to so many parameters a model is trained at the reference policy's learning rates."""
+
+ELSEWHERE: Final = ("trajectory", "uploaded")
+"""Origins of dataset rows that belong to no task of an environment; such a row brings the tools that it is told of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,21 +129,21 @@ def prepare(run: TrainingRun, place: Path) -> None:
 
 def _environment(run: TrainingRun) -> dict[str, Any]:
     """The environment of the run's tasks; of a mix, all of them by name."""
-    versions = [task_set.environment_version for task_set in run.dataset.task_sets]
+    versions = [task_set.environment_version for task_set in run.task_sets]
     found = {
         each.environment.name: {"kind": each.environment.kind, "config": each.config, "verifier": each.verifier}
         for each in versions
     }
     first, agent = versions[0].environment.name, {"agent": run.base.config().to_json()}
-    if not run.dataset.mix:
+    if not run.dataset.is_placed:
         return found[first] | agent
     return {"kind": "mixed", "config": {"environments": found, "first": first}, "verifier": {}} | agent
 
 
 def _held_out(run: TrainingRun) -> Iterator[envs.Task]:
     """The held-out tasks of the run's set; of a mix those of every set, named as its rows are."""
-    for task_set in run.dataset.task_sets:
-        name = task_set.environment_version.environment.name if run.dataset.mix else ""
+    for task_set in run.task_sets:
+        name = task_set.environment_version.environment.name if run.dataset.is_placed else ""
         members = task_set.members.filter(split=Split.HELD_OUT).select_related("task").order_by("task__number")
         for member in members:
             task = core_task(member.task)
@@ -312,7 +312,7 @@ def _read_events(lease: Lease, run: TrainingRun, place: Path) -> bool:
         )
         if any(kind == Point.Kind.EVAL for kind, _ in points):
             times = run.points.filter(kind=Point.Kind.EVAL).count()
-            for task_set in run.dataset.task_sets:
+            for task_set in run.task_sets:
                 ledger.opened(
                     task_set=task_set, kind=Opening.Kind.TRAINING, subject=run, actor=Actor(run.created_by), times=times
                 )
@@ -428,7 +428,7 @@ def _keep(lease: Lease, run: TrainingRun, place: Path) -> None:
 
 def _evaluate_others(lease: Lease, run: TrainingRun, version: Version) -> None:
     """Evaluate a mix on the held-out tasks of its other environments too."""
-    for task_set in run.dataset.task_sets[1:]:
+    for task_set in run.task_sets[1:]:
         with lease.guard():
             try:
                 found = _evaluate(run, version, task_set, f"evaluation of {run.pk} on {task_set.pk}")

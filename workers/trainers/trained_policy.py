@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from flywheel.core.envs import Environment
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, EngineError
+from flywheel.core.recipes import ELSEWHERE
+from flywheel.core.traces import tooling
 from workers.engines import context_length
 from workers.engines.tool_calls import answer_of, templated
 from workers.processes import model_process
@@ -79,13 +81,23 @@ def longest(model: Any, settings: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: Environment) -> Dataset:
-    """These columns of the rows, and with them the tools of each row's environment, as evals tell of them."""
+    """These columns of the rows, and with them the tools of each row's environment, as evals tell of them; a row from
+    elsewhere has its own."""
     kept = [{name: row[name] for name in names} for row in rows]
-    if env.tools:
+    told = [_told(row, tools_of(env, row.get("environment", ""))) for row in rows]
+    if any(told):
         # As text, or Arrow gives each tool all properties.
-        tools = [json.dumps(tools_of(env, row.get("environment", ""))) for row in rows]
-        kept = [row | {"tools": told} for row, told in zip(kept, tools, strict=True)]
+        kept = [row | {"tools": json.dumps(tools or None)} for row, tools in zip(kept, told, strict=True)]
     return Dataset.from_list(kept)
+
+
+def _told(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that a row's prompt tells of: the environment's as they are there, also where a row from elsewhere has
+    the same."""
+    if row.get("origin") not in ELSEWHERE:
+        return tools
+    own: list[dict[str, Any]] = tooling.definitions(list(row.get("tools") or ()))
+    return tools if own == [tooling.plain(tool) for tool in tools] else own
 
 
 class LiveEngine:

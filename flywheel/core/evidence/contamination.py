@@ -325,7 +325,9 @@ def _clip(text: str) -> str:
 # Inside one set
 
 
-ABOUT: Final = frozenset(("id", "task_id", "cluster", "slice", "origin", "synthetic", "rollouts", "rewards", "prompt"))
+ABOUT: Final = frozenset(
+    ("id", "task_id", "trajectory", "cluster", "slice", "origin", "synthetic", "rollouts", "rewards", "prompt")
+)
 """What a row says of itself beside its request and its answer."""
 
 

@@ -12,7 +12,7 @@ always do.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from django.core.files.storage import default_storage
 
 from flywheel.agents.models import Version
 from flywheel.core.evidence.contamination import METHOD, Item, Report, check, item_of_row, item_of_task
+from flywheel.core.recipes import ELSEWHERE
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.leaks import line_of
 from flywheel.environments.tasks.task_rows import core_task
@@ -93,7 +94,7 @@ def preview(
     items, members = _held_out(sets)
     if len(rows) + len(items) > (most or AT_ONCE):
         return None
-    return _reports(_items(rows, task_set), sets, items, members)
+    return _reports(_items(rows, [task_set]), sets, items, members)
 
 
 def datasets_of(version: Version) -> list[Dataset]:
@@ -112,7 +113,7 @@ def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
     missing = [row for row in sets if row.pk not in kept]
     if missing:
         items, members = _held_out(missing)
-        found = _reports(_items(_rows(dataset), *dataset.task_sets), missing, items, members)
+        found = _reports(_items(_rows(dataset), dataset.task_sets), missing, items, members)
         ContaminationCheck.objects.bulk_create(
             [
                 ContaminationCheck(
@@ -163,15 +164,18 @@ def _rows(dataset: Dataset) -> list[dict[str, Any]]:
         return [core_task(member.task).to_json() for member in members.select_related("task")]
 
 
-def _items(rows: Iterable[Mapping[str, Any]], task_set: TaskSet, *others: TaskSet) -> list[Item]:
+def _items(rows: Iterable[Mapping[str, Any]], task_sets: Sequence[TaskSet]) -> list[Item]:
     """Rows with what the database knows of their tasks: where they come from, and what is right. In a mix, rows name
-    the environment of their task."""
-    own = task_set.environment_version.environment.name
-    members = Task.objects.filter(task_sets__in=[task_set, *others]).select_related("environment", "source")
+    the environment of their task. A row from elsewhere names the trajectory that it comes from, if any."""
+    own = task_sets[0].environment_version.environment.name if task_sets else ""
+    members = Task.objects.filter(task_sets__in=task_sets).select_related("environment", "source")
     tasks = {f"{task.environment.name}/{task}": task for task in members}
     found = []
     for row in rows:
         name = row.get("task_id", row.get("id", ""))
+        if row.get("origin") in ELSEWHERE:
+            found.append(item_of_row(row, sources=[f"trajectory {row['trajectory']}"] if "trajectory" in row else ()))
+            continue
         place = "" if row.get("environment") else own
         task = tasks.get(f"{place}/{name}" if place else name)
         item = item_of_row(row, place=place, sources=_sources(task) if task else ())

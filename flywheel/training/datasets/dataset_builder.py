@@ -13,7 +13,7 @@ reads, so that nothing else is learnt than what is asked later.
 import hashlib
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import IO, Any, cast
@@ -56,11 +56,14 @@ class Draft:
     """The rows that a dataset would have."""
 
     kind: str
-    task_set: TaskSet
+    task_set: TaskSet | None
     rows: list[dict[str, Any]]
     recipe: dict[str, Any]
     """What they come from: `{"tasks", "from_failures", "from_rollouts", "eval_run"}`, counted in tasks and rows, and
     the `duplicates` that were left out."""
+    project: Project
+    origin: str = Dataset.Origin.TASK_SET
+    card: dict[str, str] = field(default_factory=dict)
 
     @property
     def content(self) -> bytes:
@@ -129,7 +132,8 @@ def draft(
             field="task_set",
         )
     recipe = _recipe(tasks, rows, rollouts) | {"duplicates": len(made) - len(rows)} | written_for(version)
-    return Draft(kind, task_set, rows, recipe | ({"left_out": left} if (left := len(every) - len(tasks)) else {}))
+    recipe |= {"left_out": left} if (left := len(every) - len(tasks)) else {}
+    return Draft(kind, task_set, rows, recipe, task_set.project)
 
 
 def kept(dataset: Dataset) -> Draft:
@@ -139,7 +143,7 @@ def kept(dataset: Dataset) -> Draft:
             rows = [json.loads(line) for line in file]
     except FileNotFoundError:
         raise Refused(f"the storage has lost the rows of {dataset}", field="dataset") from None
-    return Draft(dataset.kind, dataset.task_set, rows, dataset.recipe)
+    return Draft(dataset.kind, dataset.task_set, rows, dataset.recipe, dataset.project, dataset.origin, dataset.card)
 
 
 def train_tasks(task_set: TaskSet) -> list[Task]:
@@ -336,10 +340,21 @@ def written_for(version: Version | None) -> dict[str, Any]:
 def unfit(dataset: Dataset, base: Version) -> str:
     """Why a version may not learn from these rows, which open with another's prompt; empty where it may."""
     wanted = written_for(base)["config"]
+    if dataset.origin == Dataset.Origin.UPLOAD:
+        return _unreadable(dataset, base)
     if dataset.kind == Dataset.Kind.TASKS or dataset.recipe.get("config") == wanted:
         return ""
     other = dataset.recipe.get("version") or "no version in particular"
     return f"{dataset} is written for {other}, whose prompt, tools or form of calls are not those of {base}"
+
+
+def _unreadable(dataset: Dataset, base: Version) -> str:
+    """Why a version's program would not read the calls that uploaded rows teach, which open as whoever wrote them did;
+    empty where it would."""
+    form = base.config().form
+    if form not in call_forms.TEXT_FORMS or not dataset.recipe.get("native_calls"):
+        return ""
+    return f"{dataset} makes native calls, and the program of {base} reads {call_forms.LABELS[form]}"
 
 
 def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | None) -> dict[str, Any]:
@@ -357,25 +372,25 @@ def keep(name: str, made: Draft, actor: Actor) -> Dataset:
     """The dataset of these rows under the name: the one that there is, or its next version. Raises Refused."""
     content = made.content
     digest = hashlib.sha256(content).hexdigest()
-    project = Project.objects.select_for_update(no_key=True).get(pk=made.task_set.project_id)
+    project = Project.objects.select_for_update(no_key=True).get(pk=made.project.pk)
     file = f"datasets/{digest[:2]}/{digest}.jsonl"
     _store(file, content, digest)
-    existing = project.datasets.filter(name=name, digest=digest, task_set=made.task_set, kind=made.kind).first()
+    same = {"digest": digest, "task_set": made.task_set, "kind": made.kind, "origin": made.origin, "card": made.card}
+    existing = project.datasets.filter(name=name, **same).first()
     if existing:
         return existing
     dataset = Dataset.objects.create(
         project=project,
         name=name,
         version=(project.datasets.filter(name=name).aggregate(last=Max("version"))["last"] or 0) + 1,
-        kind=made.kind,
-        task_set=made.task_set,
-        digest=digest,
+        **same,
         rows=len(made.rows),
         recipe=made.recipe | {"alike": _alike(made)},
         file=file,
         created_by=actor.user,
     )
-    actor.record(project=project, action="training.dataset", subject=dataset, rows=len(made.rows), kind=made.kind)
+    about: dict[str, Any] = {"rows": len(made.rows), "kind": made.kind, "origin": made.origin}
+    actor.record(project=project, action="training.dataset", subject=dataset, **about)
     return dataset
 
 

@@ -4,7 +4,8 @@ A mix is a dataset like any other: frozen rows, named by their content, checked 
 its parts is the one by whose held-out tasks a run on it is compared; what it does to the others is evaluated beside.
 
 Each row says which environment it belongs to, and its task's name begins with that environment's, since tasks of
-different environments bear the same numbers. The mix has as many rows as its parts together. A part whose weight gives
+different environments bear the same numbers. Rows that were uploaded or come of trajectories belong to none; they are
+told of the first part's. The mix has as many rows as its parts together. A part whose weight gives
 it more rows than it has is gone through several times, one that gets fewer gives a sample: seeded by the content, so
 that the same parts and weights are the same mix.
 """
@@ -54,17 +55,17 @@ def draft(parts: Sequence[Part]) -> Draft:
     counts = shares([part.rows for part, _ in parts], [weight for _, weight in parts])
     drawn = random.Random(digest([[part.digest, weight] for part, weight in parts]))
     rows: list[dict[str, Any]] = []
+    first = parts[0][0]
     for (part, _), count in zip(parts, counts, strict=True):
-        environment = part.task_set.environment_version.environment.name
         try:
             with dataset_builder.open_rows(part) as file:
-                own = [_placed(json.loads(line), environment) for line in file]
+                own = [_placed(json.loads(line), part, first) for line in file]
         except FileNotFoundError:
             raise Refused(f"the rows of {part} are missing from the storage", field="parts") from None
         rows += own * (count // len(own)) + drawn.sample(own, count % len(own))
     drawn.shuffle(rows)
-    first = parts[0][0]
-    return Draft(first.kind, first.task_set, rows, _recipe(parts, counts, rows))
+    origin = first.origin if len({part.origin for part, _ in parts}) == 1 or first.task_set else Dataset.Origin.UPLOAD
+    return Draft(first.kind, first.task_set, rows, _recipe(parts, counts, rows), first.project, origin)
 
 
 def check(parts: Sequence[Part]) -> None:
@@ -80,6 +81,13 @@ def check(parts: Sequence[Part]) -> None:
             )
         if part.mix:
             raise Refused(f"{part} is a mix itself; name what it is made of", field=f"parts.{number}")
+        if part.task_set is None:
+            continue
+        if first.task_set is None:
+            raise Refused(
+                f"a run on the mix is compared by its first dataset's tasks, and {first} has none; put {part} first",
+                field="parts.0",
+            )
         environment = part.task_set.environment_version.environment
         if environment.pk in places:
             raise Refused(f"{environment} is there already; a mix has each environment once", field=f"parts.{number}")
@@ -113,9 +121,16 @@ def shares(rows: Sequence[int], weights: Sequence[float]) -> list[int]:
     return counts
 
 
-def _placed(row: dict[str, Any], environment: str) -> dict[str, Any]:
+def _placed(row: dict[str, Any], part: Dataset, first: Dataset) -> dict[str, Any]:
+    """Name the environment of a row, and rows of one name in several parts apart. What belongs to no task is prompted
+    as in the environment that the run is compared in."""
     name = "task_id" if "task_id" in row else "id"
-    return {**row, name: f"{environment}/{row[name]}", "environment": environment}
+    task_set = part.task_set or first.task_set
+    if task_set is None:
+        return {**row, name: f"{part.name}/{row[name]}"}
+    environment = task_set.environment_version.environment.name
+    place = environment if part.task_set else part.name
+    return {**row, name: f"{place}/{row[name]}", "environment": environment}
 
 
 def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -125,7 +140,7 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
                 "dataset": part.pk,
                 "name": str(part),
                 "digest": part.digest,
-                "environment": str(part.task_set.environment_version),
+                "environment": str(part.task_set.environment_version) if part.task_set else "",
                 "task_set": part.task_set_id,
                 "weight": weight,
                 "rows": count,
@@ -146,5 +161,8 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
 def _written_for(parts: Sequence[Part]) -> dict[str, Any]:
     """Say for which version all parts are written; nothing where they are for several, for then nobody may learn from
     the mix as one."""
-    whose = [{name: part.recipe.get(name) for name in ("version", "config")} for part, _ in parts]
+    written = [part for part, _ in parts if part.origin != Dataset.Origin.UPLOAD]
+    whose = [{name: part.recipe.get(name) for name in ("version", "config")} for part in written]
+    if not whose:
+        return {"native_calls": sum(part.recipe.get("native_calls", 0) for part, _ in parts)}
     return whose[0] if whose[0]["config"] and all(one["config"] == whose[0]["config"] for one in whose) else {}

@@ -25,7 +25,7 @@ from flywheel.environments.tasks.recorded_tasks import recorded_action
 from flywheel.environments.tasks.task_attempts import attempt_of
 from flywheel.failures.buckets import bucket_definitions
 from flywheel.failures.models import Decision, Failure
-from flywheel.training.fixes.example_choice import Measured
+from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.trajectories.store.stored_traces import traces_of
 
 READ = 100

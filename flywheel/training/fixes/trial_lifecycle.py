@@ -28,8 +28,9 @@ from flywheel.evals.models import EvalRun
 from flywheel.evals.runs import submission
 from flywheel.evals.runs.submission import RunSettings
 from flywheel.failures.buckets import bucket_definitions
+from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.fixes import example_choice, trial_results
-from flywheel.training.fixes.example_choice import Measured, added_text, refuse_measured
+from flywheel.training.fixes.example_choice import added_text, refuse_measured
 from flywheel.training.models import FixDraft, FixTrial
 
 MOST_DRAFTS = 8

@@ -38,7 +38,9 @@ def judged(algorithm: str, base: Version, dataset: Dataset) -> list[Judged]:
         return [each for part in parts for each in judged(algorithm, base, part)]
     runs = EvalRun.objects.select_related("version__agent", "task_set__environment_version__environment")
     run = runs.filter(pk=dataset.recipe.get("eval_run") or 0).first()
-    return [Judged.of(run) if run else Judged.now(base, dataset.task_set)]
+    if run is None:
+        return [Judged.now(base, task_set) for task_set in dataset.task_sets]
+    return [Judged.of(run)]
 
 
 def standing_of(algorithm: str, base: Version, dataset: Dataset) -> tuple[Judged, Standing] | None:

@@ -88,7 +88,7 @@ def _check_choices(request: LaunchRequest, algorithm: recipes.Algorithm) -> dict
     """Check what needs no data, and return it by the run's columns. Raises Refused."""
     base, task_set, seed = request.base, request.task_set, request.seed
     baseline = _check_base(base, task_set)
-    _refuse_turns(algorithm, request.dataset.task_sets if request.dataset else [task_set])
+    _refuse_turns(algorithm, (request.dataset and request.dataset.task_sets) or [task_set])
     tuning = check_tuning(request.tuning or {"mode": "full"})
     settings = check_settings(algorithm, base, tuning, request.settings)
     if isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
@@ -119,12 +119,14 @@ def _find_data(request: LaunchRequest, algorithm: recipes.Algorithm, actor: Acto
             rollouts=request.rollouts,
             leave_out=request.leave_out,
         )
-    if dataset.kind != algorithm.data or dataset.task_set_id != task_set.pk:
+    if dataset.kind != algorithm.data or dataset.task_set_id not in (None, task_set.pk):
         raise Refused(
-            f"{dataset} holds {dataset.get_kind_display()} of {dataset.task_set}; {algorithm.label} wants "
-            f"{Dataset.Kind(algorithm.data).label} of {task_set}",
+            f"{dataset} holds {dataset.get_kind_display()} of {dataset.place}; {algorithm.label} wants "
+            f"{Dataset.Kind(algorithm.data).label} of {task_set} or from elsewhere",
             field="dataset",
         )
+    if dataset.project_id != task_set.project_id:
+        raise Refused(f"{dataset} belongs to another project", field="dataset")
     if problem := dataset_builder.unfit(dataset, request.base):
         raise Refused(f"{problem}; build one for {request.base}", field="dataset")
     _refuse_contamination(request.base, dataset, task_set)

@@ -16,13 +16,24 @@ class Dataset(models.Model):
         SFT = "sft", "demonstrations"
         PAIRS = "pairs", "preference pairs"
         TASKS = "tasks", "tasks to practise"
+        THUMBS = "thumbs", "answers with a thumb"
+        PROMPTS = "prompts", "prompts"
+
+    class Origin(models.TextChoices):
+        TASK_SET = "task_set", "a task set"
+        TRAJECTORIES = "trajectories", "trajectories"
+        UPLOAD = "upload", "an upload"
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="datasets")
     name = models.SlugField(max_length=100)
     version = models.PositiveIntegerField()
     kind = models.CharField(max_length=8, choices=Kind)
-    task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, related_name="datasets")
-    """Its rows come from the train split of this set, and from nowhere else."""
+    origin = models.CharField(max_length=16, choices=Origin, default=Origin.TASK_SET)
+    task_set = models.ForeignKey(TaskSet, on_delete=models.PROTECT, null=True, blank=True, related_name="datasets")
+    """Its rows come from the train split of this set, and from nowhere else; None where they come from elsewhere: then
+    any set may measure what learns from them."""
+    card = models.JSONField(default=dict, blank=True)
+    """What people say of it: `{"description", "licence", "source", "language"}`, texts."""
     digest = models.CharField(max_length=64)
     """SHA-256 of the JSONL file."""
     rows = models.PositiveIntegerField()
@@ -35,7 +46,14 @@ class Dataset(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        constraints = [models.UniqueConstraint(fields=["project", "name", "version"], name="dataset_version_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name", "version"], name="dataset_version_once"),
+            models.CheckConstraint(
+                condition=models.Q(origin="task_set", task_set__isnull=False)
+                | (~models.Q(origin="task_set") & models.Q(task_set=None)),
+                name="dataset_has_a_set_or_another_origin",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
@@ -48,10 +66,22 @@ class Dataset(models.Model):
 
     @property
     def task_sets(self) -> list[TaskSet]:
-        """The sets whose train splits its rows come from, its own first."""
-        keys = [part["task_set"] for part in self.mix]
+        """The sets whose train splits its rows come from, its own first; none where they come from elsewhere."""
+        if self.task_set is None:
+            return []
+        keys = [part["task_set"] for part in self.mix if part["task_set"] not in (None, self.task_set_id)]
         others = TaskSet.objects.select_related("environment_version__environment").in_bulk(keys)
-        return [self.task_set, *(others[key] for key in keys if key != self.task_set_id)]
+        return [self.task_set, *(others[key] for key in keys)]
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its rows name the environment that they belong to: those of a mix that has rows of tasks."""
+        return bool(self.mix) and self.task_set_id is not None
+
+    @property
+    def place(self) -> str:
+        """Where its rows come from, in words."""
+        return str(self.task_set) if self.task_set else self.get_origin_display()
 
     @property
     def is_chosen_by_reward(self) -> bool:

@@ -70,6 +70,11 @@ class TrainingRun(Job):
         return known.label if known else self.algorithm
 
     @property
+    def task_sets(self) -> list[TaskSet]:
+        """The sets whose held-out tasks measure it, the one that it is compared by first."""
+        return self.dataset.task_sets or [self.task_set]
+
+    @property
     def remaining(self) -> timedelta | None:
         """By the pace of its last steps; None where nothing can be said yet."""
         if self.state != State.RUNNING or not self.total:

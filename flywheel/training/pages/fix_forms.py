@@ -18,7 +18,8 @@ from flywheel.edge.refusals import Missing
 from flywheel.environments.models import Split, TaskSet
 from flywheel.environments.task_sets.task_set_references import find_task_set
 from flywheel.evals.runs.submission import MAX_SAMPLES, MAX_SEED, RunSettings
-from flywheel.training.fixes.example_choice import MOST_TOKENS, TOKENS, Measured, Offer, examples_for
+from flywheel.training.datasets.measured_tasks import Measured
+from flywheel.training.fixes.example_choice import MOST_TOKENS, TOKENS, Offer, examples_for
 from flywheel.training.fixes.trial_lifecycle import (
     LONGEST_NAME,
     LONGEST_PROMPT,

@@ -116,7 +116,7 @@ def _launch_context(request: PageRequest, form: launch_form.LaunchForm) -> dict[
         "standing": holds,
         "solved": reward_lock.solved(form.known.name, base, task_set, chosen.get("leave_out")),
         "openings": ledger.openings(task_set),
-        "datasets": Dataset.objects.filter(task_set=task_set, kind=form.known.data)[:OFFERED],
+        "datasets": _datasets(task_set, form.known.data),
         "rollout_runs": _rollout_runs(task_set, rollouts),
         "smallest": None if smallest is None else smallest * 100,
         "assumed": assumed,
@@ -129,6 +129,12 @@ def _offered(rows: QuerySet[Any], chosen: str) -> list[str]:
     """References for a list, the chosen one among them even when it is none of the newest, or none at all."""
     refs = [str(row) for row in rows[:OFFERED]]
     return refs if chosen in refs or not chosen else [chosen, *refs]
+
+
+def _datasets(task_set: TaskSet, kind: str) -> QuerySet[Dataset]:
+    """Those of the set, and those from elsewhere, with rows that the algorithm can learn from."""
+    rows = Dataset.objects.filter(Q(task_set=task_set) | Q(task_set=None), project=task_set.project, kind=kind)
+    return rows.select_related("task_set")[:OFFERED]
 
 
 def _rollout_runs(task_set: TaskSet, chosen: EvalRun | None) -> list[EvalRun]:

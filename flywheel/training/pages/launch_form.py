@@ -78,7 +78,7 @@ class LaunchForm(ObjectForm):
             return None
         name, _, version = ref.partition("@")
         row = Dataset.objects.filter(project=self.project, name=name, version=number(version) or 0).first()
-        if row is None or row.task_set_id != self.task_set.pk:
+        if row is None or row.task_set_id not in (None, self.task_set.pk):
             raise forms.ValidationError(f"there is no dataset {ref[:100]} of {self.task_set}")
         return row
 

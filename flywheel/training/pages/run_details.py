@@ -118,7 +118,7 @@ def others(run: TrainingRun) -> list[tuple[EvalRun, EvalRun | None]]:
     """Find the produced version's evals on a mix's other environments, each with the base's where there is one."""
     if run.produced is None or not run.dataset.mix:
         return []
-    sets = run.dataset.task_sets[1:]
+    sets = run.task_sets[1:]
     found = EvalRun.objects.filter(version=run.produced, task_set__in=sets, split=Split.HELD_OUT)
     newest = found.select_related("task_set").order_by("task_set_id", "-pk").distinct("task_set_id")
     return [(each, baseline_of(run.base, each.task_set)) for each in newest]
@@ -165,14 +165,18 @@ def dataset_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], str]:
 
 
 def dataset_lineage(dataset: Dataset) -> list[dict[str, Any]]:
-    """From the tasks to the newest run that learnt from them."""
+    """From the tasks, or the trajectories, to the newest run that learnt from them."""
     slug, task_set = dataset.project.slug, dataset.task_set
-    chain = [
-        _link(task_set.environment_version.environment.name, "environments:environment", slug,
-              task_set.environment_version.environment.name),
-        _link(f"set {task_set}", "environments:task_set", slug, task_set.name, task_set.version),
-        {"label": f"dataset {dataset}", "url": "", "current": True},
-    ]  # fmt: skip
+    chain: list[dict[str, Any]] = [{"label": f"dataset {dataset}", "url": "", "current": True}]
+    if task_set is not None:
+        environment = task_set.environment_version.environment.name
+        chain = [
+            _link(environment, "environments:environment", slug, environment),
+            _link(f"set {task_set}", "environments:task_set", slug, task_set.name, task_set.version),
+            *chain,
+        ]
+    elif dataset.origin == Dataset.Origin.TRAJECTORIES:
+        chain = [_link("trajectories", "trajectories:index", slug), *chain]
     chain += [_link(f"run {run}", "training:run", slug, run.pk) for run in dataset.training_runs.order_by("-pk")[:3]]
     return chain
 

@@ -57,7 +57,7 @@ def index(request: PageRequest) -> HttpResponse:
 def run(request: PageRequest, pk: int) -> HttpResponse:
     found = run_of(request, pk)
     if found.points.filter(kind=Point.Kind.SAMPLES).exists():
-        for task_set in found.dataset.task_sets:
+        for task_set in found.task_sets:
             ledger.opened(task_set=task_set, kind=Opening.Kind.PAGE, subject=found, actor=request.actor)
     defaults = {
         "settings": run_details.settings_rows(found),

@@ -76,7 +76,7 @@ def draft(
     if not rows:
         raise Refused(f"the choice leaves nothing of {run}: {_last_word(found, choice)}", field="rollouts")
     card = _card(run, choice, found, rows, tasks) | {"duplicates": len(made) - len(rows)} | written_for(version)
-    return Draft(choice.form, run.task_set, rows, card), found
+    return Draft(choice.form, run.task_set, rows, card, run.task_set.project), found
 
 
 @transaction.atomic

@@ -1,0 +1,328 @@
+"""Production trajectories that are called good as demonstrations, frozen as a dataset.
+
+    found = gather(wanted)               the rows, and what was left out and why; writes nothing
+    write(name="good", wanted=…, actor=…)    keep them
+
+A row is one thing that the agent said, with all that came before it as its prompt, and loss on nothing but that. So a
+step that failed is masked: it stands in the prompts of what follows and is no row's completion. Rows are written for a
+version: they open with its prompt, name its tools and make calls in its form. Nothing is taken of a trajectory whose
+session, itself or beginning the project measures with.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from typing import Any
+
+from django.db import transaction
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import Project
+from flywheel.agents.models import Version
+from flywheel.core.evidence.contamination import key_of_row
+from flywheel.core.traces import (
+    Conversation,
+    Message,
+    Step,
+    Trace,
+    call_forms,
+    episodes,
+    openai_messages,
+    speaking,
+    worked_examples,
+)
+from flywheel.edge.refusals import Refused, at_field
+from flywheel.environments.versions.environment_versions import check_name
+from flywheel.failures.models import Failure
+from flywheel.training.datasets import contamination_checks, dataset_builder
+from flywheel.training.datasets.dataset_builder import Draft, written_for
+from flywheel.training.datasets.measured_tasks import Measured
+from flywheel.training.models import Dataset
+from flywheel.trajectories.formats.messages.message_turns import of_score
+from flywheel.trajectories.import_export.trajectory_export import selection
+from flywheel.trajectories.models import Feedback, Label, Source, Trajectory
+from flywheel.trajectories.search.query import settled
+from flywheel.trajectories.store.stored_traces import traces_of
+
+MOST = 1_000
+"""Trajectories of a dataset, the newest that are chosen."""
+MOST_ROWS = 20_000
+AT_ONCE = 50
+"""Trajectories that are read together."""
+NAMED = 20
+"""Left-out trajectories that are named for each reason."""
+CUT = ("length", "max_tokens", "content_filter")
+"""Reasons to finish of an answer that is not whole."""
+
+GOOD = {
+    "good": "people or feedback call it good",
+    "filter": "the filter finds it",
+}
+"""What makes a trajectory good enough to imitate."""
+LEFT_OUT = {
+    "rollout": "a rollout; data is made of those under Rollouts",
+    "agent": "another agent’s",
+    "failure": "a failure, and no message of the agent is marked as the failing one",
+    "not_good": "nobody calls it good, or somebody calls it bad",
+    "measured": "its session, itself or its beginning is in a held-out or sealed task",
+    "nothing": "nothing to learn from that place on",
+    "duplicate": "says the same as others do",
+}
+"""Why a trajectory gives no row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A choice of trajectories, and for whom they are written."""
+
+    version: Version
+    q: str = ""
+    """A filter of the list; rows by `ids` where any are given."""
+    ids: Sequence[str] = ()
+    good: str = "good"
+    """A key of `GOOD`."""
+    start: int = 1
+    """The agent's message to learn from on, counted from 1."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Span ids by trace id: to learn from this step on instead."""
+
+
+@dataclass
+class Gathered:
+    """The rows of a choice, and what became of everything in it."""
+
+    wanted: Wanted
+    chosen: int = 0
+    """Trajectories that were looked at."""
+    beyond: int = 0
+    """Older ones that were not: `MOST` at a time."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    used: int = 0
+    """Trajectories that gave a row."""
+    masked: int = 0
+    """Messages of the agent that stand in prompts only: they failed, were cut off, or were somebody else's."""
+    repeated: int = 0
+    """Rows that others say too."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Trace ids by reason, a key of `LEFT_OUT`."""
+
+    @property
+    def tokens(self) -> int:
+        """About how many the rows hold, prompts included."""
+        texts = (m["content"] + str(m.get("tool_calls", "")) for row in self.rows for m in _messages(row))
+        return sum(map(worked_examples.tokens, texts))
+
+    @property
+    def learnt_tokens(self) -> int:
+        """About how many carry loss."""
+        texts = (m["content"] + str(m.get("tool_calls", "")) for row in self.rows for m in row["completion"])
+        return sum(map(worked_examples.tokens, texts))
+
+    @property
+    def reasons(self) -> list[dict[str, Any]]:
+        """`{"reason", "words", "count", "first"}`, the first ones by trace id."""
+        return reasons_shown({name: {"count": len(ids), "first": ids[:NAMED]} for name, ids in self.left_out.items()})
+
+    def leave_out(self, reason: str, row: Trajectory) -> None:
+        self.left_out.setdefault(reason, []).append(row.trace_id)
+
+
+def reasons_shown(left_out: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a dataset of trajectories left out, in the order in which it was asked."""
+    return [{"reason": name, "words": LEFT_OUT[name], **left_out[name]} for name in LEFT_OUT if name in left_out]
+
+
+def gather(wanted: Wanted) -> Gathered:
+    """The rows of a choice. Raises Refused for a filter that cannot be read, and for what cannot be chosen."""
+    project = wanted.version.agent.project
+    if wanted.good not in GOOD:
+        raise Refused(f"{wanted.good[:40]!r} is unknown, one of {', '.join(GOOD)} is wanted", field="good")
+    if wanted.start < 1:
+        raise Refused(f"{wanted.start} is no message of the agent; the first is 1", field="start")
+    with at_field("q"):
+        rows = selection(project.pk, wanted.q, wanted.ids)
+    found = Gathered(wanted)
+    chosen = list(rows.order_by("-started_at", "-pk")[:MOST])
+    found.chosen, found.beyond = len(chosen), max(0, rows.count() - MOST) if len(chosen) == MOST else 0
+    measured, seen = Measured(project), set[str]()
+    good = list(_good(found, chosen, project, measured))
+    for start in range(0, len(good), AT_ONCE):
+        part = good[start : start + AT_ONCE]
+        failing = dict(Failure.objects.filter(trajectory__in=part, current=True).values_list("trajectory", "step"))
+        traces = traces_of(part)
+        for row in part:
+            _take(found, row, traces[row.pk], failing.get(row.pk, ""), measured, seen)
+    return found
+
+
+def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
+    """The dataset that the choice would be. Raises Refused where it has no row, or too many."""
+    found = found or gather(wanted)
+    if not found.rows:
+        said = "; ".join(f"{each['count']}: {each['words']}" for each in found.reasons) or "no trajectory is chosen"
+        raise Refused(f"nothing is left to learn from ({said})", field="q")
+    if len(found.rows) > MOST_ROWS:
+        raise Refused(f"{len(found.rows):,} rows, and {MOST_ROWS:,} is the most: narrow the filter", field="q")
+    recipe = {
+        "filter": settled(wanted.q) if not wanted.ids else "",
+        "by_hand": len(wanted.ids),
+        "good": wanted.good,
+        "start": wanted.start,
+        "trajectories": found.used,
+        "chosen": found.chosen,
+        "beyond": found.beyond,
+        "masked": found.masked,
+        "left_out_trajectories": {
+            name: {"count": len(ids), "first": ids[:NAMED]} for name, ids in found.left_out.items()
+        },
+        "tokens": found.tokens,
+        "learnt_tokens": found.learnt_tokens,
+        "duplicates": found.repeated,
+        "native_calls": sum(any(m.get("tool_calls") for m in row["completion"]) for row in found.rows),
+        **written_for(wanted.version),
+        **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
+    }
+    project, origin = wanted.version.agent.project, Dataset.Origin.TRAJECTORIES
+    return Draft(Dataset.Kind.SFT, None, found.rows, recipe, project, origin)
+
+
+@transaction.atomic
+def write(*, name: str, wanted: Wanted, actor: Actor) -> Dataset:
+    """Keep the rows as the next version of a dataset, or return the one that has them already. Raises Refused."""
+    check_name(name)
+    kept = dataset_builder.keep(name, draft(wanted), actor)
+    contamination_checks.check_all(kept)
+    return kept
+
+
+def _good(found: Gathered, chosen: Sequence[Trajectory], project: Project, measured: Measured) -> Iterator[Trajectory]:
+    """Those of the chosen that may be learnt from, as far as their own row and what is said of them tell."""
+    said = _feedback(project, [row.trace_id for row in chosen if row.feedback_count])
+    steps = Failure.objects.filter(trajectory__in=chosen, current=True).exclude(step="")
+    marked = set(steps.values_list("trajectory", flat=True))
+    agent = found.wanted.version.agent_id
+    for row in chosen:
+        if row.source == Source.ROLLOUT:
+            found.leave_out("rollout", row)
+        elif row.agent_id not in (None, agent):
+            found.leave_out("agent", row)
+        elif row.label == Label.FAILURE and row.pk not in marked:
+            found.leave_out("failure", row)
+        elif found.wanted.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
+            found.leave_out("not_good", row)
+        elif measured.has_source(row):
+            found.leave_out("measured", row)
+        else:
+            yield row
+
+
+def _feedback(project: Project, trace_ids: Collection[str]) -> dict[str, set[str]]:
+    """What feedback that holds now says of each whole trajectory: `success`, `failed`, or both."""
+    rows = Feedback.objects.filter(project=project, trace_id__in=trace_ids, current=True, span_id="")
+    found: dict[str, set[str]] = {}
+    for trace_id, value, score in rows.values_list("trace_id", "value", "score"):
+        if outcome := of_score(value) or of_score(score):
+            found.setdefault(trace_id, set()).add(outcome)
+    return found
+
+
+def _is_called_good(row: Trajectory, said: Collection[str]) -> bool:
+    """A person's word on the whole weighs more than feedback, of which none may be bad."""
+    return row.label == Label.PASS or set(said) == {"success"}
+
+
+def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured: Measured, seen: set[str]) -> None:
+    """Add the rows of a trajectory, or say why it has none."""
+    messages, said = _said(trace)
+    if measured.has_beginning(messages):
+        found.leave_out("measured", row)
+        return
+    masked = _failed(trace, said)
+    if failing:
+        if (at := _place_of(failing, trace, said)) is None:
+            found.leave_out("failure", row)
+            return
+        masked.add(at)
+    first = _first(found.wanted, row, said)
+    learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
+    made = {key_of_row(each): each for each in _rows(row, messages, learnt, trace, found.wanted.version)}
+    fresh = [each for key, each in made.items() if key not in seen]
+    seen |= made.keys()
+    found.repeated += len(made) - len(fresh)
+    if not fresh:
+        found.leave_out("duplicate" if made else "nothing", row)
+        return
+    found.used += 1
+    found.masked += sum(message.role == "assistant" for message in messages) - len(learnt)
+    found.rows += fresh
+
+
+def _said(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:
+    """The conversation, and where in it stands what the agent said in this trajectory, with its steps. What a call was
+    given as history, such as worked examples, it did not say here."""
+    talk, said = Conversation(), list[tuple[int, Step]]()
+    for step in speaking(trace.steps):
+        start = len(talk.messages)
+        added = talk.add(step)
+        told = len(added) - len(step.output)
+        said += [(start + at, step) for at, each in enumerate(added) if at >= told and each.role == "assistant"]
+    return talk.messages, said
+
+
+def _failed(trace: Trace, said: Sequence[tuple[int, Step]]) -> set[int]:
+    """Places of the agent's messages that nobody shall learn, whatever people say: with an error of their own or of a
+    call that they made, cut off, or with arguments that are no object."""
+    masked = {at for at, step in said if step.status == "error" or step.error or step.finish_reason in CUT}
+    calls = episodes.read(trace).calls
+    failed = (call for call in calls if call.observation and call.observation.failed)
+    return masked | {call.at for call in failed} | {call.at for call in calls if not isinstance(call.arguments, dict)}
+
+
+def _place_of(span: str, trace: Trace, said: Sequence[tuple[int, Step]]) -> int | None:
+    """Where the agent's message of this step stands, for a tool's step of the call that it carried out."""
+    if (at := next((at for at, step in said if step.span_id == span), None)) is not None:
+        return at
+    marked = next((step for step in trace.steps if step.span_id == span), None)
+    own = marked.tool_call_id if marked else ""
+    found = (call for call in episodes.read(trace).calls if call.observation and call.observation.step == span)
+    calls = [call for call in episodes.read(trace).calls if own and call.id == own]
+    return next((call.at for call in (*calls, *found)), None)
+
+
+def _first(wanted: Wanted, row: Trajectory, said: Sequence[tuple[int, Step]]) -> int | None:
+    """Which of the things said is the first to learn from; None where there is none such."""
+    if span := wanted.steps.get(row.trace_id):
+        return next((place for place, (_, step) in enumerate(said) if step.span_id == span), None)
+    return wanted.start - 1
+
+
+def _rows(
+    row: Trajectory, messages: Sequence[Message], learnt: Collection[int], trace: Trace, version: Version
+) -> Iterator[dict[str, Any]]:
+    config = version.config()
+    written = [call_forms.write(each, config.form) if each.role == "assistant" else each for each in messages]
+    tools = openai_messages.chat_tools(config.tools or trace.tools)
+    for at in learnt:
+        answer = written[at]
+        if not (answer.content.strip() or answer.tool_calls):
+            continue
+        yield {
+            "task_id": f"trajectory {row.trace_id}",
+            "trajectory": row.trace_id,
+            "cluster": row.cluster,
+            "origin": "trajectory",
+            "prompt": [each.to_openai() for each in _opened(written[:at], config.system_prompt)],
+            "completion": [answer.to_openai()],
+            **({"tools": tools} if tools else {}),
+        }
+
+
+def _opened(messages: list[Message], prompt: str) -> list[Message]:
+    """The messages behind the version's prompt, which stands for the one that was recorded."""
+    if not prompt:
+        return messages
+    return [Message("system", prompt), *dropwhile(lambda each: each.role == "system", messages)]
+
+
+def _messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*row["prompt"], *row["completion"]]

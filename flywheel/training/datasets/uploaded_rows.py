@@ -1,0 +1,290 @@
+"""Rows of a file that somebody uploads, read one by one: conversations, prompts, preferences and thumbs.
+
+    read = read_rows(file)            the good rows, and what is wrong with the others, by line and field
+
+Known are OpenAI's `messages` and preferences, ShareGPT's `conversations`, and TRL's `prompt`/`completion`,
+`prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`. A file is JSON Lines,
+JSON, CSV or Parquet, also compressed with gzip; all its rows are of one kind.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from flywheel.core.traces import Message, openai_messages
+from flywheel.edge.refusals import Refused
+from flywheel.training.models import Dataset
+from flywheel.trajectories.formats.files import file_values, table_rows
+from flywheel.trajectories.formats.files.file_limits import Bounds, Item, TooMuch
+from flywheel.trajectories.formats.messages import message_shapes
+from flywheel.trajectories.formats.messages.message_turns import Turn, read_turns
+from flywheel.trajectories.formats.openai.preferences import PAIRS
+from flywheel.trajectories.formats.values.hostile_json import FormatError, Row, plain, quote, structured
+
+MOST_LINES = 20_000
+MOST_ROWS = 50_000
+MOST_MESSAGES = 500
+"""Of one line."""
+MOST_CHARACTERS = 1_000_000
+"""Of one line's messages."""
+SECONDS = 60
+"""Reading it may take."""
+KEPT = 200
+"""Problems that are told one by one."""
+
+SPEAKERS = {
+    "system": "system",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "function_call"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation", "function_response"), "tool"),
+}
+"""ShareGPT's `from`."""
+THUMBS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    at: str
+    """`line 3`, `item 3`, `row 3`."""
+    field: str
+    """Empty where it is not one field's fault."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one line of the file gives."""
+
+    at: str
+    messages: list[Message]
+    """All that is learnt from it."""
+    rows: list[dict[str, Any]]
+
+
+@dataclass
+class Read:
+    kind: str = ""
+    """A value of `Dataset.Kind`; empty while no line could be read."""
+    format: str = ""
+    read: int = 0
+    """Lines of the file, good and bad."""
+    lines: list[Line] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_rows(source: BinaryIO, kind: str = "") -> Read:
+    """Read a file of rows of this kind, or of the first good line's. Raises Refused for a file that cannot be read."""
+    found = Read(kind)
+    try:
+        content = file_values.read(source, Bounds(seconds=SECONDS))
+        found.format = content.kind
+        items = (_decoded(item) for item in content.items) if content.is_table else content.items
+        _read_all(found, items)
+    except TooMuch as error:
+        found.problems.append(Problem("the rest", "", str(error)))
+    except FormatError as error:
+        raise Refused(f"the file cannot be read: {error}", field="file") from None
+    return found
+
+
+def _read_all(found: Read, items: Iterator[Item]) -> None:
+    """Read what there is into `found`. Raises TooMuch where the rest is left."""
+    rows = 0
+    for item in items:
+        if found.read == MOST_LINES or rows > MOST_ROWS:
+            raise TooMuch(f"more than {MOST_LINES:,} lines or {MOST_ROWS:,} rows; upload it in parts")
+        found.read += 1
+        try:
+            if item.error:
+                raise FormatError(item.error)
+            root = Row({name: value for name, value in plain(item.value).items() if value is not None})
+            kind = kind_of(root.value)
+            if kind != (found.kind or kind):
+                raise FormatError(f"is a row of {Dataset.Kind(kind).label}; the file holds {_label(found.kind)}")
+            line = READERS[kind](item.at, root)
+            _check_size(line.messages)
+        except FormatError as error:
+            name, reason = _parts(str(error))
+            found.problems.append(Problem(item.at, name, reason))
+        except (AttributeError, TypeError):
+            found.problems.append(Problem(item.at, "", "is not an object"))
+        else:
+            found.kind = kind
+            rows += len(line.rows)
+            found.lines.append(line)
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """What kind of row it is, by its fields. Raises FormatError for none that is known."""
+    if any(good in row and bad in row for good, bad in PAIRS):
+        return Dataset.Kind.PAIRS
+    if "completion" in row:
+        return Dataset.Kind.THUMBS if "label" in row else Dataset.Kind.SFT
+    if "messages" in row or "conversations" in row:
+        return Dataset.Kind.SFT
+    if "prompt" in row:
+        return Dataset.Kind.PROMPTS
+    raise FormatError("messages, conversations, prompt, or chosen and rejected is wanted; it has none of them")
+
+
+def _label(kind: str) -> str:
+    return Dataset.Kind(kind).label if kind else "no rows"
+
+
+def _decoded(item: Item) -> Item:
+    return item if item.error else Item(item.at, table_rows.decoded(item.value), size=item.size)
+
+
+def _parts(problem: str) -> tuple[str, str]:
+    """The field that an error names, and what it says of it."""
+    name, _, reason = problem.partition(": ")
+    return (name, reason) if reason and " " not in name else ("", problem)
+
+
+def _conversation(at: str, root: Row) -> Line:
+    """A row for each thing that the assistant says; `"weight": 0` and `"train": false` keep one from being learnt."""
+    if "completion" in root.value:
+        before, said = _prompt(root), _turns(root, "completion", "assistant")
+        turns, learnt = [*before, *said], range(len(before), len(before) + len(said))
+    else:
+        turns = _turns(root, "messages" if "messages" in root.value else "conversations")
+        learnt = range(len(turns))
+    _check(turns)
+    messages = [turn.message for turn in turns]
+    rows = [
+        _row(at, root, prompt=messages[:place], completion=messages[place : place + 1])
+        for place in learnt
+        if place and messages[place].role == "assistant" and not _is_masked(turns[place].raw)
+    ]
+    if not rows:
+        raise FormatError("messages: nothing that the assistant says after somebody else, so nothing to learn")
+    return Line(at, messages, rows)
+
+
+def _is_masked(raw: Mapping[str, Any]) -> bool:
+    return raw.get("weight") == 0 or raw.get("train") is False
+
+
+def _preference(at: str, root: Row) -> Line:
+    good, bad = next(pair for pair in PAIRS if pair[0] in root.value and pair[1] in root.value)
+    before = [turn.message for turn in _prompt(root)]
+    chosen, rejected = (_turns(root, name, "assistant") for name in (good, bad))
+    _check([*map(Turn, before), *chosen], good)
+    _check([*map(Turn, before), *rejected], bad)
+    one, other = ([turn.message for turn in turns] for turns in (chosen, rejected))
+    if not before:
+        same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+        if not same:
+            raise FormatError(f"{good}: has no common beginning with {bad}, and there is no prompt")
+        before, one, other = one[:same], one[same:], other[same:]
+    for name, said in ((good, one), (bad, other)):
+        if not any(message.role == "assistant" for message in said):
+            raise FormatError(f"{name}: says nothing of the assistant’s")
+    if one == other:
+        raise FormatError(f"{bad}: is the same as {good}")
+    return Line(at, [*before, *one], [_row(at, root, prompt=before, chosen=one, rejected=other)])
+
+
+def _thumb(at: str, root: Row) -> Line:
+    given = root.value["label"]
+    label = THUMBS.get(given.strip().lower() if isinstance(given, str) else given) if _is_plain(given) else None
+    if label is None:
+        raise FormatError(f"label: {quote(given)} is neither true nor false")
+    before, said = _prompt(root), _turns(root, "completion", "assistant")
+    _check([*before, *said])
+    prompt, answer = ([turn.message for turn in turns] for turns in (before, said))
+    if not prompt or not answer:
+        raise FormatError(f"{'completion' if prompt else 'prompt'}: is empty")
+    return Line(at, [*prompt, *answer], [_row(at, root, prompt=prompt, completion=answer) | {"label": label}])
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | str)
+
+
+def _asked(at: str, root: Row) -> Line:
+    turns = _prompt(root)
+    _check(turns)
+    messages = [turn.message for turn in turns]
+    if not messages or messages[-1].role not in ("user", "tool"):
+        raise FormatError("prompt: does not end with a user’s message")
+    return Line(at, messages, [_row(at, root, prompt=messages)])
+
+
+READERS = {
+    Dataset.Kind.SFT.value: _conversation,
+    Dataset.Kind.PAIRS.value: _preference,
+    Dataset.Kind.THUMBS.value: _thumb,
+    Dataset.Kind.PROMPTS.value: _asked,
+}
+
+
+def _prompt(root: Row) -> list[Turn]:
+    if isinstance(root.value.get("input"), dict):
+        return _turns(root.row("input"), "messages")
+    return _turns(root, "prompt") if "prompt" in root.value else []
+
+
+def _turns(root: Row, key: str, role: str = "user") -> list[Turn]:
+    """The messages under a key. Raises FormatError, naming the field."""
+    value = structured(root.value.get(key))
+    if isinstance(value, dict):
+        value = [value]
+    if isinstance(value, list):
+        if len(value) > MOST_MESSAGES:
+            raise FormatError(f"{root.at(key)}: {len(value)} messages, and {MOST_MESSAGES} is the most")
+        value = [_spoken(row) for row in Row({key: value}, root.path).rows(key)]
+    return read_turns(Row({key: value}, root.path), key, role)
+
+
+def _spoken(row: Row) -> dict[str, Any]:
+    """A message of ShareGPT in the shape of the others; any other as it is."""
+    if "from" not in row.value or "role" in row.value:
+        return row.value
+    who = row.choice("from", list(SPEAKERS))
+    said = row.value.get("value")
+    call = structured(said) if who == "function_call" else None
+    if isinstance(call, dict):
+        return {**row.value, "role": "assistant", "content": "", "tool_calls": [{"id": "", "function": call}]}
+    return {**row.value, "role": SPEAKERS[who], "content": said}
+
+
+def _check(turns: Sequence[Turn], where: str = "messages") -> None:
+    """Raise FormatError for what no chat template can render as it was meant."""
+    waiting: list[str] = []
+    for at, turn in enumerate(turns):
+        message = turn.message
+        for call in message.tool_calls:
+            if not isinstance(call.arguments, dict):
+                raise FormatError(f"{where}[{at}].tool_calls: the arguments of {quote(call.name)} are no JSON object")
+            waiting.append(call.id)
+        if message.role == "tool":
+            if message.tool_call_id not in waiting and (message.tool_call_id or not waiting):
+                raise FormatError(f"{where}[{at}].tool_call_id: the result of a call that was not made")
+            waiting.remove(message.tool_call_id) if message.tool_call_id in waiting else waiting.pop(0)
+        elif not message.content.strip() and not message.tool_calls:
+            raise FormatError(f"{where}[{at}].content: is empty")
+
+
+def _check_size(messages: Sequence[Message]) -> None:
+    if (size := sum(len(message.content) for message in messages)) > MOST_CHARACTERS:
+        raise FormatError(f"{size:,} characters, and {MOST_CHARACTERS:,} is the most of a line")
+
+
+def _row(at: str, root: Row, **messages: Sequence[Message]) -> dict[str, Any]:
+    written = {name: [message.to_openai() for message in said] for name, said in messages.items()}
+    row = {"task_id": f"uploaded {at}", "origin": "uploaded", **written}
+    return row | ({"tools": tools} if (tools := _tools(root)) else {})
+
+
+def _tools(root: Row) -> list[dict[str, Any]]:
+    """The definitions of tools that the row brings. Raises FormatError for one that is none."""
+    inner = root.value.get("input")
+    given = (inner.get("tools") if isinstance(inner, dict) else None) or root.value.get("tools")
+    listed = structured(given) if given else []
+    if not isinstance(listed, list):
+        raise FormatError(f"tools: {quote(given)} is not a list")
+    for at, tool in enumerate(listed):
+        if message_shapes.tool_definition(tool) is None:
+            raise FormatError(f"tools[{at}]: has no name")
+    return openai_messages.chat_tools(message_shapes.tool_definitions(listed))

@@ -1,0 +1,209 @@
+"""Uploaded datasets: good rows are taken with their card, the others are named by line and field."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.actors import Actor
+from flywheel.accounts.models import AuditEntry
+from flywheel.edge.refusals import Refused
+from flywheel.environments.models import Split
+from flywheel.training.datasets import dataset_mix, uploaded_rows
+from flywheel.training.datasets.dataset_builder import build, open_rows
+from flywheel.training.datasets.dataset_uploads import Uploaded, take
+from flywheel.training.models import Dataset
+from tests.training.conftest import Room
+
+pytestmark = pytest.mark.django_db
+
+CARD = {"licence": "CC-BY-4.0", "description": "Chats of a help desk", "source": "our own", "language": "English"}
+
+
+def lines(*rows: Any) -> io.BytesIO:
+    return io.BytesIO("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows).encode())
+
+
+def chat(asked: str = "What is the capital of France?", said: str = "Paris", **said_also: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said, **said_also}]}
+
+
+def taken(room: Room, source: io.BytesIO, name: str = "helpdesk", **fields: Any) -> tuple[Dataset, Uploaded]:
+    card = fields.pop("card", CARD)
+    return take(room.cast.project, name=name, source=source, card=card, actor=Actor(room.cast.trainer), **fields)
+
+
+def rows(dataset: Dataset) -> list[dict[str, Any]]:
+    with open_rows(dataset) as file:
+        return [json.loads(line) for line in file]
+
+
+def problems(found: Uploaded) -> list[tuple[str, str]]:
+    return [(problem.at, problem.field) for problem in found.problems]
+
+
+def test_good_rows_are_taken_and_the_others_are_named(room: Room) -> None:
+    made, found = taken(
+        room,
+        lines(
+            chat("First?"),
+            "{broken",
+            chat("Third?"),
+            {"messages": [{"role": "robot", "content": "x"}]},
+            chat("Fifth?"),
+            {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y", "tool_call_id": "c"}]},
+            {"prompt": "only"},
+            chat("Eighth?", ""),
+            ["no object"],
+        ),
+    )
+    assert [row["task_id"] for row in rows(made)] == ["uploaded line 1", "uploaded line 3", "uploaded line 5"]
+    assert problems(found) == [
+        ("line 2", ""),
+        ("line 4", "messages[0].role"),
+        ("line 6", "messages[1].tool_call_id"),
+        ("line 7", ""),
+        ("line 8", "messages[1].content"),
+        ("line 9", ""),
+    ]
+    assert (made.recipe["lines"], made.recipe["problem_count"]) == (9, 6)
+    assert made.recipe["problems"][1]["field"] == "messages[0].role"
+
+
+def test_each_answer_is_a_row_and_what_has_no_weight_is_none(room: Room) -> None:
+    talk = chat("One?", "1", weight=0)["messages"] + chat("Two?", "2")["messages"]
+    (row,) = rows(taken(room, lines({"messages": talk}))[0])
+    assert [message["content"] for message in row["prompt"]] == ["One?", "1", "Two?"]
+    assert row["completion"] == [{"role": "assistant", "content": "2"}]
+
+
+def test_sharegpt_with_calls(room: Room) -> None:
+    talk = [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "Weather?"},
+        {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Rome"}}'},
+        {"from": "observation", "value": "sunny"},
+        {"from": "gpt", "value": "Sunny."},
+    ]
+    tools = json.dumps([{"name": "weather", "description": "", "parameters": {}}])
+    made, found = taken(room, lines({"conversations": talk, "tools": tools}, {"conversations": [{"from": "alien"}]}))
+    first, last = rows(made)
+    assert first["completion"][0]["tool_calls"][0]["function"]["name"] == "weather"
+    assert last["completion"] == [{"role": "assistant", "content": "Sunny."}]
+    assert first["tools"][0]["function"]["name"] == "weather"
+    assert problems(found) == [("line 2", "conversations[0].from")]
+    assert made.recipe["native_calls"] == 1
+
+
+def test_preferences_with_a_prompt_and_without(room: Room) -> None:
+    asked = {"role": "user", "content": "2 + 2?"}
+    good, bad = {"role": "assistant", "content": "4"}, {"role": "assistant", "content": "5"}
+    made, found = taken(
+        room,
+        lines(
+            {"prompt": "3 + 3?", "chosen": "6", "rejected": "7"},
+            {"chosen": [asked, good], "rejected": [asked, bad]},
+            {"prompt": "1?", "chosen": "same", "rejected": "same"},
+            {"chosen": "no", "rejected": "beginning"},
+        ),
+    )
+    assert (made.kind, made.rows) == ("pairs", 2)
+    assert [(row["prompt"][0]["content"], row["chosen"][0]["content"]) for row in rows(made)] == [
+        ("3 + 3?", "6"),
+        ("2 + 2?", "4"),
+    ]
+    assert problems(found) == [("line 3", "rejected"), ("line 4", "chosen")]
+
+
+def test_thumbs_from_a_table_and_prompts(room: Room) -> None:
+    made, found = taken(
+        room, io.BytesIO(b"prompt,completion,label\nHi?,Hello!,True\nBye?,Go away,0\nWhat?,That,maybe\n")
+    )
+    assert [(row["completion"][0]["content"], row["label"]) for row in rows(made)] == [
+        ("Hello!", True),
+        ("Go away", False),
+    ]
+    assert (made.kind, problems(found)) == ("thumbs", [("row 3", "label")])
+    assert "No algorithm" in found.use
+    asked, told = taken(room, lines({"prompt": "Write a poem"}), name="asked")
+    assert asked.kind == "prompts"
+    assert "no environment can score" in told.use
+
+
+def test_parquet(room: Room) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([chat("A?"), chat("B?")]), file)
+    assert taken(room, file)[0].rows == 2
+
+
+def test_a_row_is_kept_once_and_nothing_that_is_measured(room: Room) -> None:
+    room.build.task(Split.SEALED, prompt="Cancel my lunch with Bako on tuesday")
+    made, found = taken(
+        room, lines(chat("Hello?"), chat("hello?"), chat("cancel my lunch with bako on  Tuesday", "Done"))
+    )
+    assert (made.rows, found.repeated, found.measured) == (1, 1, ["line 3"])
+
+
+@pytest.mark.parametrize(
+    ("card", "field"), [({}, "licence"), ({"licence": " "}, "licence"), ({**CARD, "language": "x" * 101}, "language")]
+)
+def test_a_card_needs_a_licence(room: Room, card: dict[str, str], field: str) -> None:
+    with pytest.raises(Refused) as error:
+        taken(room, lines(chat()), card=card)
+    assert error.value.field == field
+    assert taken(room, lines(chat()), card={"licence": "unknown"})[0].card["licence"] == "unknown"
+
+
+def test_a_name_has_numbered_versions(room: Room) -> None:
+    first, _ = taken(room, lines(chat("A?")))
+    again, _ = taken(room, lines(chat("A?")))
+    second, _ = taken(room, lines(chat("B?")))
+    relicensed, _ = taken(room, lines(chat("B?")), card={**CARD, "licence": "MIT"})
+    assert [each.version for each in (first, again, second, relicensed)] == [1, 1, 2, 3]
+    assert AuditEntry.objects.filter(action="training.dataset").count() == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02", b"PAR1nothing", b'{"a": 1}\n'])
+def test_a_file_without_a_row_is_refused(room: Room, content: bytes) -> None:
+    with pytest.raises(Refused) as error:
+        taken(room, io.BytesIO(content))
+    assert error.value.field == "file"
+
+
+def test_a_file_with_too_many_lines_is_taken_as_far_as_it_is_read(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploaded_rows, "MOST_LINES", 2)
+    made, found = taken(room, lines(*(chat(f"{number}?") for number in range(4))))
+    assert (made.rows, problems(found)) == (2, [("the rest", "")])
+
+
+def test_a_run_learns_from_it_unless_its_program_reads_other_calls(room: Room) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    plain, _ = taken(room, lines(chat()))
+    calls, _ = taken(room, lines(chat("Weather?", "", tool_calls=[call])), name="calls")
+    assert room.launch(dataset=plain).dataset == plain
+    type(room.base).objects.filter(pk=room.base.pk)
+    text = room.build.version(weights=room.base.weights, form="json")
+    room.base = text
+    room.baseline = room.evaluated()
+    with pytest.raises(Refused, match="makes native calls"):
+        room.launch(dataset=calls)
+    with pytest.raises(Refused, match="holds prompts of an upload"):
+        room.launch(dataset=taken(room, lines({"prompt": "Hi?"}), name="asked")[0])
+
+
+def test_a_mix_has_uploaded_rows_beside_those_of_tasks(room: Room) -> None:
+    own = build(name="mail", kind="sft", task_set=room.task_set, actor=Actor(room.cast.trainer))
+    plain, _ = taken(room, lines(chat("A?"), chat("B?")))
+    both = dataset_mix.mix(name="both", parts=[(own, 1), (plain, 1)], actor=Actor(room.cast.trainer))
+    found = [row for row in rows(both) if row["origin"] == "uploaded"]
+    assert {row["environment"] for row in found} == {"mail"}
+    assert {row["task_id"] for row in found} <= {"helpdesk/uploaded line 1", "helpdesk/uploaded line 2"}
+    assert (both.task_set, both.task_sets) == (room.task_set, [room.task_set])
+    with pytest.raises(Refused, match="put mail@1 first"):
+        dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
+    other, _ = taken(room, lines(chat("C?")), name="other")
+    alone = dataset_mix.mix(name="alone", parts=[(plain, 1), (other, 1)], actor=Actor(room.cast.trainer))
+    assert (alone.task_set, alone.is_placed) == (None, False)
+    assert room.launch(dataset=alone).task_sets == [room.task_set]

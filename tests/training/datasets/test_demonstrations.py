@@ -1,0 +1,238 @@
+"""Trajectories as demonstrations: what is good is learnt, what failed stays in the prompt, what is measured is left."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from flywheel.accounts.actors import Actor
+from flywheel.agents.models import Version
+from flywheel.core.traces import Message, ToolCall
+from flywheel.edge.refusals import Refused
+from flywheel.environments.models import Split
+from flywheel.failures.models import Decision, Failure
+from flywheel.training.datasets.contamination_checks import checked
+from flywheel.training.datasets.dataset_builder import open_rows, unfit
+from flywheel.training.datasets.demonstrations import Wanted, gather, write
+from flywheel.training.models import Dataset
+from flywheel.trajectories.models import Feedback, Label, Step, Trajectory
+from tests.conftest import SYSTEM, TOOLS
+from tests.training.conftest import Room
+
+pytestmark = pytest.mark.django_db
+
+
+def call(number: int, day: str = "friday") -> Message:
+    return Message("assistant", "", (ToolCall(f"c{number}", "calendar.create_event", {"person": "Ada", "day": day}),))
+
+
+def result(number: int, text: str = "done") -> Message:
+    return Message("tool", text, tool_call_id=f"c{number}", name="calendar.create_event")
+
+
+TALK = [
+    Message("system", "You were another agent."),
+    Message("user", "Put Ada into my calendar for the coming friday"),
+    call(1, "monday"),
+    result(1),
+    call(2),
+    result(2),
+    Message("assistant", "Ada is in your calendar."),
+]
+
+
+def native(room: Room, **fields: Any) -> Version:
+    return room.build.version(weights=room.base.weights, form="native", **fields)
+
+
+def stored(room: Room, talk: list[Message] | None = None, **fields: Any) -> Trajectory:
+    row = room.build.trajectory(label=Label.PASS, **fields)
+    row.steps.all().delete()
+    for position, message in enumerate(talk or TALK):
+        Step.objects.create(
+            trajectory=row,
+            span_id=f"m{position}",
+            position=position,
+            kind=message.role,
+            tool_call_id=message.tool_call_id,
+            body={"output": [message.to_json()]},
+        )
+    return row
+
+
+def failed_at(room: Room, row: Trajectory, step: str) -> None:
+    Failure.objects.create(
+        project=row.project,
+        trajectory=row,
+        decision=Decision.ADDED,
+        bucket="wrong_argument",
+        step=step,
+        labelled_by=room.cast.reviewer,
+    )
+    Trajectory.objects.filter(pk=row.pk).update(label=Label.FAILURE, label_bucket="wrong_argument")
+
+
+def feedback(row: Trajectory, value: Any, key: str = "helpful") -> None:
+    Feedback.objects.create(
+        project=row.project,
+        trace_id=row.trace_id,
+        key=key,
+        value=value,
+        score=float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None,
+        source=Feedback.Source.END_USER,
+        at=datetime.now(UTC),
+        identity=f"{row.trace_id} {key} {value}",
+        digest="",
+    )
+    Trajectory.objects.filter(pk=row.pk).update(feedback_count=1)
+
+
+def reasons(found: Any) -> dict[str, int]:
+    return {each["reason"]: each["count"] for each in found.reasons}
+
+
+def test_each_thing_that_the_agent_said_is_a_row_in_the_versions_own_form(room: Room) -> None:
+    row = stored(room)
+    found = gather(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.rows] == [
+        [TALK[2].to_openai()],
+        [TALK[4].to_openai()],
+        [TALK[6].to_openai()],
+    ]
+    first, *_, last = found.rows
+    assert first["prompt"] == [{"role": "system", "content": SYSTEM}, TALK[1].to_openai()]
+    assert last["prompt"][1:] == [message.to_openai() for message in TALK[1:6]]
+    assert {tool["function"]["name"] for tool in first["tools"]} == {tool["name"] for tool in TOOLS}
+    assert {(each["trajectory"], each["cluster"]) for each in found.rows} == {(row.trace_id, row.cluster)}
+
+
+def test_calls_are_written_in_the_text_form_of_a_version_that_has_one(room: Room) -> None:
+    stored(room)
+    version = room.build.version(form="json")
+    first = gather(Wanted(version=version)).rows[0]
+    assert "tool_calls" not in first["completion"][0]
+    assert json.loads(first["completion"][0]["content"])["tool"] == "calendar.create_event"
+
+
+def test_a_failing_step_stands_in_the_context_and_is_nobodys_completion(room: Room) -> None:
+    row = stored(room)
+    failed_at(room, row, "m2")
+    feedback(row, value=True)
+    found = gather(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.rows] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
+    assert all(TALK[2].to_openai() in each["prompt"] for each in found.rows)
+    assert found.masked == 1
+
+
+def test_the_call_of_a_tool_step_that_was_marked_is_masked(room: Room) -> None:
+    row = stored(room)
+    failed_at(room, row, "m5")
+    found = gather(Wanted(version=native(room), good="filter"))
+    assert [each["completion"] for each in found.rows] == [[TALK[2].to_openai()], [TALK[6].to_openai()]]
+
+
+def test_a_call_that_ended_in_an_error_is_masked(room: Room) -> None:
+    stored(room, [*TALK[:3], result(1, "Error: no such person"), *TALK[4:]])
+    found = gather(Wanted(version=native(room)))
+    assert [each["completion"] for each in found.rows] == [[TALK[4].to_openai()], [TALK[6].to_openai()]]
+
+
+def test_a_cut_off_answer_is_masked(room: Room) -> None:
+    row = stored(room)
+    row.steps.filter(span_id="m6").update(finish_reason="length")
+    assert len(gather(Wanted(version=native(room))).rows) == 2
+
+
+def test_learning_begins_where_it_is_asked_to(room: Room) -> None:
+    row, version = stored(room), native(room)
+    assert len(gather(Wanted(version=version, start=2)).rows) == 2
+    assert len(gather(Wanted(version=version, steps={row.trace_id: "m6"})).rows) == 1
+    assert reasons(gather(Wanted(version=version, start=9))) == {"nothing": 1}
+
+
+def test_only_what_people_or_feedback_call_good_is_chosen(room: Room) -> None:
+    liked, disliked, both, silent, failed = (
+        room.build.trajectory(f"Book the room number {number} for me") for number in range(5)
+    )
+    feedback(liked, value=1)
+    feedback(disliked, value=False)
+    feedback(both, value=True)
+    feedback(both, value="failed", key="outcome")
+    Trajectory.objects.filter(pk=failed.pk).update(label=Label.FAILURE)
+    found = gather(Wanted(version=native(room)))
+    assert {each["trajectory"] for each in found.rows} == {liked.trace_id}
+    assert reasons(found) == {"not_good": 3, "failure": 1}
+    by_filter = gather(Wanted(version=native(room), good="filter", q="feedback.helpful:true"))
+    assert {each["trajectory"] for each in by_filter.rows} == {both.trace_id}
+
+
+def test_a_rollout_is_never_one(room: Room) -> None:
+    row = stored(room, source="rollout")
+    found = gather(Wanted(version=native(room), good="filter", ids=[row.trace_id]))
+    assert (found.rows, reasons(found)) == ([], {"rollout": 1})
+
+
+@pytest.mark.parametrize("split", [Split.HELD_OUT, Split.SEALED])
+def test_nothing_that_is_measured_is_learnt(room: Room, split: str) -> None:
+    own, session, asked, good = (
+        stored(room, session_id="one"),
+        stored(room, session_id="two"),
+        stored(room, [Message("user", "Cancel my lunch with Bako on tuesday"), Message("assistant", "Done.")]),
+        stored(room, [Message("user", "Tell Ada that I am late"), Message("assistant", "Told.")]),
+    )
+    room.build.task(split, source=own, cluster="other")
+    room.build.task(split, cluster="two")
+    room.build.task(split, prompt="cancel my lunch with  Bako on Tuesday")
+    found = gather(Wanted(version=native(room)))
+    assert {each["trajectory"] for each in found.rows} == {good.trace_id}
+    assert set(found.left_out["measured"]) == {own.trace_id, session.trace_id, asked.trace_id}
+
+
+def test_what_is_said_twice_is_learnt_once(room: Room) -> None:
+    stored(room)
+    stored(room)
+    found = gather(Wanted(version=native(room)))
+    assert (len(found.rows), found.repeated, reasons(found)) == (3, 3, {"duplicate": 1})
+
+
+def test_it_is_frozen_as_a_numbered_dataset_that_the_version_can_learn_from(room: Room) -> None:
+    row, version = stored(room), native(room)
+    wanted = Wanted(version=version, q="label:pass after:7000d")
+    made = write(name="good", wanted=wanted, actor=Actor(room.cast.trainer))
+    assert (str(made), made.kind, made.origin, made.task_set, made.rows) == ("good@1", "sft", "trajectories", None, 3)
+    assert "after:7000d" not in made.recipe["filter"], "it says the same later"
+    Trajectory.objects.filter(pk=row.pk).delete()
+    with open_rows(made) as file:
+        assert {json.loads(line)["trajectory"] for line in file} == {row.trace_id}
+    assert not unfit(made, version)
+    assert unfit(made, room.build.version(system_prompt="Other."))
+
+
+def test_a_trajectory_that_is_measured_later_blocks_the_dataset(room: Room) -> None:
+    row = stored(room)
+    made = write(name="good", wanted=Wanted(version=native(room)), actor=Actor(room.cast.trainer))
+    task_set = room.build.task_set(name="later")
+    assert checked(made, task_set).verdict == "clean"
+    task = room.build.task(Split.HELD_OUT, source=row)
+    later = room.build.task_set(name="latest")
+    later.members.create(task=task, split=Split.HELD_OUT)
+    assert checked(made, later).verdict == "contaminated"
+
+
+def test_a_run_learns_from_it_and_is_measured_by_its_own_set(room: Room) -> None:
+    stored(room)
+    made = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    run = room.launch(dataset=made)
+    assert (run.dataset, run.task_sets) == (made, [room.task_set])
+    with pytest.raises(Refused, match="holds demonstrations of trajectories"):
+        room.launch(dataset=made, algorithm="dpo")
+
+
+def test_nothing_left_says_why(room: Room) -> None:
+    room.build.trajectory()
+    with pytest.raises(Refused, match="1: nobody calls it good"):
+        write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    with pytest.raises(Refused, match="wrong_field"):
+        gather(Wanted(version=room.base, q="wrong_field:1"))
+    assert not Dataset.objects.exists()
