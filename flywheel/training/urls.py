@@ -1,6 +1,15 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.training.pages import datasets, fix_trials, hosted_training, launch, mixes, rollouts, runs
+from flywheel.training.pages import (
+    dataset_sources,
+    datasets,
+    fix_trials,
+    hosted_training,
+    launch,
+    mixes,
+    rollouts,
+    runs,
+)
 
 app_name = "training"
 # /p/<project>/training/
@@ -17,7 +26,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fixes/<int:trial>/measure/", fix_trials.measure_fix, name="measure_fix"),
     path("datasets/", datasets.datasets, name="datasets"),
     path("datasets/mix/", mixes.mix_page, name="mix"),
+    path("datasets/upload/", dataset_sources.upload_dataset, name="upload_dataset"),
+    path("datasets/from-trajectories/", dataset_sources.demonstrations, name="demonstrations"),
     path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),
+    path(
+        "datasets/<slug:name>/<int:version>/<slug:format>.openai.jsonl", datasets.download_format, name="dataset_format"
+    ),
     path("datasets/<slug:name>/<int:version>/rows.jsonl", datasets.download, name="dataset_rows"),
     # /rollouts/<eval's number>/
     path("rollouts/", rollouts.collect_page, name="collect"),

@@ -108,7 +108,8 @@ PAGES = {
         evals:resume_rescore evals:begin_reward_audit training:try_fix
     """,
     Permission.TRAIN: """
-        training:launch training:provider_file training:mix training:cancel training:resume promotions:propose
+        training:launch training:provider_file training:mix training:upload_dataset training:demonstrations training:dataset_format
+        training:cancel training:resume promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix
     """,
@@ -177,7 +178,8 @@ CALLS = {
     """,
     Scope.TRAIN: """
         collect_rollouts write_dataset drop_rollout take_rollout_back
-        recommend_fix build_dataset mix_datasets check_dataset_contamination launch_run cancel_run resume_run
+        recommend_fix build_dataset mix_datasets upload_dataset demonstrate check_dataset_contamination
+        launch_run cancel_run resume_run
         propose_candidate run_candidate_suites measure_fix
     """,
     Scope.APPROVE: "approve_candidate open_sealed reject_candidate roll_back override_reward_audit",

@@ -42,7 +42,11 @@ class DatasetOut(Schema):
     name: str
     version: int
     kind: str
-    task_set: Ref
+    origin: str
+    """`task_set`, `trajectories` or `upload`."""
+    task_set: Ref | None
+    """None where the rows come from elsewhere: any set may then measure what learns from them."""
+    card: dict[str, str]
     digest: str
     rows: int
     recipe: dict[str, Any]
@@ -91,7 +95,5 @@ def list_dataset_rows(request: HttpRequest, name: str, version: int, asked: Quer
         with datasets.open_rows(found) as file:
             items = [json.loads(line) for line in islice(file, asked.start, following)]
     except FileNotFoundError:
-        raise HttpError(
-            410, f"the storage has lost the rows of {found}; build it again from {found.task_set}"
-        ) from None
+        raise HttpError(410, f"the storage has lost the rows of {found}; make it again from {found.place}") from None
     return {"items": items, "next": following if following < found.rows else None}

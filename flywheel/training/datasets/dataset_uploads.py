@@ -57,8 +57,19 @@ class Uploaded:
         return sum(map(worked_examples.tokens, texts))
 
     @property
+    def reasons(self) -> list[dict[str, Any]]:
+        """Why good lines were left out: `{"reason", "words", "count", "first"}`, the first ones by place."""
+        return reasons_shown({"count": len(self.measured), "first": self.measured[:NAMED]})
+
+    @property
     def use(self) -> str:
         return use_of(self.kind)
+
+
+def reasons_shown(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What an uploaded dataset left out."""
+    words = "begins as a held-out or sealed task does, or a user says the same in both"
+    return [{"reason": "measured", "words": words, **measured}] if measured.get("count") else []
 
 
 def use_of(kind: str) -> str:

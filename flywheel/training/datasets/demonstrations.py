@@ -187,10 +187,11 @@ def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
 
 
 @transaction.atomic
-def write(*, name: str, wanted: Wanted, actor: Actor) -> Dataset:
-    """Keep the rows as the next version of a dataset, or return the one that has them already. Raises Refused."""
+def write(*, name: str, wanted: Wanted, actor: Actor, found: Gathered | None = None) -> Dataset:
+    """Keep the rows as the next version of a dataset, or return the one that has them already. `found` is what `gather`
+    said, where it was asked already. Raises Refused."""
     check_name(name)
-    kept = dataset_builder.keep(name, draft(wanted), actor)
+    kept = dataset_builder.keep(name, draft(wanted, found), actor)
     contamination_checks.check_all(kept)
     return kept
 
@@ -247,7 +248,7 @@ def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured
     learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
     made = {key_of_row(each): each for each in _rows(row, messages, learnt, trace, found.wanted.version)}
     fresh = [each for key, each in made.items() if key not in seen]
-    seen |= made.keys()
+    seen.update(made)
     found.repeated += len(made) - len(fresh)
     if not fresh:
         found.leave_out("duplicate" if made else "nothing", row)

@@ -3,8 +3,8 @@
     read = read_rows(file)            the good rows, and what is wrong with the others, by line and field
 
 Known are OpenAI's `messages` and preferences, ShareGPT's `conversations`, and TRL's `prompt`/`completion`,
-`prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`. A file is JSON Lines,
-JSON, CSV or Parquet, also compressed with gzip; all its rows are of one kind.
+`prompt`/`chosen`/`rejected` (the prompt may be in both instead) and `prompt`/`completion`/`label`. A file is JSON
+Lines, JSON, CSV or Parquet, also compressed with gzip; all its rows are of one kind.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,15 +1,27 @@
 """Datasets: all of them, and what one is made of."""
 
+from typing import Any
+
 from django.http import FileResponse, Http404, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core.recipes import ALGORITHMS
+from flywheel.edge.numbers import number
 from flywheel.edge.paging import page_at
+from flywheel.edge.refusals import Missing, Refused, check_choice
 from flywheel.environments.task_sets import leaks
 from flywheel.evals.models import EvalRun
-from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_mix
+from flywheel.training.datasets import (
+    contamination_checks,
+    dataset_builder,
+    dataset_mix,
+    dataset_uploads,
+    demonstrations,
+    provider_files,
+)
 from flywheel.training.models import Dataset
 from flywheel.training.pages import run_details
 
@@ -29,10 +41,21 @@ def datasets(request: PageRequest) -> HttpResponse:
 def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
     """Show a dataset's make-up, and its first rows."""
     found = _dataset(request, name, version)
-    rows, problem = run_details.dataset_rows(found)
+    start = number(request.GET.get("start", "")) or 0
+    rows, problem = run_details.dataset_rows(found, start)
+    last = start + len(rows)
     context = {
         "dataset": found,
         "rows": rows,
+        "first_row": start + 1,
+        "last_row": last,
+        "previous_rows": max(0, start - run_details.ROWS_SHOWN) if start else None,
+        "next_rows": last if rows and last < found.rows else None,
+        "use": dataset_uploads.use_of(found.kind),
+        "is_learnt": any(algorithm.data == found.kind for algorithm in ALGORITHMS.values()),
+        "card": [(name, found.card[name]) for name in dataset_uploads.CARD if found.card.get(name)],
+        "formats": [(name, label) for name, (kind, label, _) in provider_files.FORMATS.items() if kind == found.kind],
+        **_left_out(found),
         "problem": problem,
         "rollouts": EvalRun.objects.filter(project=request.project, pk=found.recipe.get("eval_run") or 0).first(),
         "beside": leaks.beside(contamination_checks.shown(found)),
@@ -54,6 +77,39 @@ def download(request: PageRequest, name: str, version: int) -> FileResponse:
         raise Http404("the storage has lost this dataset's rows") from None
     filename = f"{found.name}-{found.version}.jsonl"
     return FileResponse(content, as_attachment=True, filename=filename, content_type="application/x-ndjson")
+
+
+@require_GET
+@requires(Permission.TRAIN)
+def download_format(request: PageRequest, name: str, version: int, format: str) -> HttpResponse:
+    """The rows as a provider's file, unless they have anything of a held-out task: what is trained elsewhere comes back
+    as a version of which nobody knows what it learnt from."""
+    found = _dataset(request, name, version)
+    formats = [known for known, (kind, _, _) in provider_files.FORMATS.items() if kind == found.kind]
+    check_choice(format, formats, field="format", error=Missing)
+    for check in contamination_checks.check_all(found):
+        if problem := contamination_checks.refusal(check, check.task_set):
+            raise Refused(problem, field="dataset")
+    try:
+        content = list(provider_files.lines(format, dataset_builder.kept(found).rows))
+    except ValueError as error:
+        raise Refused(str(error), field="tools") from None
+    about: dict[str, Any] = {"format": format, "rows": len(content)}
+    request.actor.record(project=request.project, action="training.provider_file", subject=found, **about)
+    answer = HttpResponse(b"".join(content), content_type="application/x-ndjson")
+    answer["Content-Disposition"] = f'attachment; filename="{found.name}-{found.version}-{format}.jsonl"'
+    return answer
+
+
+def _left_out(found: Dataset) -> dict[str, Any]:
+    """What a dataset from elsewhere left out, and whether that is named by trace ids."""
+    if found.origin == Dataset.Origin.TASK_SET or found.mix:
+        return {"is_sourced": False}
+    if found.origin == Dataset.Origin.TRAJECTORIES:
+        reasons = demonstrations.reasons_shown(found.recipe["left_out_trajectories"])
+    else:
+        reasons = dataset_uploads.reasons_shown(found.recipe["measured"])
+    return {"is_sourced": True, "reasons": reasons, "is_linked": found.origin == Dataset.Origin.TRAJECTORIES}
 
 
 def _dataset(request: PageRequest, name: str, version: int) -> Dataset:

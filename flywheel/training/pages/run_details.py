@@ -153,13 +153,13 @@ def lineage(run: TrainingRun) -> list[dict[str, Any]]:
     return chain
 
 
-def dataset_rows(dataset: Dataset) -> tuple[list[dict[str, Any]], str]:
-    """The first rows of a dataset, or why they cannot be shown."""
+def dataset_rows(dataset: Dataset, start: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """A page of a dataset's rows, or why they cannot be shown."""
     try:
         with open_rows(dataset) as file:
-            return [json.loads(line) for line in islice(file, ROWS_SHOWN)], ""
+            return [json.loads(line) for line in islice(file, start, start + ROWS_SHOWN)], ""
     except FileNotFoundError:
-        return [], "The storage has lost this dataset's file. Its digest stands; build it again from its task set."
+        return [], "The storage has lost this dataset's file. Its digest stands; make it again."
     except ValueError as error:
         return [], f"The file of this dataset is damaged: {error}."
 

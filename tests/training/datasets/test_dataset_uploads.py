@@ -124,7 +124,7 @@ def test_thumbs_from_a_table_and_prompts(room: Room) -> None:
         ("Hello!", True),
         ("Go away", False),
     ]
-    assert (made.kind, problems(found)) == ("thumbs", [("row 3", "label")])
+    assert (made.kind, problems(found)) == ("thumbs", [("row 4", "label")])
     assert "No algorithm" in found.use
     asked, told = taken(room, lines({"prompt": "Write a poem"}), name="asked")
     assert asked.kind == "prompts"

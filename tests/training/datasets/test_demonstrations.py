@@ -152,7 +152,7 @@ def test_learning_begins_where_it_is_asked_to(room: Room) -> None:
 
 
 def test_only_what_people_or_feedback_call_good_is_chosen(room: Room) -> None:
-    liked, disliked, both, silent, failed = (
+    liked, disliked, both, _, failed = (
         room.build.trajectory(f"Book the room number {number} for me") for number in range(5)
     )
     feedback(liked, value=1)

@@ -1,4 +1,4 @@
-"""Demonstrations and uploaded conversations as SFT really learns them: which tokens carry loss, and with which tools."""
+"""Demonstrations and uploaded conversations as SFT really learns them: which tokens have loss, and which tools."""
 
 import io
 import json
@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.core.traces import Message, ToolCall
-from flywheel.training.datasets.uploaded_rows import read_rows
 from tests.workers.trainers.cast import NAMES, Directory, Start
 from tests.workers.trainers.test_sft_calls import qwen
 
@@ -81,6 +80,8 @@ def test_a_row_from_elsewhere_tells_of_its_own_tools(qwen: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("origin", ["uploaded", "trajectory"])
 def test_a_run_learns_from_them(origin: str, base: Path, tmp_path: Path, start: Start) -> None:
+    from flywheel.training.datasets.uploaded_rows import read_rows  # a trainer imports this file, and has no Django
+
     if origin == "uploaded":
         talks = [[Message("user", f"remind {name}"), Message("assistant", f"{name} it is")] for name in NAMES[:6]]
         file = "\n".join(json.dumps({"messages": [m.to_openai() for m in talk]}) for talk in talks)

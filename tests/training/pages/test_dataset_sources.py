@@ -1,0 +1,171 @@
+"""The pages that make datasets from elsewhere, and how such a dataset is shown."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from flywheel.accounts.models import User
+from flywheel.environments.models import Split
+from flywheel.training.models import Dataset
+from flywheel.trajectories.models import Label
+from tests.training.conftest import Room
+
+pytestmark = pytest.mark.django_db
+
+SignIn = Callable[[User], Client]
+
+
+def address(room: Room, name: str, *values: Any) -> str:
+    return reverse(f"training:{name}", args=[room.cast.project.slug, *values])
+
+
+def file(*rows: Any) -> SimpleUploadedFile:
+    return SimpleUploadedFile("talks.jsonl", "\n".join(json.dumps(row) for row in rows).encode())
+
+
+CHAT = {"messages": [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "<b>Hi</b>"}]}
+CARD = {"name": "talks", "licence": "MIT", "kind": "", "description": "", "source": "", "language": ""}
+
+
+def test_ticked_trajectories_are_looked_at_and_then_made(room: Room, sign_in: SignIn) -> None:
+    good = room.build.trajectory(label=Label.PASS)
+    other = room.build.trajectory("Something else that nobody said anything of")
+    client, url = sign_in(room.cast.trainer), address(room, "demonstrations")
+    begun = client.post(url, {"begin": "1", "q": "", "id": [good.trace_id, other.trace_id]}).content.decode()
+    assert "2 trajectories ticked" in begun
+    asked = {
+        "name": "good",
+        "ids": f"{good.trace_id} {other.trace_id}",
+        "good": "good",
+        "version": str(room.base),
+        "start": "1",
+    }
+    shown = client.post(url, asked).content.decode()
+    assert "Nobody calls it good" in shown
+    assert reverse("trajectories:detail", args=[room.cast.project.slug, other.trace_id]) in shown
+    assert not Dataset.objects.exists()
+    made = client.post(url, {**asked, "make": "1"}, follow=True).content.decode()
+    assert "1 of 2 trajectories" in made
+    dataset = Dataset.objects.get()
+    assert (dataset.rows, dataset.recipe["by_hand"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"version": "nobody@1"}, "nobody"), ({"q": "colour:blue"}, "colour"), ({"start": "0"}, "greater than or equal")],
+)
+def test_a_choice_that_cannot_be_is_told_at_its_field(
+    room: Room, sign_in: SignIn, wrong: dict[str, str], words: str
+) -> None:
+    asked = {"name": "good", "good": "good", "version": str(room.base), "start": "1", **wrong}
+    answer = sign_in(room.cast.trainer).post(address(room, "demonstrations"), asked)
+    assert answer.status_code == 422
+    assert words in answer.content.decode()
+
+
+def test_an_upload_is_looked_at_kept_and_made(room: Room, sign_in: SignIn) -> None:
+    client, url = sign_in(room.cast.trainer), address(room, "upload_dataset")
+    shown = client.post(url, {**CARD, "file": file(CHAT, {"messages": "x", "chosen": 1})})
+    text = shown.content.decode()
+    assert "1 row not taken" in text
+    assert "&lt;b&gt;Hi" in text
+    kept = text.split('name="kept" value="')[1].split('"')[0]
+    made = client.post(url, {**CARD, "kept": kept, "make": "1"}, follow=True).content.decode()
+    assert "MIT" in made
+    assert "1 row not taken" in made
+    assert Dataset.objects.get().recipe["file"] == "talks.jsonl"
+    assert "MIT" in client.get(address(room, "datasets")).content.decode()
+
+
+def test_an_upload_without_licence_or_file_is_refused(room: Room, sign_in: SignIn) -> None:
+    client, url = sign_in(room.cast.trainer), address(room, "upload_dataset")
+    assert "Choose a file" in client.post(url, {**CARD, "kept": ""}).content.decode()
+    answer = client.post(url, {**CARD, "licence": "", "file": file(CHAT)})
+    assert answer.status_code == 422
+    gone = client.post(url, {**CARD, "kept": "0" * 32})
+    assert "choose it again" in gone.content.decode()
+
+
+def made_of(room: Room, client: Client, *rows: Any) -> Dataset:
+    client.post(address(room, "upload_dataset"), {**CARD, "file": file(*rows), "make": "1"})
+    return Dataset.objects.get()
+
+
+def test_rows_come_in_pages_and_as_files(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    rows = [{**CHAT, "messages": [{"role": "user", "content": f"Number {n}?"}, CHAT["messages"][1]]} for n in range(60)]
+    made = made_of(room, client, *rows)
+    page = address(room, "dataset", made.name, made.version)
+    assert "Rows 1 to 50 of 60" in client.get(page).content.decode()
+    last = client.get(page, {"start": "50"}).content.decode()
+    assert "Rows 51 to 60 of 60" in last
+    assert "?start=0#rows" in last
+    content = client.get(address(room, "dataset_format", made.name, made.version, "sft")).content
+    assert json.loads(content.splitlines()[0])["messages"][0]["content"] == "Number 0?"
+    assert client.get(address(room, "dataset_format", made.name, made.version, "dpo")).status_code == 404
+
+
+def test_what_was_held_out_later_does_not_leave_the_house(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    asked = "Tell me the capital city of France please"
+    said = {"role": "assistant", "content": "Paris"}
+    made = made_of(room, client, {"messages": [{"role": "user", "content": asked}, said]})
+    task = room.build.task(Split.HELD_OUT, prompt=asked, target={"answer": "Paris"})
+    room.build.task_set(name="later").members.create(task=task, split=Split.HELD_OUT)
+    answer = client.get(address(room, "dataset_format", made.name, made.version, "sft"))
+    assert answer.status_code == 422
+    assert "1 of 1 held-out tasks" in answer.content.decode()
+
+
+def test_prompts_say_that_nothing_here_can_score_them(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    made = made_of(room, client, {"prompt": "Write a poem"})
+    text = client.get(address(room, "dataset", made.name, made.version)).content.decode()
+    assert "no environment can score a bare prompt" in text
+    assert "Train\n          on it" not in text
+
+
+def test_the_launch_form_offers_what_the_algorithm_can_learn_from(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    made = made_of(room, client, CHAT)
+    asked = {"base": str(room.base), "task_set": str(room.task_set), "algorithm": "sft"}
+    assert f'value="{made}"' in client.get(address(room, "launch"), asked).content.decode()
+    assert f'value="{made}"' not in client.get(address(room, "launch"), {**asked, "algorithm": "dpo"}).content.decode()
+    chosen = client.get(address(room, "launch"), {**asked, "dataset": str(made)}).content.decode()
+    assert "from an upload" in chosen
+
+
+def test_a_mix_is_offered_with_it(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    made = made_of(room, client, CHAT)
+    assert str(made) in client.get(address(room, "mix"), {"kind": "sft"}).content.decode()
+
+
+def test_programs_do_the_same(room: Room, client: Client, key: Callable[..., dict[str, str]]) -> None:
+    headers = key("train", "read", by=room.cast.trainer)
+    row = room.build.trajectory(label=Label.PASS)
+    body = {"name": "good", "version": {"name": "assistant"}, "q": "label:pass", "preview": True}
+    url = "/api/v1/datasets/from-trajectories"
+    seen = client.post(url, body, content_type="application/json", headers=headers)
+    assert (seen.status_code, seen.json()["rows"], seen.json()["dataset"]) == (200, 1, None)
+    made = client.post(url, {**body, "preview": False}, content_type="application/json", headers=headers)
+    assert (made.status_code, made.json()["dataset"]["origin"]) == (201, "trajectories")
+    assert made.json()["first"][0]["trajectory"] == row.trace_id
+    sent = client.post(
+        "/api/v1/datasets/upload?name=talks&licence=MIT",
+        json.dumps(CHAT) + "\n{bad",
+        content_type="application/x-ndjson",
+        headers=headers,
+    )
+    told = sent.json()
+    assert (sent.status_code, told["dataset"]["card"]["licence"], told["dataset"]["task_set"]) == (201, "MIT", None)
+    assert [(problem["at"], problem["field"]) for problem in told["problems"]] == [("line 2", "")]
+    refused = client.post(
+        "/api/v1/datasets/upload?name=talks", json.dumps(CHAT), content_type="application/x-ndjson", headers=headers
+    )
+    assert (refused.status_code, refused.json()["detail"][:7]) == (422, "licence")
