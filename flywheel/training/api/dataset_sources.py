@@ -10,7 +10,7 @@ from flywheel.accounts.models import Scope
 from flywheel.edge.schemas import Body, RefIn
 from flywheel.evals.api.references import version_of
 from flywheel.training.api.datasets import DatasetOut
-from flywheel.training.datasets import dataset_uploads, demonstrations
+from flywheel.training.datasets import dataset_uploads, demonstrations, uploaded_rows
 from flywheel.training.datasets.demonstrations import Wanted
 from flywheel.trajectories.import_export.trajectory_import import kept_aside
 
@@ -132,7 +132,7 @@ def upload_dataset(request: HttpRequest, asked: Query[UploadQuery]) -> Status[di
         "tokens": found.tokens,
         "duplicates": found.repeated,
         "left_out": found.reasons,
-        "problems": found.problems[: dataset_uploads.KEPT],
+        "problems": found.problems[: uploaded_rows.KEPT],
         "problem_count": len(found.problems),
         "first": found.rows[:FIRST],
     }

@@ -169,6 +169,7 @@ def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
         "good": wanted.good,
         "start": wanted.start,
         "trajectories": found.used,
+        "from_traces": list(dict.fromkeys(row["trajectory"] for row in found.rows)),
         "chosen": found.chosen,
         "beyond": found.beyond,
         "masked": found.masked,

@@ -80,10 +80,11 @@ def held_by(row: Trajectory) -> Holdings:
 
 
 def made_of(row: Trajectory) -> Made:
-    """Return its tasks, and the datasets that hold one of them to train on or, for a rollout, were made of its eval."""
+    """Return its tasks, and the datasets that hold one of them to train on or, for a rollout, were made of its eval; and those that
+    have it as a demonstration."""
     tasks, result = _tasks([row]).select_related("environment").distinct().order_by("pk"), getattr(row, "result", None)
     found = list(tasks[:SHOWN])
-    learnt = Q(pk__in=[])
+    learnt = Q(recipe__from_traces__contains=row.trace_id)
     if found:
         learnt |= Q(task_set__in=row.project.task_sets.filter(members__task__in=tasks, members__split="train"))
     if result is not None:

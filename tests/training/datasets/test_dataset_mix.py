@@ -98,6 +98,7 @@ def test_tasks_of_the_same_number_in_two_environments_are_not_one(room: Room) ->
 def test_what_does_not_go_together_is_refused_and_named(room: Room) -> None:
     mail, calendar = of(room, room.task_set), of(room, other_set(room))
     both = mixed(room, (mail, 1), (calendar, 1))
+    assert calendar.task_set is not None
     refused: list[tuple[list[tuple[Dataset, Any]], str]] = [
         ([(mail, 1)], "parts: 1 datasets are no mix"),
         ([(mail, 1), (mail, 1)], "parts.1: mail is there already"),

@@ -15,7 +15,7 @@ from flywheel.environments.models import Split
 from flywheel.evals.models import EvalRun
 from flywheel.failures.models import Decision, Failure
 from flywheel.promotions.models import Candidate
-from flywheel.training.fixes import example_choice
+from flywheel.training.datasets.measured_tasks import Measured
 from flywheel.training.fixes.example_choice import examples_for
 from flywheel.training.fixes.trial_lifecycle import MOST_DRAFTS
 from flywheel.training.models import FixTrial
@@ -155,7 +155,7 @@ def test_a_page_reads_what_is_measured_and_chooses_examples_once(
         return counted
 
     monkeypatch.setattr(fix_forms, "examples_for", count("choice", examples_for))
-    monkeypatch.setattr(example_choice.Measured, "__init__", count("measured", example_choice.Measured.__init__))
+    monkeypatch.setattr(Measured, "__init__", count("measured", Measured.__init__))
     client = sign_in(desk.cast.builder)
     if data is None:
         client.get(NEW)

@@ -66,7 +66,7 @@ def test_a_failed_step_is_in_the_context_and_no_token_of_it_carries_loss(
         assert wanted in learnt
         assert not any(strange in learnt for strange in ("erase", "no such person", "<|user|>", "<|tool|>"))
     ended = template.apply_chat_template(rows_of((5,))[0]["completion"], tokenize=False)
-    assert words[1] == ended.removeprefix("<|assistant|>"), "the answer to its end, and nothing else"
+    assert words[1] == str(ended).removeprefix("<|assistant|>"), "the answer to its end, and nothing else"
 
 
 def test_a_row_from_elsewhere_tells_of_its_own_tools(qwen: Path, tmp_path: Path, start: Start) -> None:
