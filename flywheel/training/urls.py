@@ -6,7 +6,6 @@ from flywheel.training.pages import (
     fix_trials,
     hosted_training,
     launch,
-    mixes,
     rollouts,
     runs,
 )
@@ -25,7 +24,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fixes/<int:trial>/live/", fix_trials.fix_trial_live, name="fix_trial_live"),
     path("fixes/<int:trial>/measure/", fix_trials.measure_fix, name="measure_fix"),
     path("datasets/", datasets.datasets, name="datasets"),
-    path("datasets/mix/", mixes.mix_page, name="mix"),
+    path("datasets/mix/", dataset_sources.mix_page, name="mix"),
     path("datasets/upload/", dataset_sources.upload_dataset, name="upload_dataset"),
     path("datasets/from-trajectories/", dataset_sources.demonstrations, name="demonstrations"),
     path("datasets/<slug:name>/<int:version>/", datasets.dataset_page, name="dataset"),

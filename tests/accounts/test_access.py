@@ -108,7 +108,8 @@ PAGES = {
         evals:resume_rescore evals:begin_reward_audit training:try_fix
     """,
     Permission.TRAIN: """
-        training:launch training:provider_file training:mix training:upload_dataset training:demonstrations training:dataset_format
+        training:launch training:provider_file training:mix training:upload_dataset
+        training:demonstrations training:dataset_format
         training:cancel training:resume promotions:propose
         promotions:run_suites
         training:collect training:write_dataset training:drop_rollout training:take_rollout_back training:measure_fix

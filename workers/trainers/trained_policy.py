@@ -84,14 +84,14 @@ def training_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], env: 
     """These columns of the rows, and with them the tools of each row's environment, as evals tell of them; a row from
     elsewhere has its own."""
     kept = [{name: row[name] for name in names} for row in rows]
-    told = [_told(row, tools_of(env, row.get("environment", ""))) for row in rows]
+    told = [_tools_shown(row, tools_of(env, row.get("environment", ""))) for row in rows]
     if any(told):
         # As text, or Arrow gives each tool all properties.
         kept = [row | {"tools": json.dumps(tools or None)} for row, tools in zip(kept, told, strict=True)]
     return Dataset.from_list(kept)
 
 
-def _told(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _tools_shown(row: Mapping[str, Any], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The tools that a row's prompt tells of: the environment's as they are there, also where a row from elsewhere has
     the same."""
     if row.get("origin") not in ELSEWHERE:

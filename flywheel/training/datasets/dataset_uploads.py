@@ -35,7 +35,7 @@ NAMED = 20
 
 @dataclass
 class Uploaded:
-    """What a file gives."""
+    """The rows of a file, and what is wrong with the others."""
 
     kind: str
     format: str
@@ -67,13 +67,13 @@ class Uploaded:
 
 
 def reasons_shown(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What an uploaded dataset left out."""
+    """Lines that an uploaded dataset left out, as a page shows them."""
     words = "begins as a held-out or sealed task does, or a user says the same in both"
     return [{"reason": "measured", "words": words, **measured}] if measured.get("count") else []
 
 
 def use_of(kind: str) -> str:
-    """What rows of a kind are good for here, in words."""
+    """Say what rows of a kind are good for here."""
     learns = [algorithm.label for algorithm in ALGORITHMS.values() if algorithm.data == kind]
     if kind == Dataset.Kind.PROMPTS:
         return (

@@ -91,7 +91,7 @@ class Wanted:
 class Gathered:
     """The rows of a choice, and what became of everything in it."""
 
-    wanted: Wanted
+    choice: Wanted
     chosen: int = 0
     """Trajectories that were looked at."""
     beyond: int = 0
@@ -128,7 +128,7 @@ class Gathered:
 
 
 def reasons_shown(left_out: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a dataset of trajectories left out, in the order in which it was asked."""
+    """Say what a dataset of trajectories left out, in the order in which it was asked."""
     return [{"reason": name, "words": LEFT_OUT[name], **left_out[name]} for name in LEFT_OUT if name in left_out]
 
 
@@ -202,7 +202,7 @@ def _good(found: Gathered, chosen: Sequence[Trajectory], project: Project, measu
     said = _feedback(project, [row.trace_id for row in chosen if row.feedback_count])
     steps = Failure.objects.filter(trajectory__in=chosen, current=True).exclude(step="")
     marked = set(steps.values_list("trajectory", flat=True))
-    agent = found.wanted.version.agent_id
+    agent = found.choice.version.agent_id
     for row in chosen:
         if row.source == Source.ROLLOUT:
             found.leave_out("rollout", row)
@@ -210,7 +210,7 @@ def _good(found: Gathered, chosen: Sequence[Trajectory], project: Project, measu
             found.leave_out("agent", row)
         elif row.label == Label.FAILURE and row.pk not in marked:
             found.leave_out("failure", row)
-        elif found.wanted.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
+        elif found.choice.good == "good" and not _is_called_good(row, said.get(row.trace_id, set())):
             found.leave_out("not_good", row)
         elif measured.has_source(row):
             found.leave_out("measured", row)
@@ -219,7 +219,7 @@ def _good(found: Gathered, chosen: Sequence[Trajectory], project: Project, measu
 
 
 def _feedback(project: Project, trace_ids: Collection[str]) -> dict[str, set[str]]:
-    """What feedback that holds now says of each whole trajectory: `success`, `failed`, or both."""
+    """Read what feedback that holds now says of each whole trajectory: `success`, `failed`, or both."""
     rows = Feedback.objects.filter(project=project, trace_id__in=trace_ids, current=True, span_id="")
     found: dict[str, set[str]] = {}
     for trace_id, value, score in rows.values_list("trace_id", "value", "score"):
@@ -235,7 +235,7 @@ def _is_called_good(row: Trajectory, said: Collection[str]) -> bool:
 
 def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured: Measured, seen: set[str]) -> None:
     """Add the rows of a trajectory, or say why it has none."""
-    messages, said = _said(trace)
+    messages, said = _answers_in(trace)
     if measured.has_beginning(messages):
         found.leave_out("measured", row)
         return
@@ -245,9 +245,9 @@ def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured
             found.leave_out("failure", row)
             return
         masked.add(at)
-    first = _first(found.wanted, row, said)
+    first = _first(found.choice, row, said)
     learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
-    made = {key_of_row(each): each for each in _rows(row, messages, learnt, trace, found.wanted.version)}
+    made = {key_of_row(each): each for each in _rows(row, messages, learnt, trace, found.choice.version)}
     fresh = [each for key, each in made.items() if key not in seen]
     seen.update(made)
     found.repeated += len(made) - len(fresh)
@@ -259,7 +259,7 @@ def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured
     found.rows += fresh
 
 
-def _said(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:
+def _answers_in(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:
     """The conversation, and where in it stands what the agent said in this trajectory, with its steps. What a call was
     given as history, such as worked examples, it did not say here."""
     talk, said = Conversation(), list[tuple[int, Step]]()

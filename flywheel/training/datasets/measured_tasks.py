@@ -1,4 +1,4 @@
-"""What the project measures with: its held-out and sealed tasks, whatever set or environment they are in.
+"""All that the project measures with: its held-out and sealed tasks, whatever set or environment they are in.
 
 Whoever makes something that is learnt from, examples, prompts or datasets, asks here what may not be in it.
 """

@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one line of the file gives."""
+    """One line of the file: its rows."""
 
     at: str
     messages: list[Message]
@@ -115,7 +115,7 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """What kind of row it is, by its fields. Raises FormatError for none that is known."""
+    """The kind of a row, by its fields. Raises FormatError for none that is known."""
     if any(good in row and bad in row for good, bad in PAIRS):
         return Dataset.Kind.PAIRS
     if "completion" in row:
@@ -202,7 +202,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | str)
 
 
-def _asked(at: str, root: Row) -> Line:
+def _bare_prompt(at: str, root: Row) -> Line:
     turns = _prompt(root)
     _check(turns)
     messages = [turn.message for turn in turns]
@@ -215,7 +215,7 @@ READERS = {
     Dataset.Kind.SFT.value: _conversation,
     Dataset.Kind.PAIRS.value: _preference,
     Dataset.Kind.THUMBS.value: _thumb,
-    Dataset.Kind.PROMPTS.value: _asked,
+    Dataset.Kind.PROMPTS.value: _bare_prompt,
 }
 
 

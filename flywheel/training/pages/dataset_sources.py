@@ -1,5 +1,5 @@
-"""The pages that make datasets from elsewhere: of trajectories that are called good, and of files. Each shows what it
-would make before anything is made."""
+"""The pages that make datasets of something else: of trajectories that are called good, of files, of other datasets.
+Each shows what it would make before anything is made."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission, Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import UnknownReference, find_version
-from flywheel.edge.refusals import refusal_shown
-from flywheel.training.datasets import dataset_uploads
+from flywheel.edge.refusals import Refused, refusal_shown
+from flywheel.training.datasets import dataset_mix, dataset_uploads
 from flywheel.training.datasets.dataset_uploads import CARD, MAX_BYTES, UNKNOWN
 from flywheel.training.datasets.demonstrations import GOOD, MOST, Wanted, gather, write
 from flywheel.training.models import Dataset
@@ -72,7 +72,7 @@ class DemonstrationForm(forms.Form):
         """Trace ids that were ticked; none where the filter chooses."""
         return str(self["ids"].value() or "").split()
 
-    def wanted(self) -> Wanted:
+    def choice(self) -> Wanted:
         """The choice of a form that is valid."""
         names = ("q", "good", "version", "start")
         return Wanted(ids=self.chosen, **{name: self.cleaned_data[name] for name in names})
@@ -139,9 +139,9 @@ def demonstrations(request: PageRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         with refusal_shown(form):
             if "make" in given:
-                made = write(name=form.cleaned_data["name"], wanted=form.wanted(), actor=request.actor)
+                made = write(name=form.cleaned_data["name"], wanted=form.choice(), actor=request.actor)
                 return redirect("training:dataset", request.project.slug, made.name, made.version)
-            found = gather(form.wanted())
+            found = gather(form.choice())
             context |= {"found": found, "first": found.rows[:FIRST]}
     context["versions"] = Version.objects.filter(agent__project=request.project).order_by("-pk")[:OFFERED]
     return render(request, "training/demonstrations.html", context, status=422 if form.errors else 200)
@@ -191,3 +191,67 @@ def _carry_out(request: PageRequest, form: UploadForm, upload: Upload, context: 
             file_name=upload.name,
         )
         return made
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Permission.TRAIN)
+def mix_page(request: PageRequest) -> HttpResponse:
+    """Weights beside the project's datasets: looked at with GET, written with POST."""
+    given = (request.POST if request.method == "POST" else request.GET).dict()
+    kind = given.get("kind", "")
+    kind = kind if kind in Dataset.Kind.values else _usual_kind(request)
+    offered = _mixable(request, kind)
+    asked = {name.removeprefix("w"): weight.strip() for name, weight in given.items() if name.startswith("w")}
+    context: dict[str, Any] = {
+        "tab": "datasets",
+        "kinds": Dataset.Kind.choices,
+        "kind": kind,
+        "name": given.get("name", "").strip(),
+        "first": given.get("first", ""),
+        "rows": [{"dataset": row, "weight": asked.get(str(row.pk), ""), "given": None} for row in offered],
+    }
+    try:
+        parts = _parts(context["rows"], context["first"])
+        if request.method == "POST":
+            made = dataset_mix.mix(name=context["name"], parts=parts, actor=request.actor)
+            return redirect("training:dataset", request.project.slug, made.name, made.version)
+        if parts:
+            _preview_mix(context, parts)
+    except Refused as error:
+        context["problem"] = error.problem
+    return render(request, "training/mix.html", context, status=422 if "problem" in context else 200)
+
+
+def _usual_kind(request: PageRequest) -> str:
+    """The kind of the project's newest dataset, so that there is something to mix."""
+    newest = Dataset.objects.filter(project=request.project).order_by("-pk").values_list("kind", flat=True).first()
+    return newest or Dataset.Kind.TASKS
+
+
+def _mixable(request: PageRequest, kind: str) -> list[Dataset]:
+    """The newest version of each dataset of the kind that is no mix."""
+    rows = Dataset.objects.filter(project=request.project, kind=kind, recipe__mix__isnull=True)
+    newest = rows.order_by("name", "-version").distinct("name")
+    return list(newest.select_related("task_set__environment_version__environment")[:OFFERED])
+
+
+def _parts(rows: list[dict[str, Any]], first: str) -> list[dataset_mix.Part]:
+    """Those with a weight, the one to compare by first. Raises Refused for a weight that is no number."""
+    parts = []
+    for row in sorted((row for row in rows if row["weight"]), key=lambda row: str(row["dataset"].pk) != first):
+        try:
+            parts.append((row["dataset"], float(row["weight"].replace(",", "."))))
+        except ValueError:
+            problem = f"the weight of {row['dataset']} is {row['weight'][:20]!r}; a number above 0 is wanted"
+            raise Refused(problem, field="parts") from None
+    return parts
+
+
+def _preview_mix(context: dict[str, Any], parts: list[dataset_mix.Part]) -> None:
+    """Add the rows that each part would give to the context."""
+    dataset_mix.check(parts)
+    counts = dataset_mix.shares([part.rows for part, _ in parts], [weight for _, weight in parts])
+    gives = {part.pk: count for (part, _), count in zip(parts, counts, strict=True)}
+    for row in context["rows"]:
+        row["given"] = gives.get(row["dataset"].pk)
+    context |= {"total": sum(counts), "compared": parts[0][0].task_set}

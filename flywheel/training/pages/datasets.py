@@ -102,7 +102,7 @@ def download_format(request: PageRequest, name: str, version: int, format: str) 
 
 
 def _left_out(found: Dataset) -> dict[str, Any]:
-    """What a dataset from elsewhere left out, and whether that is named by trace ids."""
+    """Say what a dataset from elsewhere left out, and whether that is named by trace ids."""
     if found.origin == Dataset.Origin.TASK_SET or found.mix:
         return {"is_sourced": False}
     if found.origin == Dataset.Origin.TRAJECTORIES:

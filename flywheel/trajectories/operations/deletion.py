@@ -80,8 +80,8 @@ def held_by(row: Trajectory) -> Holdings:
 
 
 def made_of(row: Trajectory) -> Made:
-    """Return its tasks, and the datasets that hold one of them to train on or, for a rollout, were made of its eval; and those that
-    have it as a demonstration."""
+    """Return its tasks, and the datasets that hold one of them to train on, have it as a demonstration or, for a
+    rollout, were made of its eval."""
     tasks, result = _tasks([row]).select_related("environment").distinct().order_by("pk"), getattr(row, "result", None)
     found = list(tasks[:SHOWN])
     learnt = Q(recipe__from_traces__contains=row.trace_id)
