@@ -81,8 +81,8 @@ def _evaluated(row: Trajectory, tasks: list[Task]) -> Iterator[Origin]:
 
 
 def _trained(row: Trajectory, tasks: list[Task], result: Result | None) -> Iterator[Origin]:
-    """Yield the datasets that learn from the tasks, of which only those to train on are in one, from the rollout or from
-    the trajectory as a demonstration, then their training runs, versions and candidates."""
+    """Yield the datasets that learn from the tasks, of which only those to train on are in one, or from the trajectory
+    as a demonstration, then their training runs, versions and candidates."""
     sets = TaskSet.objects.filter(members__task__in=tasks, members__split=Split.TRAIN)
     learnt = Q(recipe__from_traces__contains=row.trace_id) | Q(task_set__in=sets)
     if result is not None:
