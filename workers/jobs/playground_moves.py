@@ -1,34 +1,31 @@
 """A version's moves in the playground: the worker's side of `environments.play`."""
 
-from dataclasses import replace
-
 from django.db import transaction
 
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.policy_rollouts import ChatRequest, EngineError, Sampling, counted, limited
 from flywheel.core.traces import Message, call_forms
-from flywheel.core.verifiers import NO_RUNNERS
+from flywheel.core.verifiers import Runners
 from flywheel.edge.jobs import Lease, State
 from flywheel.environments.models import Play, PlayTurn
 from flywheel.environments.playground import episode_moves
 from flywheel.trajectories.formats.values.hostile_json import plain
 from workers.jobs.eval_runs import open_version
-from workers.judging import attempt_verdicts, project_judges
+from workers.judging import project_judges
 
 
 def make_moves(lease: Lease) -> None:
     """Ask the version until its turn is over. A move is stored with the job's lease: whoever takes over goes on."""
-    turn = PlayTurn.objects.select_related("version__agent", "version__weights", "version__adapter").get(
-        pk=lease.job.pk
-    )
+    of = ("version__agent", "version__weights", "version__adapter", "play__environment_version__environment__project")
+    turn = PlayTurn.objects.select_related(*of).get(pk=lease.job.pk)
+    world = turn.play.environment_version
+    runners = project_judges.runners(world.environment.project, world.verifier)
     if turn.version is not None:
-        _ask(lease, turn)
+        _ask(lease, turn, runners)
     with transaction.atomic():
         row = _play(turn)
-    version = row.environment_version
-    runners = project_judges.runners(version.environment.project, version.verifier)
     # May take longer than a lease: nothing is locked meanwhile, and no other move is made.
-    if KINDS[version.environment.kind].runner:
+    if KINDS[world.environment.kind].runner:
         episode_moves.catch_up(row, runners)
         with lease.guard():
             row.save(update_fields=["messages", "is_over", "world"])
@@ -39,14 +36,12 @@ def make_moves(lease: Lease) -> None:
     lease.finish(State.CANCELLED if lease.cancelled else State.SUCCEEDED)
 
 
-def _ask(lease: Lease, turn: PlayTurn) -> None:
+def _ask(lease: Lease, turn: PlayTurn, runners: Runners) -> None:
     assert turn.version is not None
     with transaction.atomic():
         row = _play(turn)
     agent = turn.version.config()
     env = episode_moves.environment_of(row, agent=agent)
-    # A world's answer takes milliseconds, and it is asked for where its row is locked.
-    runners = replace(NO_RUNNERS, world=attempt_verdicts.RUNNERS.world)
     sampling = Sampling(**{**turn.version.sampling, "temperature": turn.temperature})
     engine = open_version(turn.version)
     try:
@@ -58,12 +53,12 @@ def _ask(lease: Lease, turn: PlayTurn) -> None:
             answer = counted(env, engine.chat([request])[0])
             if answer.error:
                 raise EngineError(f"{turn.version} did not answer: {answer.error}")
+            said_now = call_forms.read(Message("assistant", answer.text, answer.tool_calls), agent.form).to_json()
+            message = Message.from_json(plain(said_now))
+            reply = episode_moves.reply_to(row, message, runners)  # nobody else moves while this turn is not over
             with lease.guard():
                 row = _play(turn)
-                said_now = call_forms.read(Message("assistant", answer.text, answer.tool_calls), agent.form).to_json()
-                episode_moves.add(
-                    row, Message.from_json(plain(said_now)), by=str(turn.version), answer=answer, runners=runners
-                )
+                episode_moves.add(row, message, by=str(turn.version), answer=answer, reply=reply)
                 lease.progress(len(row.moves) - turn.at)
     finally:
         engine.close()

@@ -9,9 +9,10 @@ from typing import Any
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import EngineError
-from flywheel.core.verifiers import Runners, Verdict, rubric
+from flywheel.core.verifiers import Runners, Verdict, WorldError, rubric
 from flywheel.edge.jobs import Lease
 from flywheel.environments.proofs import judge_endpoints
 from flywheel.evals.runs.void_scores import unscore
@@ -19,6 +20,7 @@ from workers.judging import attempt_verdicts
 from workers.judging.llm_judge import Judge, JudgeError
 from workers.policies.endpoint_keys import with_key
 from workers.worlds.gym_sessions import Gym
+from workers.worlds.tool_servers import ToolServers
 
 
 def judge_of(
@@ -41,7 +43,21 @@ def _keyed(endpoint: Mapping[str, Any], project: Project) -> dict[str, Any]:
 
 def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Runners:
     """All that a worker has, for one run."""
-    return replace(attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym())
+    return replace(
+        attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym(), server=tool_servers(project)
+    )
+
+
+def tool_servers(project: Project) -> ToolServers:
+    """The project's own tool servers, asked with its keys."""
+
+    def key_for(name: str, base_url: str) -> str:
+        try:
+            return secret_for(project.pk, name, base_url)
+        except NoKey as error:
+            raise WorldError(str(error), "refused") from None
+
+    return ToolServers(key_for)
 
 
 def meet(lease: Lease, env: Environment, task: Task, said: QuerySet[Any]) -> None:

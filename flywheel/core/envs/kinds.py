@@ -13,8 +13,9 @@ from flywheel.core.envs.replay.episode_replay import EpisodeReplay
 from flywheel.core.envs.tictactoe import TicTacToe
 from flywheel.core.envs.tool_call import ToolCallEnvironment
 from flywheel.core.envs.workplace import Workplace, request_templates
-from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.envs.worlds.own_world import OwnWorld
+from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.envs.wrappers.mixed_environment import Mixed
 from flywheel.core.envs.wrappers.rubric_environment import Judged
 from flywheel.core.verifiers import NO_RUNNERS, Runners, VerifierError, rubric
@@ -37,6 +38,8 @@ class Kind:
     is_external: bool = False
     """Its tools and its verdict are somebody else's server's. It is measured on and never trained on: every task is
     held-out."""
+    is_world: bool = False
+    """Tools of a team's own: people write its tasks (`worlds.own_world`)."""
     runner: str = ""
     """The field of `Runners` without which nobody plays or judges in it; empty where it is pure code."""
     tells_unsafe: bool = True
@@ -66,6 +69,16 @@ KINDS: dict[str, Kind] = {
         OwnWorld,
         runner="world",
         settings=own_world.SETTINGS,
+        is_world=True,
+    ),
+    server_world.KIND: Kind(
+        "Your tool server",
+        "Your own tools behind an address, over HTTP or MCP. Workers call them; judged by calls, by words, and by the "
+        "state where the server shows it.",
+        ServerWorld,
+        runner="server",
+        settings=server_world.SETTINGS,
+        is_world=True,
     ),
     "tool_call": Kind(
         "Tool call",

@@ -46,6 +46,7 @@ _ELSEWHERE = {
     "python": "Python in the sandbox",
     "gym": "somebody else's server",
     "world": "Python in the sandbox",
+    "server": "your own tool server",
 }
 
 

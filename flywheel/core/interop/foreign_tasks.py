@@ -15,12 +15,12 @@ from typing import Any
 
 from flywheel.core.digests import digest
 from flywheel.core.envs import Task, nemo_gym
-from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.errors import FieldError
 from flywheel.core.traces.openai_messages import arguments, names, text
 from flywheel.core.verifiers import VerifierError
 
-KINDS = ("tool_call", "workplace", nemo_gym.KIND, own_world.KIND)
+KINDS = ("tool_call", "workplace", nemo_gym.KIND, own_world.KIND, server_world.KIND)
 WORKBENCH = "WorkBench"
 _HELD_OUT = ("held_out", "heldout", "validation", "valid", "val", "test", "eval", "sealed", "set_aside")
 _REQUEST = ("prompt", "question", "query")
@@ -63,7 +63,7 @@ def task_of(row: Any, kind: str, tools: Sequence[Mapping[str, Any]]) -> Task:
             f"it is of the split {split} where it comes from, and here it might be trained on", field="split"
         )
     prompt = _request_text(row)
-    if kind == own_world.KIND:
+    if kind in (own_world.KIND, server_world.KIND):
         return _own(row, about, prompt, tools)
     calls = _calls(about, outside_names(tools))
     if kind == "tool_call" and len(calls) != 1:

@@ -5,7 +5,7 @@ import contextlib
 import http.client
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from flywheel.core.network.http_replies import Reply
@@ -29,10 +29,11 @@ def exchange(
     connect_s: float,
     deadline: float,
     tls: ssl.SSLContext | None = None,
+    is_enough: Callable[[bytes], bool] | None = None,
 ) -> tuple[Reply, bytes]:
     """The answer, whatever its status, and its body, before `deadline` of `time.monotonic()`. `tls` saves reading the
-    certificates that this machine trusts. Raises NotReached, LinkLocal, TimeoutError, TooLong, ValueError for a host
-    that is none, and what sockets and `http.client` raise."""
+    certificates that this machine trusts; `is_enough` sees the body part by part, and ends a stream. Raises NotReached,
+    LinkLocal, TimeoutError, TooLong, ValueError for a host that is none, and what sockets and `http.client` raise."""
     parts, wait_s = urlsplit(url), max(0.001, min(connect_s, deadline - time.monotonic()))
     host = parts.hostname or ""
     if parts.scheme == "https":
@@ -52,4 +53,4 @@ def exchange(
         line.sock.settimeout(max(0.001, deadline - time.monotonic()))
         line.request(method, parts.path or "/", body, dict(headers or {}))
         reply = Reply(line.sock, method=method)
-        return reply, reply.read_until(line.sock, deadline)
+        return reply, reply.read_until(line.sock, deadline, is_enough)

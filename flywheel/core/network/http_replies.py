@@ -7,6 +7,7 @@ import http.client
 import io
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 BODY_LIMIT = 8 * 2**20
@@ -37,18 +38,20 @@ class _Reader(io.RawIOBase):
 
 
 class Reply(http.client.HTTPResponse):
-    def read_until(self, sock: socket.socket, deadline: float) -> bytes:
-        """Status, headers and body, before `deadline` of `time.monotonic()`. Raises TooLong, and what sockets and
-        `http.client` raise."""
+    def read_until(
+        self, sock: socket.socket, deadline: float, is_enough: Callable[[bytes], bool] | None = None
+    ) -> bytes:
+        """Status, headers and body, before `deadline` of `time.monotonic()`; of a stream as much as `is_enough`, which
+        sees part by part. Raises TooLong, and what sockets and `http.client` raise."""
         self.fp.close()
         self.fp = io.BufferedReader(_Reader(sock, deadline))
         try:
-            return self._body()
+            return self._body(is_enough)
         except BaseException:
             self.close()  # or it would hold the socket open, whoever closes that
             raise
 
-    def _body(self) -> bytes:
+    def _body(self, is_enough: Callable[[bytes], bool] | None) -> bytes:
         self.begin()
         parts = []
         size = 0
@@ -57,4 +60,9 @@ class Reply(http.client.HTTPResponse):
             size += len(part)
             if size > BODY_LIMIT:
                 raise TooLong(f"the server's answer is longer than {BODY_LIMIT // 2**20} MiB")
+            if is_enough is not None and is_enough(part):
+                self.close()
+                return b"".join(parts)
+        if self.length:
+            raise http.client.IncompleteRead(b"".join(parts), self.length)
         return b"".join(parts)

@@ -108,7 +108,7 @@ class Gym(Protocol):
 
 
 class WorldError(RuntimeError):
-    """A world of a team's own Python is at fault itself, or cannot be played here. Nothing of it is a score."""
+    """A world of a team's own is at fault itself, or cannot be played here. Nothing of it is a score."""
 
     kind = "environment"
 
@@ -123,6 +123,13 @@ class World(Protocol):
 
     def play(self, episode: Any, *, known: int = 0, anew: bool = False) -> Any:
         """The world after the episode's calls. Raises WorldError."""
+
+
+class ToolServer(Protocol):
+    """Plays at a team's own tool server (`core.envs.worlds.server_world`)."""
+
+    def play(self, episode: Any) -> Any:
+        """Carry out the episode's calls that wait, and say what was answered to all of them. Raises WorldError."""
 
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
@@ -141,6 +148,7 @@ class Runners:
     judge: Judge | None = None
     gym: Gym | None = None
     world: World | None = None
+    server: ToolServer | None = None
     anew: bool = False
     """What was said once is asked again, to see whether the same is said."""
     each: Each = one_by_one

@@ -164,26 +164,32 @@ def add(
     *,
     by: str = "",
     answer: ChatResponse | None = None,
-    runners: Runners = NO_RUNNERS,
+    reply: Sequence[Message] | None = None,
 ) -> None:
     """Append a move and what the environment says to it; judge when that ends it, where that is pure. `answer` is what
-    the move was in, where a version made it. Hold the row's lock. Raises Stale."""
-    env, task = environment_of(play, runners), core_task(play.task)
-    said = [*conversation(play), message]
-    try:
-        reply = env.respond(task, said, play.seed)
-    except Exception as error:  # such as a task that names no world
-        raise Stale(f"the environment cannot answer: {error}") from error
+    the move was in, where a version made it; `reply` what `reply_to` has said already. Hold the row's lock. Raises
+    Stale."""
+    env, said = environment_of(play), [*conversation(play), message]
+    reply = reply_to(play, message) if reply is None else reply
     play.messages = [row.to_json() for row in [*said, *reply]]
     move = Move()
     if answer is not None:
         spent = (play.tokens_out or 0) + (answer.tokens_out or 0)
-        move = Move(by, answer.tokens_in, answer.tokens_out, broken_off(env, spent, reply, answer))
+        move = Move(by, answer.tokens_in, answer.tokens_out, broken_off(env, spent, list(reply), answer))
     play.moves = [*play.moves, asdict(move)]
     play.is_over = not reply or bool(move.ended) or len(play.moves) >= env.max_turns
     if play.is_over:
         judge(play, NO_RUNNERS)
     play.save(update_fields=["messages", "moves", "is_over", "verdict"])
+
+
+def reply_to(play: Play, message: Message, runners: Runners = NO_RUNNERS) -> list[Message]:
+    """Return what the environment says to a move. A world may take its time: hold no lock. Raises Stale."""
+    try:
+        said = [*conversation(play), message]
+        return environment_of(play, runners).respond(core_task(play.task), said, play.seed)
+    except Exception as error:  # such as a task that names no world
+        raise Stale(f"the environment cannot answer: {error}") from error
 
 
 def catch_up(play: Play, runners: Runners) -> None:

@@ -26,8 +26,9 @@ from flywheel.core.digests import canonical
 from flywheel.core.envs import Environment as Played
 from flywheel.core.envs import Say, always
 from flywheel.core.envs.kinds import KINDS, needs
-from flywheel.core.envs.nemo_gym import NemoGym
+from flywheel.core.envs.nemo_gym import NemoGym, same
 from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
@@ -36,6 +37,8 @@ from flywheel.trajectories.models import Step
 LOW = 0.5
 """A trivial probe must stay below this, or a model could live on it."""
 REPEATS = 20
+TWICE = 2
+"""Repeats where a team's own tool server carries the calls out, each of which may do something there."""
 JUDGED = 5
 """Repeats where a judge behind an endpoint, or an environment's server, is asked each time anew, or a world is played
 anew."""
@@ -123,14 +126,22 @@ def prove(
         "checks": checks,
         "missing": missing,
         "warnings": warnings,
-        **({"solved": _solved(env, pure)} if is_solved and world_of(env) else {}),
     }
+    if is_solved and world_of(env):
+        proof |= _solution(env, pure)
     return proof, all(check["passed"] for check in checks)
 
 
-def _solved(env: Played, task: envs.Task) -> list[dict[str, Any]]:
-    """The faultless episode, with what a world that only a worker plays has answered in it: rows are taught by it."""
-    return [message.to_json() for message in envs.episode(env, task, partial(env.solve, task))]
+def _solution(env: Played, task: envs.Task) -> dict[str, Any]:
+    """The faultless episode, with what a world that only a worker plays has answered in it: rows are taught by it. At a
+    server, which promises nothing, it is played once more, to see how many answers are the same."""
+    played = envs.episode(env, task, partial(env.solve, task))
+    found: dict[str, Any] = {"solved": [message.to_json() for message in played]}
+    if isinstance(world_of(env), ServerWorld):
+        again = envs.episode(env, task, partial(env.solve, task))
+        one, other = ([each.content for each in messages if each.role == "tool"] for messages in (played, again))
+        found["agreement"] = {"calls": len(one), "same": sum(map(same, one, other))}
+    return found
 
 
 def _choose_probes(
@@ -316,21 +327,21 @@ def _repeated(task: envs.Task, version: EnvironmentVersion, say: Say, runners: R
     env = envs.build(version.environment.kind, version.config, version.verifier, replace(runners, anew=True))
     needed = needs(version.environment.kind, version.verifier)
     is_judged = bool({"judge", "gym"} & needed)
-    repeats = JUDGED if is_judged or "world" in needed else REPEATS
+    repeats = TWICE if "server" in needed else JUDGED if is_judged or "world" in needed else REPEATS
     (first,) = _judge(env, task, [say], runners)
     # Without a score the check is red anyway; the others would only spend the time limit again.
     times = 1 if first.score is None else repeats
     others = _judge(env, task, [say] * (times - 1), runners)
     if is_judged:  # a judge may say the same in other words
         others = [replace(other, reason=first.reason) for other in others]
-    same = 1 + sum(other == first for other in others)
-    passed = same == repeats
+    alike = 1 + sum(other == first for other in others)
+    passed = alike == repeats
     reason = first.reason if first.score is None else "one verdict" if passed else "the verifier changed its verdict"
     return {
         "name": "same every time",
         "wanted": f"{repeats}/{repeats}",
         "score": None,
-        "shown": f"{same}/{times}",
+        "shown": f"{alike}/{times}",
         "passed": passed,
         "reason": reason,
         "cause": first.cause,

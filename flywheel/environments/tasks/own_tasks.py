@@ -11,7 +11,9 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.core import envs
 from flywheel.core.digests import digest
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.text.normal_form import normalise
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused
@@ -41,7 +43,7 @@ def write(
     """A task of a world, which a worker proves; a draft without a target. Tasks of one `group` fall into one split.
     Raises Refused and VerifierError."""
     version = latest(environment)
-    if environment.kind != own_world.KIND:
+    if not KINDS[environment.kind].is_world:
         raise Refused(f"{environment} is of kind {environment.kind}; tasks are written for worlds of one's own")
     if not prompt.strip() or len(prompt) > LONGEST_REQUEST or "\0" in prompt:
         raise Refused(f"a text of 1 to {LONGEST_REQUEST:,} characters is wanted", field="prompt")
@@ -88,7 +90,9 @@ def complete(task: Task, target: dict[str, Any], actor: Actor) -> Task:
 def check(version: EnvironmentVersion, state: dict[str, Any], target: dict[str, Any] | None) -> None:
     """Raise VerifierError, which names the field, for what no task of this world can be."""
     env = envs.build(version.environment.kind, version.config, version.verifier)
+    world = world_of(env)
+    assert world is not None
     try:
-        own_world.check_task(env.tools, state, target)
+        own_world.check_task(env.tools, state, target, has_state=world.has_state)
     except (RecursionError, TypeError, ValueError) as error:
         raise error if isinstance(error, VerifierError) else VerifierError("target: it cannot be read") from None

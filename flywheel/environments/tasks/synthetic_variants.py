@@ -19,7 +19,6 @@ from flywheel.core import envs
 from flywheel.core.envs import task_variants
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.task_variants import Entity, Spec
-from flywheel.core.envs.worlds import own_world
 from flywheel.core.text.normal_form import normalise
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import MEASURED, Generation, Split, Task
@@ -43,7 +42,7 @@ def submit(*, task: Task, actor: Actor, count: int, seed: int, spec: Spec, key: 
     """Let a worker make variants of a proved task. The same key again is the same generation. Raises Refused."""
     if not task.is_proved or task.retired_at is not None:
         raise Refused(f"{task} is {'retired' if task.retired_at else 'not proved'}; nothing can be made of it")
-    if task.environment.kind == own_world.KIND:
+    if KINDS[task.environment.kind].is_world:
         raise Refused(f"{task} is of a world of one's own; write another task, or import a file of them")
     if KINDS[task.environment.kind].is_external:
         raise Refused(f"{task.environment} is somebody else's server, which judges its own rows and no variants")

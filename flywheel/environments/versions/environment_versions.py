@@ -1,6 +1,7 @@
 """Environments and their versions: making one, the next version of one, and what no version may be."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -8,10 +9,12 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Permission, Project
-from flywheel.accounts.project_settings.server_addresses import check_address
+from flywheel.accounts.project_settings import provider_keys
+from flywheel.accounts.project_settings.server_addresses import check_address, check_variable
 from flywheel.core import envs, verifiers
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS, check_new
+from flywheel.core.envs.worlds import server_world
 from flywheel.core.traces import tooling
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused
@@ -109,7 +112,17 @@ def check_verifier(environment: Environment, config: dict[str, Any], verifier: d
     envs.build(environment.kind, config, verifier)
     if KINDS[environment.kind].is_external:
         check_address(config["base_url"])
+    if environment.kind == server_world.KIND:
+        check_server(environment.project, config)
     judge_endpoints.check(environment.project, verifier)
+
+
+def check_server(project: Project, config: Mapping[str, Any]) -> None:
+    """Raise FieldError for a tool server that no worker may ask, or may not send this key to."""
+    server = server_world.server_of(config)
+    name = check_variable(server.api_key_env)
+    if name and (problem := provider_keys.refusal(project.pk, name, server.base_url)):
+        raise Refused(problem, field="api_key_env")
 
 
 def _check_may_attach(project: Project, kind: str, actor: Actor) -> None:

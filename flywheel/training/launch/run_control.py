@@ -9,6 +9,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.agents.models import Version
 from flywheel.core import recipes
 from flywheel.core.digests import digest
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.errors import FieldError
 from flywheel.core.verifiers import rubric
 from flywheel.edge.refusals import Refused, check_choice
@@ -237,6 +238,12 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
 def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
     """Raise Refused for a reward that a trainer could not ask for: it holds no key and reaches no server."""
     for task_set in dataset.task_sets if algorithm.is_reinforced else ():
+        if KINDS[task_set.environment_version.environment.kind].runner == "server":
+            raise Refused(
+                f"the tools of {task_set.environment_version} are a server's, and a trainer holds no key and reaches "
+                "none; train SFT or DPO on rollouts that were made there",
+                field="algorithm",
+            )
         if "judge" in rubric.needs(task_set.environment_version.verifier):
             raise Refused(
                 f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "

@@ -158,8 +158,11 @@ def same(one: Any, other: Any) -> bool:
 
 
 def tables(state: Any) -> list[Table]:
-    """A state as tables for people: each of its parts that holds rows, and what is left as one more."""
+    """A state as tables for people: each of its parts that holds rows, and what is left as one more.
+    None for one that nobody shows."""
     found, rest = [], {}
+    if state is None:
+        return []
     for name, part in (state if isinstance(state, Mapping) else {"state": state}).items():
         rows = dict(part) if isinstance(part, Mapping) else {}
         if isinstance(part, list):

@@ -87,12 +87,9 @@ class OwnWorld:
         """Without a runner nobody can play and no attempt is scored."""
         if settings := [name for name in verifier if name != "kind"]:
             raise VerifierError(f"{settings[0]}: what is wanted of a task has its own weights")
-        self.source = config.get("source", "")
-        self.functions = tool_functions.read(self.source)
-        self.tools = [dict(tool) for tool in self.functions.tools]
-        self.mode = config.get("start", STARTS[0])
-        if self.mode not in STARTS:
-            raise VerifierError(f"start: {str(self.mode)[:60]!r} is unknown, one of {', '.join(STARTS)} is wanted")
+        self.has_state = True
+        self.tools: list[dict[str, Any]] = []
+        self._read(config)
         self.system_prompt: str = config.get("system_prompt", "")
         turns = config.get("max_turns", MAX_TURNS)
         if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= MOST_TURNS:
@@ -100,6 +97,15 @@ class OwnWorld:
         self.max_turns: int = turns
         self.token_limit = token_limit_of(config)
         self.runners = runners
+
+    def _read(self, config: Mapping[str, Any]) -> None:
+        """Read what carries the tools out, and which there are. Raises VerifierError."""
+        self.source = config.get("source", "")
+        self.functions = tool_functions.read(self.source)
+        self.tools = [dict(tool) for tool in self.functions.tools]
+        self.mode = config.get("start", STARTS[0])
+        if self.mode not in STARTS:
+            raise VerifierError(f"start: {str(self.mode)[:60]!r} is unknown, one of {', '.join(STARTS)} is wanted")
 
     def reset(self, task: Task, seed: int) -> list[Message]:
         opening = [Message("system", self.system_prompt)] if self.system_prompt else []
@@ -125,7 +131,7 @@ class OwnWorld:
         return guarded(verify)
 
     def solve(self, task: Task, messages: Sequence[Message]) -> Message:
-        items = wanted_items.check(task.target, has_state=True)
+        items = wanted_items.check(task.target, has_state=self.has_state)
         wanted = solution_of(task.target)
         made = sum(len(tooling.calls_of(message)) for message in messages if message.role == "assistant")
         if made < len(wanted):
@@ -222,12 +228,11 @@ class OwnWorld:
 
     def _judge(self, task: Task, messages: Sequence[Message], target: Mapping[str, Any]) -> Verdict:
         try:
-            items = wanted_items.check(target, has_state=True)
+            items = wanted_items.check(target, has_state=self.has_state)
             asked_for = {call["tool"] for call in [*solution_of(target), *wanted_items.wanted_calls(items)]}
         except VerifierError as error:
             return unscored(str(error), "target")
         spoken = [message for message in messages if message.role == "assistant"][: self.max_turns]
-        end = self.play(task, messages, end_states.queries(items))
         attempt = Attempt(
             calls=tuple(call for message in spoken for call in tooling.calls_of(message)),
             last=spoken[-1] if spoken else Message("assistant", ""),
@@ -235,9 +240,13 @@ class OwnWorld:
             tools=self.tools,
             world={},
             is_played=True,
-            state=EndState(self.play(task, []).state, end.state, end.rows),
+            state=self._end(task, messages, items),
         )
         return wanted_items.verdict(items, attempt, asked_for)
+
+    def _end(self, task: Task, messages: Sequence[Message], items: Sequence[Mapping[str, Any]]) -> EndState:
+        end = self.play(task, messages, end_states.queries(items))
+        return EndState(self.play(task, []).state, end.state, end.rows)
 
 
 def world_of(env: Any) -> OwnWorld | None:
@@ -252,7 +261,13 @@ def check_new(config: Mapping[str, Any]) -> None:
     OwnWorld(config, {"kind": KIND})
 
 
-def check_task(tools: Sequence[Mapping[str, Any]], state: Mapping[str, Any], target: Mapping[str, Any] | None) -> None:
+def check_task(
+    tools: Sequence[Mapping[str, Any]],
+    state: Mapping[str, Any],
+    target: Mapping[str, Any] | None,
+    *,
+    has_state: bool = True,
+) -> None:
     """Raise VerifierError, which names the field, for a task that no world of these tools can have. Without a target
     only its beginning is looked at."""
     if unknown := next((name for name in state if name not in ("seed", "state")), ""):
@@ -264,7 +279,7 @@ def check_task(tools: Sequence[Mapping[str, Any]], state: Mapping[str, Any], tar
         raise VerifierError(f"state: it is larger than {STATE_BYTES:,} bytes")
     if target is None:
         return
-    wanted_items.check(target, has_state=True)
+    wanted_items.check(target, has_state=has_state)
     for place, call in enumerate(solution_of(target)):
         if problem := tooling.call_error(tools, call["tool"], call["arguments"], {}):
             raise VerifierError(f"solution.{place}: {call['tool'][:60]}: {problem[:300]}")
