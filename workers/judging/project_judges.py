@@ -2,10 +2,13 @@
 where one got a mark.
 """
 
+import functools
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.db import connections
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
@@ -50,12 +53,17 @@ def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, 
 
 def tool_servers(project: Project) -> ToolServers:
     """The project's own tool servers, asked with its keys."""
+    owner = threading.get_ident()
 
+    @functools.cache
     def key_for(name: str, base_url: str) -> str:
         try:
             return secret_for(project.pk, name, base_url)
         except NoKey as error:
             raise WorldError(str(error), "refused") from None
+        finally:
+            if threading.get_ident() != owner:  # one of a pool, which would leave its connection open
+                connections.close_all()
 
     return ToolServers(key_for)
 

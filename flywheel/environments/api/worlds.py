@@ -8,7 +8,7 @@ from ninja import Field, Router, Schema, Status
 
 from flywheel.accounts.access import Key, keyed
 from flywheel.accounts.models import Scope
-from flywheel.core.envs.worlds import own_world, tool_functions
+from flywheel.core.envs.worlds import own_world
 from flywheel.edge.refusals import one
 from flywheel.edge.schemas import Body
 from flywheel.environments.api.environments import find_environment
@@ -24,7 +24,8 @@ router = Router(tags=["environments"])
 
 class WorldTrialIn(Body):
     config: dict[str, Any]
-    """`{"source", "start", "system_prompt", "max_turns", "token_limit"}`, all but the source optional."""
+    """`{"source", "start", "system_prompt", "max_turns", "token_limit"}`, all but the source optional; or of a tool
+    server `{"base_url", "protocol", "api_key_env", "resets", "shows_state"}`, all but the address optional."""
     seed: int = Field(0, ge=0, le=own_world.LARGEST_SEED)
     tool: str = Field("", max_length=200)
     """Which one is called; none when left out."""
@@ -37,14 +38,15 @@ class WorldTrialOut(Schema):
     id: int
     state: str
     tools: list[dict[str, Any]]
-    """As they follow from the source."""
+    """As they follow from the source; of a tool server as it has them, once a worker has asked it: what `tools` of an
+    environment's config wants."""
     report: dict[str, Any]
     """`{"beginning", "state", "answer", "fault", "trace", "is_same", "ms"}`, once a worker has tried it."""
     error: str
 
     @staticmethod
     def resolve_tools(row: WorldTrial) -> list[dict[str, Any]]:
-        return list(tool_functions.read(row.config["source"]).tools)
+        return world_trials.tools_of(row)
 
 
 class OwnTaskIn(Body):

@@ -4,6 +4,7 @@ The text is read here; a worker runs it (`workers/jobs/draft_trials.py`). What c
 """
 
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,12 +15,13 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.envs.kinds import check_new
-from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds import own_world, server_world, tool_functions
 from flywheel.core.envs.worlds.own_world import OwnWorld
 from flywheel.core.traces import tooling
 from flywheel.edge.jobs import FINISHED, StaleState
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import WorldTrial
+from flywheel.environments.versions import environment_versions
 
 KEPT = timedelta(hours=1)
 
@@ -37,9 +39,8 @@ def submit(
 ) -> WorldTrial:
     """Let a worker begin the world with this seed and make the call, if one is named. Raises Refused, and
     VerifierError which names the setting."""
-    check_new(own_world.KIND, config)
-    tools = OwnWorld(config, {"kind": own_world.KIND}).tools
-    if tool and (problem := tooling.call_error(tools, tool, arguments or {}, {})):
+    tools = _check(project, config)
+    if tool and tools and (problem := tooling.call_error(tools, tool, arguments or {}, {})):
         raise Refused(problem, field="call")
     if not 0 <= seed <= own_world.LARGEST_SEED:
         raise Refused(f"{seed} is not from 0 to {own_world.LARGEST_SEED}", field="seed")
@@ -53,3 +54,25 @@ def submit(
         key=key, project=project, actor=actor, config=config, seed=seed, tool=tool, arguments=arguments or {}
     )
     return job
+
+
+def tools_of(trial: WorldTrial) -> list[dict[str, Any]]:
+    """The tools as they follow from the source, or as the server has them once it was asked."""
+    if is_server(trial.config):
+        return list(trial.report.get("tools") or trial.config.get("tools", []))
+    return list(tool_functions.read(trial.config["source"]).tools)
+
+
+def is_server(config: Mapping[str, Any]) -> bool:
+    """Whether a draft's tools are a server's, and not Python."""
+    return "base_url" in config
+
+
+def _check(project: Project, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tools of a draft; none of a server that nobody has asked yet. Raises FieldError."""
+    if not is_server(config):
+        check_new(own_world.KIND, config)
+        return OwnWorld(config, {"kind": own_world.KIND}).tools
+    check_new(server_world.KIND, config)
+    environment_versions.check_server(project, config)
+    return server_world.tools_of(config.get("tools", []))

@@ -16,6 +16,7 @@ from flywheel.core.traces.tooling import check_definitions, definitions
 from flywheel.core.verifiers import VerifierError
 from flywheel.core.verifiers.rubric import is_rubric
 from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.pages.world_editor.server_forms import ServerForm
 from flywheel.environments.pages.world_editor.world_forms import ConfigForm
 from flywheel.environments.tasks import seeded_tasks
 
@@ -153,6 +154,15 @@ class WorldForm(ConfigForm, NewForm):
     """A new environment whose tools a team writes itself."""
 
     field_order = ("name", "source", "start", "max_turns", "system_prompt", "token_limit")
+
+
+class NewServerForm(ServerForm, NewForm):
+    """A new environment whose tools are a team's own server's."""
+
+    field_order = (
+        "name", "base_url", "protocol", "api_key_env", "resets", "shows_state", "tools", "max_turns", "system_prompt",
+        "token_limit",
+    )  # fmt: skip
 
 
 class GeneratedForm(NewForm):

@@ -17,11 +17,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from flywheel.accounts.access import Forbidden, PageRequest, requires
 from flywheel.accounts.models import Permission
 from flywheel.agents.models import Version
-from flywheel.core import verifiers
+from flywheel.core import envs, verifiers
 from flywheel.core.detectors.standard_buckets import Bucket
 from flywheel.core.envs.kinds import KINDS, Kind
 from flywheel.core.envs.replay import episode_replay
-from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.envs.worlds.tool_stubs import stubs
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import FINISHED
@@ -35,13 +35,13 @@ from flywheel.environments.pages.environments.environment_forms import (
     EnvironmentForm,
     GeneratedForm,
     GenerateForm,
+    NewServerForm,
     ReplayForm,
     SettingsForm,
     VersionForm,
     WorldForm,
 )
-from flywheel.environments.pages.world_editor.world_forms import tool_lines
-from flywheel.environments.pages.world_editor.world_views import editor_context
+from flywheel.environments.pages.world_editor.world_forms import WorldSettingsForm, lines_of
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.task_sets import frozen_sets, task_selection
 from flywheel.environments.tasks.bulk_tasks import count_without_task, tasks_from_all, without_task
@@ -96,7 +96,7 @@ def create(request: PageRequest) -> HttpResponse:
             content["config"] = {"tools": tools, "judged": data["judged"]}
         elif version:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
-        if isinstance(form, AttachForm | WorldForm):
+        if isinstance(form, AttachForm | WorldSettingsForm):
             content["config"] = form.config
         if not isinstance(form, AttachForm):
             splits = {field: data[field] for field in ("held_out_share", "sealed_share", "reserved_slices")}
@@ -111,7 +111,7 @@ def create(request: PageRequest) -> HttpResponse:
                 **content,
             )
         except FieldError as error:
-            if isinstance(form, WorldForm):
+            if isinstance(form, WorldSettingsForm):
                 form.refuse(error)
             else:
                 form.add_error(None, str(error))
@@ -122,8 +122,9 @@ def create(request: PageRequest) -> HttpResponse:
     may_attach = Permission.ADMIN in request.permissions
     kinds = [(each, found) for each, found in KINDS.items() if may_attach or not found.is_external]
     context: dict[str, Any] = {"form": form, "kind": kind, "chosen": name, "kinds": kinds}
+    if isinstance(form, WorldSettingsForm):
+        context["tools"] = form.tool_lines
     if isinstance(form, WorldForm):
-        context |= editor_context(form)
         context["versions"] = _versions_with_tools(request)[:STARTERS_SHOWN]
         context["has_recorded"] = bool(environment_versions.recorded_tools(request.project))
     return render(request, "environments/create.html", context, status=422 if request.method == "POST" else 200)
@@ -145,7 +146,7 @@ def _versions_with_tools(request: PageRequest) -> QuerySet[Version]:
 
 
 def _next_step(form: forms.Form, kind: Kind, version: Version | None) -> str:
-    if isinstance(form, WorldForm):
+    if isinstance(form, WorldSettingsForm):
         return "Write its tasks here."
     if kind.from_failures:
         return f"Failures of {version.agent if version else 'any agent'} can become its tasks."
@@ -154,10 +155,12 @@ def _next_step(form: forms.Form, kind: Kind, version: Version | None) -> str:
 
 def _new_form(
     request: PageRequest, name: str, kind: Kind
-) -> EnvironmentForm | ReplayForm | AttachForm | GeneratedForm | WorldForm:
+) -> EnvironmentForm | ReplayForm | AttachForm | GeneratedForm | WorldForm | NewServerForm:
     sent = request.POST or None
     if name == own_world.KIND:
         return WorldForm(sent, initial=_starter(request, request.GET.get("of", "")))
+    if name == server_world.KIND:
+        return NewServerForm(sent)
     if name == episode_replay.KIND:
         return ReplayForm(sent, project=request.project)
     if kind.from_failures:
@@ -270,7 +273,9 @@ def environment_page(
     context = {
         "environment": row,
         "kind": kind,
-        "world_tools": tool_lines(version.config["source"]) if version and row.kind == own_world.KIND else [],
+        "world_tools": lines_of(envs.build(row.kind, version.config, {"kind": row.kind}).tools)
+        if version and kind.is_world
+        else [],
         "takes_rows": row.kind in task_files.KINDS,
         "version": version,
         "versions": versions.defer("config", "verifier")[:20],

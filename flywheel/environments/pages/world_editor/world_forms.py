@@ -1,6 +1,6 @@
 """Forms of worlds of a team's own Python: the source and its settings, a trial, a task, what is right in a play."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from django import forms
 
 from flywheel.core.envs import MOST_TOKENS
 from flywheel.core.envs.worlds import own_world, tool_functions
+from flywheel.core.traces import tooling
 from flywheel.core.verifiers import VerifierError
 from flywheel.edge.schema_form import Json
 from flywheel.environments.models import EnvironmentVersion, Play
@@ -15,25 +16,12 @@ from flywheel.environments.playground import played_targets
 from flywheel.environments.tasks.own_tasks import LONGEST_REQUEST
 
 STARTER = Path(tool_functions.__file__).with_name("example_shop.py").read_text(encoding="utf-8")
-_CODE = {"class": "code", "spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
+CODE = {"class": "code", "spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
 
 
-class ConfigForm(forms.Form):
-    """A world's settings, the Python of its tools among them."""
+class WorldSettingsForm(forms.Form):
+    """The settings of every world of a team's own."""
 
-    source = forms.CharField(
-        strip=False,
-        label="Tools, in Python",
-        help_text="Each function is a tool: its hints are the arguments, its docstring is what the agent reads. "
-        "reset(seed) returns the state at the beginning; with reset(db, seed) it is an SQLite database.",
-        widget=forms.Textarea(attrs={**_CODE, "rows": 26, "wrap": "off"}),
-        initial=STARTER,
-    )
-    start = forms.ChoiceField(
-        choices=[("extend", "stands beside what reset returns"), ("replace", "takes the place of what reset returns")],
-        label="A task's own state",
-        help_text="Beside it: each of its parts takes the place of the part of that name.",
-    )
     system_prompt = forms.CharField(
         required=False,
         label="Rules of this world",
@@ -55,6 +43,41 @@ class ConfigForm(forms.Form):
         help_text="How many it writes at most in an attempt. Empty for no limit.",
     )
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings; only after `is_valid`."""
+        raise NotImplementedError
+
+    @property
+    def tool_lines(self) -> list[dict[str, Any]]:
+        """The tools of what stands in the form, as a page shows them."""
+        raise NotImplementedError
+
+    def refuse(self, error: Exception) -> None:
+        """Show what is wrong at the setting that it names, else above all."""
+        name, found, words = str(error).partition(": ")
+        self.add_error(name if found and name in self.fields else None, words if found else name)
+
+
+class ConfigForm(WorldSettingsForm):
+    """A world's settings, the Python of its tools among them."""
+
+    source = forms.CharField(
+        strip=False,
+        label="Tools, in Python",
+        help_text="Each function is a tool: its hints are the arguments, its docstring is what the agent reads. "
+        "reset(seed) returns the state at the beginning; with reset(db, seed) it is an SQLite database.",
+        widget=forms.Textarea(attrs={**CODE, "rows": 26, "wrap": "off"}),
+        initial=STARTER,
+    )
+    start = forms.ChoiceField(
+        choices=[("extend", "stands beside what reset returns"), ("replace", "takes the place of what reset returns")],
+        label="A task's own state",
+        help_text="Beside it: each of its parts takes the place of the part of that name.",
+    )
+
+    field_order: Sequence[str] = ("source", "start", "system_prompt", "max_turns", "token_limit")
+
     def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
         if version is not None:
             kwargs.setdefault("initial", version.config)
@@ -62,14 +85,12 @@ class ConfigForm(forms.Form):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings; only after `is_valid`."""
         kept = {name: self.cleaned_data[name] for name in own_world.SETTINGS if self.cleaned_data[name]}
         return {**kept, "source": self.cleaned_data["source"].replace("\r\n", "\n")}
 
-    def refuse(self, error: Exception) -> None:
-        """Show what is wrong at the setting that it names, else above all."""
-        name, found, words = str(error).partition(": ")
-        self.add_error(name if found and name in self.fields else None, words if found else name)
+    @property
+    def tool_lines(self) -> list[dict[str, Any]]:
+        return tool_lines(self["source"].value() or "")
 
 
 class CallForm(forms.Form):
@@ -105,14 +126,14 @@ class TaskForm(forms.Form):
         required=False,
         label="Own state",
         help_text="What this task needs beside what reset returns, as JSON. Empty for nothing.",
-        widget=forms.Textarea(attrs={**_CODE, "rows": 4}),
+        widget=forms.Textarea(attrs={**CODE, "rows": 4}),
     )
     target = Json(
         required=False,
         label="Wanted",
         help_text='Leave it empty and play the task: "This is right" then fills it in. Or write it as JSON: '
         '{"wanted": [{"type": "state", "paths": {"/orders/1001/status": "refunded"}}], "solution": [calls]}.',
-        widget=forms.Textarea(attrs={**_CODE, "rows": 4}),
+        widget=forms.Textarea(attrs={**CODE, "rows": 4}),
     )
     group = forms.CharField(
         required=False,
@@ -168,32 +189,37 @@ class RightForm(forms.Form):
 def tool_lines(source: str) -> list[dict[str, Any]]:
     """The tools that a source defines, as a page shows them; none for one that cannot be read."""
     try:
-        tools = tool_functions.read(source.replace("\r\n", "\n")).tools
+        return lines_of(tool_functions.read(source.replace("\r\n", "\n")).tools)
     except VerifierError:
         return []
-    return [
-        {
-            "name": tool["name"],
-            "description": tool["description"],
-            "is_unsafe": bool(tool.get("x-unsafe")),
-            "arguments": [
-                {
-                    "name": name,
-                    "type": _type_words(schema),
-                    "description": schema.get("description", ""),
-                    "is_optional": name not in tool["parameters"]["required"],
-                }
-                for name, schema in tool["parameters"]["properties"].items()
-            ],
-        }
-        for tool in tools
-    ]
 
 
-def _type_words(schema: Mapping[str, Any]) -> str:
-    if "enum" in schema:
+def lines_of(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Definitions as a page shows them."""
+    found = []
+    for tool in tools:
+        parameters = tool.get("parameters")
+        required = parameters.get("required", ()) if isinstance(parameters, Mapping) else ()
+        arguments = [
+            {
+                "name": name,
+                "type": _type_words(schema),
+                "description": schema.get("description", ""),
+                "is_optional": name not in required,
+            }
+            for name, schema in tooling.properties(tool).items()
+        ]
+        about = {"name": tool["name"], "description": tool.get("description", ""), "arguments": arguments}
+        found.append({**about, "is_unsafe": bool(tool.get("x-unsafe"))})
+    return found
+
+
+def _type_words(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "anything"
+    if isinstance(schema.get("enum"), list):
         return "one of " + ", ".join(str(each) for each in schema["enum"])
-    if "anyOf" in schema:
+    if isinstance(schema.get("anyOf"), list):
         return " or ".join(_type_words(each) for each in schema["anyOf"])
     inner = f" of {_type_words(schema['items'])}" if "items" in schema else ""
     return str(schema.get("type", "anything")) + inner

@@ -2,7 +2,6 @@
 
 import uuid
 from contextlib import suppress
-from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -11,16 +10,19 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
-from flywheel.core.envs.worlds import own_world
+from flywheel.core.envs.worlds import own_world, server_world
 from flywheel.core.errors import FieldError
 from flywheel.edge.jobs import StaleState
 from flywheel.environments.models import Environment, Play, WorldTrial
-from flywheel.environments.pages.world_editor.world_forms import CallForm, ConfigForm, RightForm, TaskForm, tool_lines
+from flywheel.environments.pages.world_editor.server_forms import ServerForm, written
+from flywheel.environments.pages.world_editor.world_forms import CallForm, ConfigForm, RightForm, TaskForm, lines_of
 from flywheel.environments.playground import episode_moves, played_targets
 from flywheel.environments.proofs import proof_jobs
 from flywheel.environments.tasks import own_tasks
 from flywheel.environments.versions import world_trials
 from flywheel.environments.versions.environment_versions import environment_version, latest
+
+FORMS: dict[str, type[ConfigForm | ServerForm]] = {own_world.KIND: ConfigForm, server_world.KIND: ServerForm}
 
 
 @require_http_methods(["GET", "POST"])
@@ -29,7 +31,7 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
     """The source and the settings of a world; saving makes its next version."""
     row = _world(request, world)
     version = latest(row)
-    form = ConfigForm(request.POST or None, version=version)
+    form: ConfigForm | ServerForm = FORMS[row.kind](request.POST or None, version=version)
     if request.method == "POST" and form.is_valid():
         try:
             made = environment_version(
@@ -43,20 +45,16 @@ def edit(request: PageRequest, world: str) -> HttpResponse:
             else:
                 messages.success(request, proof_jobs.proof_notice(row, made))
             return redirect("environments:environment", request.project.slug, row.name)
-    context = {"environment": row, "version": version, "form": form, **editor_context(form)}
+    context = {"environment": row, "version": version, "form": form, "tools": form.tool_lines}
     return render(request, "environments/world.html", context, status=422 if form.errors else 200)
-
-
-def editor_context(form: ConfigForm) -> dict[str, Any]:
-    """Collect what the editor shows beside its form: the tools that the source defines."""
-    return {"tools": tool_lines(form["source"].value() or "")}
 
 
 @require_POST
 @requires(Permission.BUILD)
 def try_world(request: PageRequest) -> HttpResponse:
-    """Show the tools that a draft defines, and let a worker begin it and make a call."""
-    form, calling = ConfigForm(request.POST), CallForm(request.POST)
+    """Show the tools that a draft defines, and let a worker begin it and make a call; of a server, read them."""
+    form: ConfigForm | ServerForm = (ServerForm if "base_url" in request.POST else ConfigForm)(request.POST)
+    calling = CallForm(request.POST)
     trial: WorldTrial | None = None
     if form.is_valid() and calling.is_valid():
         try:
@@ -72,7 +70,7 @@ def try_world(request: PageRequest) -> HttpResponse:
         except FieldError as error:
             form.refuse(error)
     problems = [text for each in (form, calling) for texts in each.errors.values() for text in texts]
-    context = {"trial": trial, "problems": problems, **editor_context(form)}
+    context = {"trial": trial, "problems": problems, "tools": form.tool_lines}
     return render(request, "environments/_world_trial.html", context, status=200 if trial else 422)
 
 
@@ -94,7 +92,9 @@ def stop_trial(request: PageRequest, world_trial: int) -> HttpResponse:
 
 
 def _shown(request: PageRequest, found: WorldTrial) -> HttpResponse:
-    context = {"trial": found, "tools": tool_lines(found.config["source"])}
+    tools = world_trials.tools_of(found)
+    is_new = bool(found.report.get("tools")) and tools != found.config.get("tools")
+    context = {"trial": found, "tools": lines_of(tools), "read": written(tools) if is_new else ""}
     return render(request, "environments/_world_trial.html", context)
 
 
@@ -145,7 +145,7 @@ def say_right(request: PageRequest, play: int) -> HttpResponse:
 
 
 def _world(request: PageRequest, name: str) -> Environment:
-    return get_object_or_404(Environment, project=request.project, name=name, kind=own_world.KIND)
+    return get_object_or_404(Environment, project=request.project, name=name, kind__in=FORMS)
 
 
 def _trial(request: PageRequest, pk: int) -> WorldTrial:

@@ -1,0 +1,76 @@
+"""The form of a team's own tool server: where it is, what it can, and the definitions that were read from it."""
+
+import json
+from typing import Any
+
+from django import forms
+
+from flywheel.core.envs.worlds import server_world
+from flywheel.core.verifiers import VerifierError
+from flywheel.edge.schema_form import Json
+from flywheel.environments.models import EnvironmentVersion
+from flywheel.environments.pages.world_editor.world_forms import CODE, WorldSettingsForm, lines_of
+
+LONGEST_TOOLS = 512 * 1024
+
+
+class ServerForm(WorldSettingsForm):
+    """A tool server's settings; its definitions come from *Try*."""
+
+    base_url = forms.CharField(
+        max_length=server_world.LONGEST_ADDRESS,
+        label="Address",
+        help_text="Of a test copy: what an agent calls there is really done. Over MCP the address of the endpoint "
+        "itself, such as http://tools:8000/mcp.",
+        widget=forms.TextInput(attrs={"placeholder": "http://tools:8000", "inputmode": "url"}),
+    )
+    protocol = forms.ChoiceField(
+        choices=[("http", "HTTP: GET /tools, POST /tools/NAME"), ("mcp", "MCP over streamable HTTP")], initial="http"
+    )
+    api_key_env = forms.CharField(
+        required=False,
+        max_length=100,
+        label="Key",
+        help_text="The name of a key that is bound to this server, such as TOOLS_API_KEY (Settings › Models), sent as "
+        "a bearer token. Empty for none.",
+    )
+    resets = forms.BooleanField(
+        required=False,
+        label="It begins anew for each attempt",
+        help_text='POST /reset {"seed", "task"} answers {"session"}, which the header Flywheel-Session then names.',
+    )
+    shows_state = forms.BooleanField(
+        required=False,
+        label="It shows its state",
+        help_text="GET /state answers the session's state as JSON, by which attempts can be judged.",
+    )
+    tools = Json(
+        required=False,
+        max_length=LONGEST_TOOLS,
+        label="Definitions",
+        help_text="Try reads them from the server. They are frozen: where the server has others later, attempts are "
+        'unscored. "x-unsafe": true at one says that it does harm where nobody asked for it.',
+        widget=forms.Textarea(attrs={**CODE, "rows": 8}),
+    )
+
+    def __init__(self, *args: Any, version: EnvironmentVersion | None = None, **kwargs: Any) -> None:
+        if version is not None:
+            kwargs.setdefault("initial", version.config | {"tools": written(version.config["tools"])})
+        super().__init__(*args, **kwargs)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        kept = {name: self.cleaned_data[name] for name in server_world.SETTINGS if self.cleaned_data[name]}
+        return {**kept, "base_url": kept["base_url"].rstrip("/")}
+
+    @property
+    def tool_lines(self) -> list[dict[str, Any]]:
+        try:
+            return lines_of(server_world.tools_of(json.loads(self["tools"].value() or "[]")))
+        except (VerifierError, ValueError, RecursionError):
+            return []
+
+
+def written(tools: Any) -> str:
+    """Definitions as they stand in the form."""
+    return json.dumps(tools, indent=2, ensure_ascii=False)
