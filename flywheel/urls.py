@@ -47,6 +47,7 @@ gateway_urls: list[URLPattern | URLResolver] = [
 attempt_urls: list[URLPattern | URLResolver] = [
     path("<slug:attempt>/tools", attempt_server.tools, name="tools"),
     path("<slug:attempt>/tools/<str:name>", attempt_server.tool, name="tool"),
+    path("<slug:attempt>/mcp", attempt_server.mcp, name="mcp"),
     path("<slug:attempt>/lease", attempt_server.lease, name="lease"),
     path("<slug:attempt>/result", attempt_server.result, name="result"),
 ]

@@ -46,7 +46,7 @@ PAGES = {
     SIGNED_IN: "home accounts:profile",
     "key:ingest": "ingest:traces ingest:logs ingest:metrics",
     "key:gateway": "gateway:chat_completions gateway:models",
-    "key:attempt": "attempts:tools attempts:tool attempts:lease attempts:result",
+    "key:attempt": "attempts:tools attempts:tool attempts:mcp attempts:lease attempts:result",
     Permission.VIEW: """
         overview:index
         agents:index agents:agent agents:version agents:difference agents:choose_difference

@@ -191,6 +191,7 @@ def _environment(work: Mapping[str, Any], place: Path) -> dict[str, str]:
         "FLYWHEEL_ATTEMPT": work["attempt"],
         "FLYWHEEL_INPUT": work["input"].replace("\0", "")[:INPUT_MAX],
         "FLYWHEEL_TOOLS_URL": work["tools_url"],
+        "FLYWHEEL_MCP_URL": work["mcp_url"],
         "FLYWHEEL_TIME_LIMIT_S": f"{work['time_limit_s']:g}",
         "FLYWHEEL_SEED": str(work["seed"]),
         "OPENAI_BASE_URL": work["base_url"],

@@ -38,6 +38,7 @@ from flywheel.system.env import commands, url
 from flywheel.trajectories.ingest import attempt_spans
 from workers.policies import program_calls
 from workers.policies.program_calls import Broken
+from workers.policies.tool_carriers import ToolCarrier
 
 Attempted = list[tuple[Task, Rollout]]
 
@@ -65,6 +66,7 @@ class ProgramRuns:
         self._endpoint = run.version.endpoint
         kind = run.task_set.environment_version.environment.kind
         self._owns_tools = not KINDS[kind].from_failures
+        self._carrier = ToolCarrier(run, env) if KINDS[kind].runner else None
         self._size = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK
         self._changed = threading.Condition()
         """Over the two queues and what is begun."""
@@ -94,6 +96,8 @@ class ProgramRuns:
                 "directory in which they may, or the version is made with another way"
             )
         rows = self._rows()
+        if self._carrier is not None:
+            self._carrier.__enter__()
         if self._endpoint["way"] == "pull":
             self._lease.update(message=f"waits for the program of {self._run.version} to pull its work")
         else:
@@ -104,6 +108,8 @@ class ProgramRuns:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._stopped.set()
+        if self._carrier is not None:
+            self._carrier.__exit__()
         if self._lease.lost:
             return
         self._end_handed()
@@ -168,7 +174,7 @@ class ProgramRuns:
             rows = ProgramAttempt.objects.filter(Exists(stored), pk__in=self._handed)
             with transaction.atomic():
                 AttemptSpan.objects.filter(key__attempt__in=rows).delete()
-                rows.update(state=ENDED, messages=[], uses=[], taken=[], output=None)
+                rows.update(state=ENDED, messages=[], uses=[], asked=None, taken=[], output=None)
             self._judged.difference_update(self._handed)
             with self._changed:
                 self._begun.difference_update(self._handed)
@@ -275,6 +281,8 @@ class ProgramRuns:
         rollout = Rollout(task, row.sample, row.seed, given)
         taken = [ChatResponse(**each) for each in row.taken]
         error, is_away = row.error, row.is_away or bool(missing)
+        if row.asked is not None and row.asked.get("is_fault"):
+            error = row.asked["problem"]
         if missing and not error:
             error = f"{missing} of its {missing + len(calls)} model calls were not recorded within {SETTLE_S:g} s"
         try:
@@ -304,10 +312,10 @@ class ProgramRuns:
 
     def _go_on(self, row: ProgramAttempt, messages: Sequence[Message], taken: Sequence[ChatResponse]) -> None:
         """Let the program have its next turn."""
-        row.state, row.output, row.goes, row.uses = WAITING, None, 0, []
+        row.state, row.output, row.goes, row.uses, row.asked = WAITING, None, 0, [], None
         row.messages = [message.to_json() for message in messages]
         row.taken = [_json(each) for each in taken]
-        row.save(update_fields=["state", "output", "goes", "uses", "messages", "taken"])
+        row.save(update_fields=["state", "output", "goes", "uses", "asked", "messages", "taken"])
         if self._endpoint["way"] != "pull":
             self._put(row)
 

@@ -14,13 +14,14 @@ from flywheel.accounts.access import Declared, bearer
 from flywheel.core.digests import DEEPEST, is_deep, read_json
 from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import Refused, status_of
+from flywheel.evals.api import attempt_mcp
 from flywheel.evals.attempts import attempt_lifecycle, attempt_tools
 from flywheel.evals.attempts.program_answers import answer_of
 from flywheel.evals.models import ProgramAttempt
 
 BODY_MAX, CALL_MAX = 8 * 2**20, 64 * 2**10
 """Bytes of a result, and of one call's arguments."""
-Answer = Callable[..., dict[str, Any]]
+Answer = Callable[..., dict[str, Any] | None]
 
 
 def _door(method: str) -> Callable[[Answer], Declared]:
@@ -39,7 +40,8 @@ def _door(method: str) -> Callable[[Answer], Declared]:
             try:
                 found = attempt_lifecycle.find(attempt, token)
                 attempt_lifecycle.refuse_over(found)
-                return JsonResponse(view(request, found, **more))
+                answer = view(request, found, **more)
+                return HttpResponse(status=202) if answer is None else JsonResponse(answer)
             except FieldError as error:
                 return JsonResponse({"detail": str(error)}, status=status_of(error))
 
@@ -60,6 +62,12 @@ def tool(request: HttpRequest, attempt: ProgramAttempt, name: str) -> dict[str, 
     """Carry out one call, whose arguments are the body. `over`: the episode ended with it."""
     made = attempt_tools.use(attempt, name, _body(request, CALL_MAX))
     return {"result": made.result or "", "over": made.result is None}
+
+
+@_door("POST")
+def mcp(request: HttpRequest, attempt: ProgramAttempt) -> dict[str, Any] | None:
+    """The same tools, for an MCP client: one message of JSON-RPC."""
+    return attempt_mcp.answer(attempt, _body(request, CALL_MAX))
 
 
 @_door("POST")

@@ -43,6 +43,8 @@ class ClaimOut(Schema):
     api_key: str
     """Good for this attempt alone, until its time limit."""
     tools_url: str
+    mcp_url: str
+    """The same tools, for an MCP client."""
     result_url: str
 
 

@@ -63,6 +63,7 @@ class Claim:
             "base_url": f"{base}/gateway/v1",
             "api_key": self.secret,
             "tools_url": f"{here}/tools",
+            "mcp_url": f"{here}/mcp",
             "result_url": f"{here}/result",
             "traces_url": f"{base}/v1/traces",
             "traceparent": attempt.key.traceparent,
@@ -216,8 +217,8 @@ def give_again(attempts: Sequence[ProgramAttempt]) -> list[ProgramAttempt]:
             if (row := _held(attempt).select_for_update().first()) is None:
                 continue
             AttemptKey.objects.filter(attempt=row.pk).delete()
-            row.key, row.state, row.uses = None, WAITING, []
-            row.save(update_fields=["key", "state", "uses"])
+            row.key, row.state, row.uses, row.asked = None, WAITING, [], None
+            row.save(update_fields=["key", "state", "uses", "asked"])
             given.append(row)
     return given
 

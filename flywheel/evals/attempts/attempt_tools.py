@@ -1,7 +1,8 @@
 """The tools of an attempt's world, for its program: what may be called, and one call.
 
-Each call is answered by the environment's own `respond`, after everything that was done before it, under the lock of
-the attempt's row: calls that come together are carried out one after the other. No world is kept anywhere.
+Each call is answered by the environment's own `respond`, after everything that was done before it: calls that come
+together are carried out one after the other. What is pure is answered here, under the lock of the attempt's row. A
+world that only a worker plays is asked by the worker that has the eval (`waiting_calls`).
 """
 
 import functools
@@ -14,24 +15,20 @@ from django.utils import timezone
 
 from flywheel.agents.models import Version
 from flywheel.core import envs
-from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment
+from flywheel.core.envs.kinds import KINDS
 from flywheel.core.traces import Message, ToolCall, openai_messages
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.evals.attempts import attempt_lifecycle
+from flywheel.evals.attempts import waiting_calls
 from flywheel.evals.attempts.program_rollouts import ToolUse
 from flywheel.evals.models import ProgramAttempt
 from flywheel.trajectories.formats.values.hostile_json import plain, text
 
 log = logging.getLogger(__name__)
 
-MOST_USES = 500
-"""Calls in one turn of an attempt."""
 NAME_MAX, SHOWN = 200, 500
-USES_MAX = 4 * 2**20
-"""Bytes of the calls of one turn with their results, as they are stored."""
 
 
 def environment_of(attempt: ProgramAttempt) -> Environment:
@@ -56,7 +53,8 @@ def definitions(attempt: ProgramAttempt) -> list[dict[str, Any]]:
 
 
 def use(attempt: ProgramAttempt, name: str, arguments: Any) -> ToolUse:
-    """Carry out one call. Raises Refused, and Stale and Over where the attempt has ended."""
+    """Carry out one call, or have a worker carry it out where only one can. Raises Refused, and Stale and Over where
+    the attempt has ended."""
     if not isinstance(arguments, Mapping):
         raise Refused("send the arguments as a JSON object", field="arguments")
     if len(name) > NAME_MAX:
@@ -68,28 +66,29 @@ def use(attempt: ProgramAttempt, name: str, arguments: Any) -> ToolUse:
             "cannot be stored: leave out NUL, halves of characters, and numbers beyond 64 bits", field="arguments"
         )
     env = environment_of(attempt)
+    called = openai_messages.names(env.tools).get(name, name)
+    if KINDS[attempt.run.task_set.environment_version.environment.kind].runner:
+        return waiting_calls.have_carried_out(attempt, called, dict(arguments))
     with transaction.atomic():
-        held = ProgramAttempt.objects.select_for_update(of=["self"]).select_related("key", "task", "run__version")
-        row = held.get(pk=attempt.pk)
-        attempt_lifecycle.refuse_over(row)
-        if len(row.uses) >= MOST_USES:
-            raise Refused(f"at most {MOST_USES} calls are carried out in one turn", field="name")
-        done = [ToolUse.from_json(each) for each in row.uses]
-        called = openai_messages.names(env.tools).get(name, name)
-        given = [*(Message.from_json(message) for message in row.messages), *_messages(done)]
-        call = ToolCall(f"use-{len(done)}", called, dict(arguments))
+        row = waiting_calls.locked(attempt)
         try:
-            reply = env.respond(core_task(row.task), [*given, Message("assistant", tool_calls=(call,))], row.seed)
+            made = carry_out(env, row, called, dict(arguments))
         except Exception as error:
             log.exception("the tools of attempt %s raised", row.pk)
             raise Refused(f"the environment raised {type(error).__name__}: {text(str(error))[:SHOWN]}") from error
-        results = [text(message.content) for message in reply if message.role == "tool"]
-        made = ToolUse(timezone.now(), called, dict(arguments), "\n".join(results) if reply else None)
-        row.uses = [*row.uses, made.to_json()]
-        if len(canonical(row.uses)) > USES_MAX:
-            raise Refused(f"the calls of one turn and their results may have {USES_MAX >> 20} MiB together")
+        waiting_calls.store(row, made)
         row.save(update_fields=["uses"])
     return made
+
+
+def carry_out(env: Environment, row: ProgramAttempt, name: str, arguments: dict[str, Any]) -> ToolUse:
+    """The environment's answer to a call, after all that was done before it. Raises whatever the environment raises."""
+    done = [ToolUse.from_json(each) for each in row.uses]
+    given = [*(Message.from_json(message) for message in row.messages), *_messages(done)]
+    call = ToolCall(f"use-{len(done)}", name, arguments)
+    reply = env.respond(core_task(row.task), [*given, Message("assistant", tool_calls=(call,))], row.seed)
+    results = [text(message.content) for message in reply if message.role == "tool"]
+    return ToolUse(timezone.now(), name, arguments, "\n".join(results) if reply else None)
 
 
 def _messages(done: Sequence[ToolUse]) -> list[Message]:

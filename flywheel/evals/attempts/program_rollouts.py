@@ -17,6 +17,7 @@ from typing import Any
 from flywheel.core.digests import canonical
 from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse
+from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
 
 COUNTS = ("tokens_in", "tokens_out", "cost_usd", "latency_ms")
@@ -229,10 +230,15 @@ def follow(
     for action in acts:
         messages.append(action.message)
         taken.append(action.response)
+        reply = []
+        calls = [call.id for call in action.message.tool_calls]
+        is_done = bool(calls) and all(call in action.results for call in calls)
+        if is_done and world_of(env) is not None:  # whose calls may do something, and were carried out already
+            messages += [action.results[call] for call in calls]
+            continue
         reply = env.respond(task, messages, seed)
         if not reply:
             break
-        calls = [call.id for call in action.message.tool_calls]
         if all(call in action.results for call in calls):
             messages += [action.results[call] for call in calls]
         else:

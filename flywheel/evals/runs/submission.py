@@ -120,9 +120,8 @@ def _check_engine(engine: str, version: Version) -> None:
 def _check_program(version: Version, task_set: TaskSet) -> None:
     """Raise Refused for a program where no tools can be offered to it."""
     environment = task_set.environment_version.environment
-    if version.is_program and KINDS[environment.kind].runner:
-        problem = f"the tools of {environment} are run by workers or another server"
-        problem += ", which no program of yours can be given yet"
+    if version.is_program and KINDS[environment.kind].is_external:
+        problem = f"the tools of {environment} are another server's, which no program of yours can be given yet"
         raise Refused(f"{problem}; evaluate the model that {version} names as a version of its own", field="task_set")
     if version.is_program and version.endpoint["way"] == "command" and env.commands() is None:
         problem = "is a command, and workers here start none: the operator sets FLYWHEEL_COMMANDS to a directory"

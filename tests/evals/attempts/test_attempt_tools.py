@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from flywheel.core.envs.environment import Environment
-from flywheel.evals.attempts import attempt_tools
+from flywheel.evals.attempts import attempt_tools, waiting_calls
 from flywheel.evals.attempts.attempt_lifecycle import Claim, claim_some
 from flywheel.evals.models import ProgramAttempt
 from tests.conftest import Build
@@ -72,7 +72,7 @@ def test_what_the_environment_raises_is_told(client: Client, made: Claim, monkey
 
 
 def test_the_calls_of_a_turn_have_an_end(client: Client, made: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_tools, "USES_MAX", 2**20)
+    monkeypatch.setattr(waiting_calls, "USES_MAX", 2**20)
     body = b'{"to": "' + b"a" * 60_000 + b'"}'
     answers = [send(client, made, body) for _ in range(18)]
     assert answers[0] == (200, "")

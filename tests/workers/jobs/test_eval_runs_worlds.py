@@ -13,7 +13,6 @@ from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
 from flywheel.core.interop.environment_exports import CannotExport
 from flywheel.core.traces import ToolCall
 from flywheel.edge.jobs import State
-from flywheel.edge.refusals import Refused
 from flywheel.environments.exchange.environment_packages import take
 from flywheel.environments.exchange.task_files import import_tasks
 from flywheel.environments.models import Environment, Split, Task, TaskSet
@@ -27,7 +26,6 @@ from flywheel.training.datasets import dataset_builder
 from tests.conftest import Build, Cast
 from tests.environments.shop import CANCELLED, OWN, shop, work
 from tests.evals.fake import carry_out, submit
-from tests.evals.programs import program_version
 from workers.jobs.rescores import judge_again
 from workers.judging import attempt_verdicts
 from workers.worlds.world_sessions import Worlds
@@ -73,11 +71,6 @@ def test_a_version_is_evaluated_in_a_world(task_set: TaskSet, build: Build, monk
     assert result is not None
     assert result.trajectory is not None
     assert "Order 1003 is cancelled." in json.dumps([step.body for step in result.trajectory.steps.all()])
-
-
-def test_a_program_is_not_evaluated_where_a_worker_alone_calls_the_tools(task_set: TaskSet, build: Build) -> None:
-    with pytest.raises(Refused, match=r"the tools of shop are run by workers .*; evaluate the model that"):
-        submit(build, task_set, program_version(build, url="http://127.0.0.1:9/run"))
 
 
 def test_a_run_is_judged_again_by_what_is_stored_of_it(

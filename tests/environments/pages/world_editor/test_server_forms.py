@@ -130,8 +130,8 @@ def test_a_trial_of_a_server_that_hangs_or_answers_otherwise_says_so(
     assert "The world is at fault." in page
 
 
-def test_by_the_api(cast: Cast, client: Client, keys: Keys, shop: tuple[Shop, str]) -> None:
-    headers = keys(Scope.BUILD, Scope.READ)
+def test_by_the_api(cast: Cast, client: Client, key: Keys, shop: tuple[Shop, str]) -> None:
+    headers = key(Scope.BUILD, Scope.READ)
     sent = {"config": {"base_url": f"{shop[1]}/mcp", "protocol": "mcp"}}
     answer: Any = client.post("/api/v1/world-trials", sent, content_type="application/json", headers=headers)
     assert answer.status_code == 202
@@ -153,6 +153,7 @@ def test_a_task_is_played_by_hand_and_proved_and_the_same_calls_are_made_twice(
     play = Play.objects.get()
     work()
     play.refresh_from_db()
+    assert play.world is not None
     assert play.world["now"]["orders"] == {"1003": {"status": "open"}}
     call = Message("assistant", "", (ToolCall("a", "cancel", {"order_id": "1003"}),))
     episode_moves.say(play=play, message=call, at=0)
@@ -194,7 +195,7 @@ def tasks(row: Environment, build: Build, target: dict[str, Any], count: int = 6
 def test_a_version_is_evaluated_there_and_rows_are_made_of_it(
     cast: Cast, build: Build, shop: tuple[Shop, str], monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    there, address = shop
+    _, address = shop
     if protocol == "mcp":
         row = attached(cast, f"{address}/mcp", protocol="mcp", resets=False, shows_state=False)
     else:

@@ -1,0 +1,220 @@
+"""A team's own program in worlds whose tools only a worker carries out: of Python, and at a tool server."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from flywheel.accounts.actors import Actor
+from flywheel.core import envs
+from flywheel.core.envs.worlds.server_world import MCP, Server
+from flywheel.edge.jobs import State
+from flywheel.environments.models import Environment, TaskSet
+from flywheel.environments.task_sets.frozen_sets import freeze
+from flywheel.environments.tasks import own_tasks
+from flywheel.evals.attempts import waiting_calls
+from flywheel.evals.attempts.attempt_lifecycle import claim_some
+from flywheel.evals.models import EvalRun, ProgramAttempt
+from tests.conftest import Build, Cast
+from tests.environments.pages.world_editor.test_server_forms import CALLED, attached
+from tests.environments.shop import CANCELLED, OWN, shop, work
+from tests.evals import fake
+from tests.evals.conftest import served
+from tests.evals.fake import submit
+from tests.evals.programs import CODE, program_version, serve_program, status_of, use_tool
+from tests.shop_server import Shop, fails, serve_shop
+from tests.waiting import wait_for
+from tests.workers.conftest import sandbox
+from workers.judging import project_judges
+from workers.policies.tool_carriers import ToolCarrier
+from workers.worlds.mcp_client import McpLine
+from workers.worlds.server_lines import Asked, Patience
+
+__all__ = ["sandbox", "served"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ORDER = {"order_id": "1003"}
+
+
+@pytest.fixture
+def there() -> Iterator[tuple[Shop, str]]:
+    with serve_shop() as found:
+        yield found
+
+
+def tasks_of(row: Environment, build: Build, target: dict[str, Any], count: int = 4) -> TaskSet:
+    row.agent = build.agent()
+    row.save()
+    actor = Actor(build.cast.builder)
+    for number in range(count):
+        prompt = f"I am customer {number}. Cancel my order 1003, please."
+        state = {"seed": number, "state": OWN}
+        own_tasks.write(environment=row, actor=actor, prompt=prompt, state=state, target=target)
+    work()
+    assert all(task.is_proved for task in row.tasks.all())
+    return freeze(environment=row, name="shop", actor=actor)
+
+
+def evaluate(build: Build, task_set: TaskSet, does: Callable[[dict[str, Any]], Any]) -> EvalRun:
+    with serve_program(does) as program:
+        run = submit(build, task_set, program_version(build, url=program.url), samples=1)
+        fake.work(run)
+    return run
+
+
+def cancels(work: dict[str, Any]) -> Any:
+    answer = use_tool(work, "cancel", ORDER)
+    assert answer["over"] is False, answer
+    assert "cancelled" in answer["result"]
+    return {"output": "It is cancelled."}
+
+
+def test_a_world_of_python_is_played_by_a_program(cast: Cast, build: Build, served: str, sandbox: None) -> None:
+    run = evaluate(build, tasks_of(shop(cast), build, CANCELLED), cancels)
+    assert (run.state, run.error) == (State.SUCCEEDED, "")
+    assert set(run.results.values_list("success", "reason")) == {(True, "the wanted state")}
+
+
+def test_a_program_that_only_says_so_fails(cast: Cast, build: Build, served: str, there: tuple[Shop, str]) -> None:
+    task_set = tasks_of(attached(cast, there[1]), build, CANCELLED)
+    run = evaluate(build, task_set, lambda _: {"output": "It is cancelled."})
+    assert set(run.results.values_list("success", flat=True)) == {False}
+
+
+def test_a_program_plays_at_a_tool_server_and_no_call_is_carried_out_again_to_judge_it(
+    cast: Cast, build: Build, served: str, there: tuple[Shop, str]
+) -> None:
+    shop, address = there
+    task_set = tasks_of(attached(cast, address), build, CANCELLED)
+    before = len(shop.calls())
+    run = evaluate(build, task_set, cancels)
+    assert (run.state, run.error) == (State.SUCCEEDED, "")
+    assert set(run.results.values_list("success", "reason")) == {(True, "the wanted state")}
+    assert len(shop.calls()) - before == run.results.count()
+
+
+def test_what_the_server_does_not_answer_leaves_the_attempt_unscored(
+    cast: Cast, build: Build, served: str, there: tuple[Shop, str]
+) -> None:
+    shop, address = there
+    task_set = tasks_of(attached(cast, address), build, CANCELLED)
+    shop.faults["/tools/cancel"] = fails
+
+    def insists(work: dict[str, Any]) -> Any:
+        assert status_of(f"{work['tools_url']}/cancel", ORDER, work["api_key"]) == 422
+        assert status_of(f"{work['tools_url']}/get_order", ORDER, work["api_key"]) == 422, "a fault stays"
+        return {"output": "I could not cancel it."}
+
+    run = evaluate(build, task_set, insists)
+    assert set(run.results.values_list("score", "cause")) == {(None, "not_answered")}
+    result = run.results.first()
+    assert result is not None
+    assert "cancel: it answered 500 Internal Server Error: out of paper" in result.error
+
+
+def test_the_tools_of_an_attempt_are_an_mcp_server_too(
+    cast: Cast, build: Build, served: str, there: tuple[Shop, str]
+) -> None:
+    def speaks_mcp(work: dict[str, Any]) -> Any:
+        line = McpLine(Asked(Server(work["mcp_url"], MCP), work["api_key"], Patience(20.0, 0.0, 0.01)))
+        line.begin(0, {})
+        tools = line.tools()
+        assert [tool["name"] for tool in tools] == ["cancel", "get_order"]
+        assert tools[0]["inputSchema"]["required"] == ["order_id"]
+        assert line.call("nothing", {}).startswith("Error: there is no tool 'nothing'")
+        assert "cancelled" in line.call("cancel", ORDER)
+        return {"output": "It is cancelled."}
+
+    run = evaluate(build, tasks_of(attached(cast, there[1]), build, CALLED), speaks_mcp)
+    assert set(run.results.values_list("success", flat=True)) == {True}, list(run.results.values())
+
+
+# Hand to hand
+
+
+@pytest.fixture
+def claimed(cast: Cast, build: Build, there: tuple[Shop, str]) -> Callable[..., ProgramAttempt]:
+    """An attempt that is under way, in a world of a tool server."""
+
+    def make(**config: Any) -> ProgramAttempt:
+        task_set = tasks_of(attached(cast, there[1], **config), build, CALLED, count=6)
+        run = submit(build, task_set, program_version(build, way="pull"), samples=1)
+        EvalRun.objects.filter(pk=run.pk).update(state=State.RUNNING)
+        member = task_set.members.select_related("task").first()
+        assert member is not None
+        messages = [{"role": "user", "content": member.task.prompt}]
+        ProgramAttempt.objects.create(run=run, task=member.task, sample=0, seed=1, messages=messages)
+        [claim] = claim_some(run.version.agent, CODE, 1)
+        return claim.attempt
+
+    return make
+
+
+def carrier(attempt: ProgramAttempt) -> ToolCarrier:
+    world = attempt.run.task_set.environment_version
+    runners = project_judges.runners(attempt.run.project, world.verifier)
+    return ToolCarrier(attempt.run, envs.build(world.environment.kind, world.config, world.verifier, runners))
+
+
+def asks(attempt: ProgramAttempt) -> tuple[threading.Thread, list[Any]]:
+    """A call that waits, as the web process has it; and what came of it."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(waiting_calls.have_carried_out(attempt, "cancel", dict(ORDER)))
+        except Exception as error:
+            found.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, found
+
+
+def test_a_call_waits_for_a_worker_and_is_carried_out_once(
+    claimed: Callable[..., ProgramAttempt], there: tuple[Shop, str]
+) -> None:
+    attempt = claimed()
+    before = len(there[0].calls())
+    waiters = [asks(attempt), asks(attempt)]
+    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
+    with carrier(attempt), carrier(attempt):
+        for thread, _ in waiters:
+            thread.join(20)
+    assert [found[0].result for _, found in waiters] == ["Order 1003 is cancelled."] * 2
+    assert len(there[0].calls()) - before == 2
+    row = ProgramAttempt.objects.get()
+    assert (len(row.uses), row.asked) == (2, None)
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_call_at_which_a_worker_was_killed_is_made_again_only_where_the_server_begins_anew(
+    claimed: Callable[..., ProgramAttempt], there: tuple[Shop, str], resets: bool
+) -> None:
+    attempt = claimed(resets=resets, shows_state=False)
+    before = len(there[0].calls())
+    thread, found = asks(attempt)
+    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
+    assert waiting_calls.begin(ProgramAttempt.objects.get())
+    assert not waiting_calls.begin(attempt), "another worker is at it"
+    with carrier(attempt):
+        thread.join(20)
+    assert len(there[0].calls()) - before == int(resets)
+    if resets:
+        assert found[0].result == "Order 1003 is cancelled."
+    else:
+        assert "cancel was perhaps carried out when a worker stopped, and is not sent again" in str(found[0])
+        assert ProgramAttempt.objects.get().asked["is_fault"]  # type: ignore[index]
+
+
+def test_nobody_waits_for_an_attempt_that_is_over(claimed: Callable[..., ProgramAttempt]) -> None:
+    attempt = claimed()
+    thread, found = asks(attempt)
+    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
+    ProgramAttempt.objects.update(state="answered")
+    thread.join(20)
+    assert "this attempt has its answer already" in str(found[0])
