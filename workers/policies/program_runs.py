@@ -174,7 +174,7 @@ class ProgramRuns:
             rows = ProgramAttempt.objects.filter(Exists(stored), pk__in=self._handed)
             with transaction.atomic():
                 AttemptSpan.objects.filter(key__attempt__in=rows).delete()
-                rows.update(state=ENDED, messages=[], uses=[], asked=None, taken=[], output=None)
+                rows.update(state=ENDED, messages=[], uses=[], open_call=None, taken=[], output=None)
             self._judged.difference_update(self._handed)
             with self._changed:
                 self._begun.difference_update(self._handed)
@@ -281,8 +281,8 @@ class ProgramRuns:
         rollout = Rollout(task, row.sample, row.seed, given)
         taken = [ChatResponse(**each) for each in row.taken]
         error, is_away = row.error, row.is_away or bool(missing)
-        if row.asked is not None and row.asked.get("is_fault"):
-            error = row.asked["problem"]
+        if row.open_call is not None and row.open_call.get("is_fault"):
+            error = row.open_call["problem"]
         if missing and not error:
             error = f"{missing} of its {missing + len(calls)} model calls were not recorded within {SETTLE_S:g} s"
         try:
@@ -312,10 +312,10 @@ class ProgramRuns:
 
     def _go_on(self, row: ProgramAttempt, messages: Sequence[Message], taken: Sequence[ChatResponse]) -> None:
         """Let the program have its next turn."""
-        row.state, row.output, row.goes, row.uses, row.asked = WAITING, None, 0, [], None
+        row.state, row.output, row.goes, row.uses, row.open_call = WAITING, None, 0, [], None
         row.messages = [message.to_json() for message in messages]
         row.taken = [_json(each) for each in taken]
-        row.save(update_fields=["state", "output", "goes", "uses", "asked", "messages", "taken"])
+        row.save(update_fields=["state", "output", "goes", "uses", "open_call", "messages", "taken"])
         if self._endpoint["way"] != "pull":
             self._put(row)
 

@@ -73,7 +73,7 @@ class ToolCarrier:
     def _carry_out(self, row: ProgramAttempt) -> None:
         try:
             row = waiting_calls.waiting(ProgramAttempt.objects.filter(pk=row.pk)).first() or row
-            self._answer(row, row.asked or {})
+            self._answer(row, row.open_call or {})
         except Exception:
             log.exception("a call of a tool of attempt %s could not be stored", row.pk)
         finally:

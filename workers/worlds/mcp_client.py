@@ -10,7 +10,7 @@ from typing import Any
 
 from flywheel.core.network.http_replies import Reply
 from flywheel.core.verifiers import WorldError
-from workers.worlds.server_lines import Asked, decoded, refuse, said, shown
+from workers.worlds.server_lines import Asked, answer_text, decoded, refuse, shown
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Of the protocol: the first is asked for, and each is taken."""
@@ -65,8 +65,8 @@ class McpLine:
         _, answer = self._request("tools/call", {"name": name, "arguments": dict(arguments)}, what=name)
         error = answer.get("error")
         if isinstance(error, dict) and error.get("code") == INVALID_PARAMS:
-            return said(name, f"Error: {error.get('message', 'invalid arguments')}")
-        return said(name, _text(_result(answer, name)))
+            return answer_text(name, f"Error: {error.get('message', 'invalid arguments')}")
+        return answer_text(name, _text(_result(answer, name)))
 
     def state(self) -> Any:
         raise WorldError("an MCP server shows no state", "refused")
@@ -144,7 +144,7 @@ def _result(answer: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """What a tool's result says; of anything but words its JSON, without what is long."""
+    """The words of a tool's result; of anything else its JSON, without what is long."""
     content = result.get("content")
     parts = [
         str(part.get("text", "")) if part.get("type") == "text" else _short(part)

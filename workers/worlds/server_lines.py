@@ -56,7 +56,7 @@ class Line(Protocol):
         """Carry a call out, once."""
 
     def state(self) -> Any:
-        """What the session has left behind by now."""
+        """The state of the session by now."""
 
     def end(self) -> None:
         """Let the server forget it."""
@@ -147,11 +147,11 @@ class HttpLine:
         path = f"/tools/{quote(name, safe='')}"
         reply, content = self._asked.ask("POST", path, dict(arguments), what=name)
         if reply.status != 200 and _is_said(reply.status):
-            return said(name, content.decode(errors="replace") or f"Error {reply.status}")
+            return answer_text(name, content.decode(errors="replace") or f"Error {reply.status}")
         value = decoded(content, name) if reply.status == 200 else refuse(name, reply, content)
         if not isinstance(value, dict) or "result" not in value:
             raise WorldError(f'{name}: {{"result": …}} is wanted, not {shown(content)}', "environment")
-        return said(name, value["result"])
+        return answer_text(name, value["result"])
 
     def state(self) -> Any:
         reply, content = self._asked.ask("GET", "/state", what="/state")
@@ -167,8 +167,8 @@ class HttpLine:
         return decoded(content, path) if reply.status == 200 else refuse(path, reply, content)
 
 
-def said(name: str, value: Any) -> str:
-    """What a tool answered, as the agent reads it. Raises WorldError for one that is too long."""
+def answer_text(name: str, value: Any) -> str:
+    """The answer of a tool as the agent reads it. Raises WorldError for one that is too long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text.encode(errors="replace")) > ANSWER_BYTES:
         raise WorldError(f"{name}: it answered more than {ANSWER_BYTES >> 10} KiB", "output")

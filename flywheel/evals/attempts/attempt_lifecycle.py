@@ -217,8 +217,8 @@ def give_again(attempts: Sequence[ProgramAttempt]) -> list[ProgramAttempt]:
             if (row := _held(attempt).select_for_update().first()) is None:
                 continue
             AttemptKey.objects.filter(attempt=row.pk).delete()
-            row.key, row.state, row.uses, row.asked = None, WAITING, [], None
-            row.save(update_fields=["key", "state", "uses", "asked"])
+            row.key, row.state, row.uses, row.open_call = None, WAITING, [], None
+            row.save(update_fields=["key", "state", "uses", "open_call"])
             given.append(row)
     return given
 

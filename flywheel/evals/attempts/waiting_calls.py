@@ -60,23 +60,23 @@ def have_carried_out(attempt: ProgramAttempt, name: str, arguments: dict[str, An
 def _ask(attempt: ProgramAttempt, name: str, arguments: dict[str, Any]) -> int | None:
     """Write the call down; its number, or None while another one waits."""
     row = locked(attempt)
-    if row.asked is not None:
-        if row.asked.get("is_fault"):
-            raise Refused(row.asked["problem"])
-        if "problem" not in row.asked:
+    if row.open_call is not None:
+        if row.open_call.get("is_fault"):
+            raise Refused(row.open_call["problem"])
+        if "problem" not in row.open_call:
             return None
-    row.asked = {"number": len(row.uses), "name": name, "arguments": arguments}
-    row.save(update_fields=["asked"])
+    row.open_call = {"number": len(row.uses), "name": name, "arguments": arguments}
+    row.save(update_fields=["open_call"])
     return len(row.uses)
 
 
 def _look(attempt: ProgramAttempt, number: int) -> ToolUse | None:
-    """What came of the call; None while it waits."""
+    """The call with its answer; None while it waits."""
     row = ProgramAttempt.objects.select_related("key", "run__version").get(pk=attempt.pk)
     if row.key_id == attempt.key_id and len(row.uses) > number:
         return ToolUse.from_json(row.uses[number])
-    if row.key_id == attempt.key_id and row.asked is not None and "problem" in row.asked:
-        raise Refused(row.asked["problem"])
+    if row.key_id == attempt.key_id and row.open_call is not None and "problem" in row.open_call:
+        raise Refused(row.open_call["problem"])
     attempt_lifecycle.refuse_over(row)
     if row.key_id != attempt.key_id:
         raise Stale("this attempt was given to another program")
@@ -88,13 +88,13 @@ def _look(attempt: ProgramAttempt, number: int) -> ToolUse | None:
 
 def waiting(rows: QuerySet[ProgramAttempt]) -> QuerySet[ProgramAttempt]:
     """Those of these attempts in which a call waits for a worker."""
-    return rows.filter(state=CLAIMED, asked__has_key="name").select_related("task", "run")
+    return rows.filter(state=CLAIMED, open_call__has_key="name").select_related("task", "run")
 
 
 def begin(row: ProgramAttempt) -> bool:
     """Say that a worker is at the call, before it is; False where it does not wait any more."""
-    waits = ProgramAttempt.objects.filter(pk=row.pk, state=CLAIMED, key=row.key_id, asked=row.asked)
-    return waits.update(asked={**(row.asked or {}), "begun": True}) == 1
+    waits = ProgramAttempt.objects.filter(pk=row.pk, state=CLAIMED, key=row.key_id, open_call=row.open_call)
+    return waits.update(open_call={**(row.open_call or {}), "begun": True}) == 1
 
 
 def end(row: ProgramAttempt, made: ToolUse) -> bool:
@@ -103,23 +103,23 @@ def end(row: ProgramAttempt, made: ToolUse) -> bool:
     def put(held: ProgramAttempt) -> None:
         try:
             store(held, made)
-            held.asked = None
+            held.open_call = None
         except Refused as refused:
-            held.asked = {"problem": str(refused), "is_fault": False}
+            held.open_call = {"problem": str(refused), "is_fault": False}
 
     return _settled(row, put)
 
 
 def fail(row: ProgramAttempt, problem: str) -> bool:
     """Say why the call could not be carried out. The attempt is unscored by it."""
-    return _settled(row, lambda held: setattr(held, "asked", {"problem": problem, "is_fault": True}))
+    return _settled(row, lambda held: setattr(held, "open_call", {"problem": problem, "is_fault": True}))
 
 
 @transaction.atomic
 def _settled(row: ProgramAttempt, settle: Callable[[ProgramAttempt], None]) -> bool:
     held = ProgramAttempt.objects.select_for_update().filter(pk=row.pk, state=CLAIMED, key=row.key_id).first()
-    if held is None or held.asked is None or held.asked.get("number") != (row.asked or {}).get("number"):
+    if held is None or held.open_call is None or held.open_call.get("number") != (row.open_call or {}).get("number"):
         return False
     settle(held)
-    held.save(update_fields=["asked", "uses"])
+    held.save(update_fields=["open_call", "uses"])
     return True

@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField(
             model_name='programattempt',
-            name='asked',
+            name='open_call',
             field=models.JSONField(null=True),
         ),
     ]

@@ -38,7 +38,7 @@ class ProgramAttempt(models.Model):
     """What the answers among these messages took, as `core.envs.ChatResponse` has it."""
     uses = models.JSONField(default=list)
     """Calls of the world's tools, in their order: `{"name", "arguments", "result", "at"}`."""
-    asked = models.JSONField(null=True)
+    open_call = models.JSONField(null=True)
     """A call that only a worker can carry out, until it has: `{"number", "name", "arguments"}`, with `begun` once one
     is at it; in its place `{"problem", "is_fault"}` where it could not. By a fault the attempt is unscored."""
     output = models.JSONField(null=True)

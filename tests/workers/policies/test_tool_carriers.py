@@ -181,14 +181,14 @@ def test_a_call_waits_for_a_worker_and_is_carried_out_once(
     attempt = claimed()
     before = len(there[0].calls())
     waiters = [asks(attempt), asks(attempt)]
-    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
-    with carrier(attempt), carrier(attempt):
+    wait_for(lambda: ProgramAttempt.objects.filter(open_call__has_key="name").exists(), "no call waits")
+    with carrier(attempt):
         for thread, _ in waiters:
             thread.join(20)
     assert [found[0].result for _, found in waiters] == ["Order 1003 is cancelled."] * 2
     assert len(there[0].calls()) - before == 2
     row = ProgramAttempt.objects.get()
-    assert (len(row.uses), row.asked) == (2, None)
+    assert (len(row.uses), row.open_call) == (2, None)
 
 
 @pytest.mark.parametrize("resets", [True, False])
@@ -198,7 +198,7 @@ def test_a_call_at_which_a_worker_was_killed_is_made_again_only_where_the_server
     attempt = claimed(resets=resets, shows_state=False)
     before = len(there[0].calls())
     thread, found = asks(attempt)
-    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
+    wait_for(lambda: ProgramAttempt.objects.filter(open_call__has_key="name").exists(), "no call waits")
     assert waiting_calls.begin(ProgramAttempt.objects.get())
     assert not waiting_calls.begin(attempt), "another worker is at it"
     with carrier(attempt):
@@ -208,13 +208,13 @@ def test_a_call_at_which_a_worker_was_killed_is_made_again_only_where_the_server
         assert found[0].result == "Order 1003 is cancelled."
     else:
         assert "cancel was perhaps carried out when a worker stopped, and is not sent again" in str(found[0])
-        assert ProgramAttempt.objects.get().asked["is_fault"]  # type: ignore[index]
+        assert ProgramAttempt.objects.get().open_call["is_fault"]  # type: ignore[index]
 
 
 def test_nobody_waits_for_an_attempt_that_is_over(claimed: Callable[..., ProgramAttempt]) -> None:
     attempt = claimed()
     thread, found = asks(attempt)
-    wait_for(lambda: ProgramAttempt.objects.filter(asked__has_key="name").exists(), "no call waits")
+    wait_for(lambda: ProgramAttempt.objects.filter(open_call__has_key="name").exists(), "no call waits")
     ProgramAttempt.objects.update(state="answered")
     thread.join(20)
     assert "this attempt has its answer already" in str(found[0])

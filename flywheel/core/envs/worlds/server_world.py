@@ -115,7 +115,7 @@ class ServerWorld(OwnWorld):
         return super().difference(task, messages, target)
 
     def _end(self, task: Task, messages: Sequence[Message], items: Sequence[Mapping[str, Any]]) -> EndState:
-        """What is judged by calls and words alone stands in the messages, and asks nobody."""
+        """Ask nobody where calls and words alone are judged, which stand in the messages."""
         if not any(item["type"] == "state" for item in items):
             return EndState(None, None)
         played = self.play(task, messages)
@@ -161,8 +161,8 @@ def tools_of(given: Any) -> list[dict[str, Any]]:
 
 
 def changed_tool(frozen: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """How the definitions that a server has now differ from those that were read once; empty where they are there
-    still, whatever others it has beside them."""
+    """The first definition that a server has no more as it was read, and how it differs; empty where all are there
+    still, whatever others stand beside them."""
     there = {tool["name"]: tool for tool in now}
     for tool in frozen:
         if (found := there.get(tool["name"])) is None:
