@@ -33,8 +33,8 @@ demo: $(STAMP)  ## Install, start everything, load the story, stay in front; Ctr
 up: $(STAMP)  ## The same with an empty project
 	@exec $(BIN)/python -m flywheel.server.supervisor
 
-turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON
-	@$(BIN)/python -m workers.programs.turn
+turn: $(STAMP)  ## One whole turn of the wheel, headless; the last line of stdout is its result as JSON; another story with STORY=agent
+	@$(BIN)/python -m workers.programs.turn $(STORY)
 
 serve: $(STAMP) $(SERVE_STAMP)  ## vLLM for evals, installed apart: the reference policy's base, or that of VERSION=agent@number; more with ARGS
 	@exec $(BIN)/python -m workers.programs.vllm_server $(if $(VERSION),--version $(VERSION)) $(ARGS)
@@ -91,11 +91,11 @@ $(VENV)/bin/python:
 		&& $(PYTHON) -m venv $(VENV); } || { echo "python3 -m venv does not work: install the package python3-venv" >&2; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train]' >&2
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train,story]' >&2
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train,redis,dev]' >&2
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[train,story,redis,dev]' >&2
 	@touch $@
 
 $(SERVE_STAMP): constraints-serve.txt

@@ -142,7 +142,7 @@ def send_traffic(
         rollouts = traffic.answer(engine, requests)
     finally:
         engine.close()
-    _wait(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
+    wait_until(lambda: _answers(endpoint), 120, f"{endpoint}/healthz answers")
     key, text = ApiKey.make(project, "story traffic", ["ingest"], oracle(project).user)
     traffic.send(endpoint, text, requests, rollouts, version=str(agent.live.number), begin=begin, end=end)
     key.delete()
@@ -164,7 +164,7 @@ def wait_for_detectors(project: Project) -> None:
     def read() -> bool:
         return not Trajectory.objects.filter(unread, project=project).exclude(source=Source.ROLLOUT).exists()
 
-    _wait(read, 120, "the detectors read every trajectory")
+    wait_until(read, 120, "the detectors read every trajectory")
 
 
 def label_all(project: Project, before: datetime | None = None) -> list[Failure]:
@@ -214,16 +214,16 @@ def _label(row: Trajectory, trace: Trace, request: story.Request, actor: Actor) 
     )
 
 
-def make_tasks(project: Project) -> TaskSet:
+def make_tasks(project: Project, environment: str = ENVIRONMENT, name: str = "workplace-requests") -> TaskSet:
     """A task of every labelled trajectory, frozen as the next version of the set."""
-    row = Environment.objects.get(project=project, name=ENVIRONMENT)
+    row = Environment.objects.get(project=project, name=environment)
     actor = oracle(project)
     for failure in project.failures.filter(current=True, tasks=None).select_related("trajectory").order_by("pk"):
         try:
             task_from(failure=failure, environment=row, actor=actor)
         except Refused as error:
             log.warning("no task of %s: %s", failure, error)
-    return freeze(environment=row, name="workplace-requests", actor=actor)
+    return freeze(environment=row, name=name, actor=actor)
 
 
 def guard(agent: Agent, task_set: TaskSet) -> list[Suite]:
@@ -253,7 +253,7 @@ def stands(candidate: Candidate) -> list[Standing]:
     def now() -> list[Standing]:
         return standings(candidate.version_eval, candidate.baseline_eval)
 
-    _wait(lambda: all(stand.state != "unfinished" for stand in now()), 300, f"{candidate} has run its suites")
+    wait_until(lambda: all(stand.state != "unfinished" for stand in now()), 300, f"{candidate} has run its suites")
     return now()
 
 
@@ -269,7 +269,7 @@ def confirm(candidate: Candidate) -> Comparison | None:
         assert found is not None
         return found
 
-    _wait(lambda: not now().is_running, 300, f"{candidate} was asked the sealed tasks")
+    wait_until(lambda: not now().is_running, 300, f"{candidate} was asked the sealed tasks")
     return now()
 
 
@@ -328,7 +328,7 @@ def candidate_of(run: TrainingRun) -> Candidate:
     finished(run, timeout_s=900)
     assert run.evaluation is not None
     finished(run.evaluation)
-    _wait(lambda: run.candidates.exists(), 60, f"{run} has a candidate")
+    wait_until(lambda: run.candidates.exists(), 60, f"{run} has a candidate")
     return run.candidates.select_related("agent", "version", "baseline").latest("pk")
 
 
@@ -339,13 +339,14 @@ def finished(job: J, timeout_s: float = 300) -> J:
         job.refresh_from_db()
         return job.is_finished
 
-    _wait(over, timeout_s, f"{job} ends")
+    wait_until(over, timeout_s, f"{job} ends")
     if job.state != State.SUCCEEDED:
         raise StoryFailed(f"{job} is {job.state}: {job.error or 'no reason given'}")
     return job
 
 
-def _wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Look again and again. Raises StoryFailed where it does not come about."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,10 +1,12 @@
-"""`make turn`: one whole turn of the wheel, headless, in a data directory of its own.
+"""`make turn`: one whole turn of the wheel, headless, in a data directory of its own; `STORY=agent` plays the second
+story (`agent_turn`).
 
 ingest → detect → label (by the story's oracle, recorded as such) → tasks → baseline eval → train → held-out comparison
 → gate → promote. A real supervisor runs web, worker and PostgreSQL; this process is only their client. Progress goes to
 stderr; the last line of stdout is one JSON object.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -31,29 +33,27 @@ READY = "Flywheel is ready"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="make turn")
+    parser.add_argument("story", nargs="?", choices=["assistant", "agent"], default="assistant")
+    turn = turn_wheel if parser.parse_args().story == "assistant" else turn_agent
     started = time.monotonic()
     home = env.home() / "turn"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     with flywheel_in(home) as endpoint:
-        result = turn_wheel(endpoint, started)
+        result = turn(endpoint, started)
     print(json.dumps({**result, "seconds": round(time.monotonic() - started, 1)}), flush=True)
 
 
 def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
     """Play the story on the Flywheel of this process's environment, and return what `make turn` prints."""
-    os.environ["DJANGO_SETTINGS_MODULE"] = "flywheel.settings"
-    import django
-
-    django.setup()
+    _set_up_django()
     from flywheel.accounts.models import Project
     from flywheel.environments.models import Split
     from flywheel.promotions.live_version import promote
     from workers.programs import story_playback
 
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
-
+    say = _narrator(started)
     project = Project.objects.get(slug="default")
     story_playback.policy(project)
     agent = story_playback.agent_with_first_version(project)
@@ -99,6 +99,31 @@ def turn_wheel(endpoint: str, started: float) -> dict[str, Any]:
         "live_before": live_before,
         "live_after": str(agent.live),
     }
+
+
+def turn_agent(endpoint: str, started: float) -> dict[str, Any]:
+    """Play the second story there."""
+    _set_up_django()
+    from workers.programs import agent_playback, agent_turn
+
+    with agent_playback.open_desk() as desk:
+        return agent_turn.turn_agent(endpoint, desk, _narrator(started))
+
+
+def _set_up_django() -> None:
+    os.environ["DJANGO_SETTINGS_MODULE"] = "flywheel.settings"
+    import django
+
+    django.setup()
+
+
+def _narrator(started: float) -> Callable[[str], None]:
+    """What says on stderr how far it is, and when."""
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    return say
 
 
 def _train(live: "Version", task_set: "TaskSet", say: Callable[[str], None]) -> "Candidate":
