@@ -118,7 +118,7 @@ def _set_up_django() -> None:
 
 
 def _narrator(started: float) -> Callable[[str], None]:
-    """What says on stderr how far it is, and when."""
+    """Return what says on stderr how far it is, and when."""
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", file=sys.stderr, flush=True)

@@ -154,18 +154,19 @@ def _returns_late(scene: _Scene) -> Customer:
 
 
 def _cancels(scene: _Scene) -> Customer:
-    number, item = scene.number_of("packed"), scene.state["orders"][scene.number_of("packed")]["item"]
+    number, email = scene.number_of("packed"), scene.state["customer"]["email"]
+    item = scene.state["orders"][number]["item"]
     texts = (
-        "Please cancel an order of mine, the one with the {item}.",
-        "Cancel my last order with the {item}, please.",
-        "I want to cancel my latest order, the {item}.",
+        "Please cancel an order of mine, the one with the {item}. My mail is {email}.",
+        "Cancel my last order with the {item}, please. I am {email}.",
+        "I want to cancel my latest order, the {item}. You know me as {email}.",
     )
     moves = (
         Move("ask", "Which order shall I cancel? Please send me its number."),
         _call("cancel_order", order_id=number),
         _words(f"Order {number} is cancelled.", number),
     )
-    return _made(scene, texts, *moves, answers=f"It is order {number}.", item=item)
+    return _made(scene, texts, *moves, answers=f"It is order {number}.", item=item, email=email)
 
 
 def _cancels_two(scene: _Scene) -> Customer:
@@ -202,7 +203,7 @@ def _asks(scene: _Scene) -> Customer:
     topic = scene.pick(tuple(HELP), "topic")
     texts = (
         "What should I know about {topic}? I think of a {item} and may order again after {order}.",
-        "Before I decide on one more {item} after order {order}, I would like to know in detail what you say about {topic}.",
+        "Before I buy one more {item} after order {order}, I would like to know in detail what holds for {topic}.",
         "Somebody told me something else about {topic} when order {order} came, so what is it that holds for a {item}?",
     )
     says = _words(HELP[topic], *[word for word in HELP[topic].split() if word.isdigit()])

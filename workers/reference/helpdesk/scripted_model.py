@@ -62,7 +62,7 @@ class Reader:
     """What the model has read of a conversation, and what it does next."""
 
     messages: Sequence[Message]
-    known: frozenset[str] = frozenset()
+    ruled_out: frozenset[str] = frozenset()
     """Habits against which the prompt has a rule."""
     shown: frozenset[str] = frozenset()
     """Habits against which it has an example."""
@@ -80,7 +80,7 @@ class Reader:
         kept = (
             self.is_faultless
             or share(said, habit, "usual") >= USUAL
-            or (habit in self.known and share(said, habit, "rule") < BY_RULE)
+            or (habit in self.ruled_out and share(said, habit, "rule") < BY_RULE)
             or (habit in self.shown and share(said, habit, "example") < BY_EXAMPLE)
         )
         return not kept
@@ -106,7 +106,7 @@ class Reader:
         return None
 
     def next(self) -> Message:
-        """What it says or calls."""
+        """Decide what it says or calls."""
         failed = [row["content"] for row in self.messages if row["role"] == "tool"][-1:]
         if failed and failed[0].startswith(("Error", "[not recorded]")):
             return say("I am sorry, that did not work. A colleague will look at it.")
