@@ -2,8 +2,8 @@
 
 It prepares the database, starts the processes, restarts one that dies (with a growing pause) and PostgreSQL when that
 dies, says when everything is ready, and on Ctrl-C or SIGTERM stops everything that it started. `--demo` also loads the
-story, by a command of its own (`python -m workers.programs.demo`), because the web's package knows nothing of the
-workers'.
+stories, by commands of their own (`python -m workers.programs.demo`, then `.agent_demo`), because the web's package
+knows nothing of the workers'.
 
 Killed with -9 it leaves PostgreSQL running, which the next start adopts; its other children notice that their parent is
 gone and end (`PR_SET_PDEATHSIG`).
@@ -167,6 +167,9 @@ def _run(demo: bool) -> None:
                 raise subprocess.CalledProcessError(code, story.command)
             print(logins.stdout, end="")
             print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
+            if demo:  # nobody waits for the second story, whose agent answers as long as we run
+                running.append(Child("help desk", [sys.executable, "-m", "workers.programs.agent_demo"]))
+                running[-1].start()
             while True:
                 time.sleep(0.5)
                 if database is not None:

@@ -84,7 +84,7 @@ def test_the_workers_start_without_anything_heavy() -> None:
     assert in_fresh_process(code).split() == []
 
 
-@pytest.mark.parametrize("program", ["demo", "environment_server", "turn", "vllm_server"])
+@pytest.mark.parametrize("program", ["agent_demo", "demo", "environment_server", "turn", "vllm_server"])
 def test_a_program_is_imported_before_django_is_set_up(program: str) -> None:
     in_fresh_process(f"import workers.programs.{program}", DJANGO_SETTINGS_MODULE="")
 

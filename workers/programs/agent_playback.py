@@ -44,8 +44,7 @@ from workers.reference.helpdesk.helpdesk_shop import RETURNS_DAYS, TOOLS, Shop
 AGENT = "shop-helpdesk"
 ENVIRONMENT = "helpdesk-replay"
 TASK_SET = "helpdesk-moments"
-AT_ONCE = 4
-"""Conversations, and attempts."""
+TALKS_AT_ONCE, ATTEMPTS_AT_ONCE = 2, 4
 SAMPLES = 1
 """Of a task: the scripted model says the same every time."""
 EXAMPLE_TOKENS = 1_500
@@ -126,7 +125,7 @@ def agent_with_first_version(project: Project, desk: HelpDesk) -> Agent:
                     "base_url": desk.model_url,
                     "model": scripted_model.NAME,
                     "timeout_s": 60,
-                    "concurrency": AT_ONCE,
+                    "concurrency": ATTEMPTS_AT_ONCE,
                 },
                 system_prompt=PROMPT,
                 tools=TOOLS,
@@ -175,7 +174,7 @@ def send_traffic(project: Project, endpoint: str, numbers: range) -> list[Talk]:
     key, text = ApiKey.make(project, "the help desk", ["gateway"], oracle(project).user)
     with (
         OpenAI(base_url=f"{endpoint}/gateway/v1", api_key=text, timeout=60) as client,
-        ThreadPoolExecutor(AT_ONCE) as pool,
+        ThreadPoolExecutor(TALKS_AT_ONCE) as pool,
     ):
         talks = list(pool.map(lambda customer: _talk(client, customer), customers(numbers)))
     calls = sum(message["role"] == "assistant" for talk in talks for message in talk.messages)

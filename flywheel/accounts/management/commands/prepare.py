@@ -1,7 +1,7 @@
 """`manage.py prepare`: everything that must be there before the first page. May run any number of times.
 
 The tables, the broker's tables, the project `default` and its admin, whose password is printed once, when it is made.
-With `--demo` also the project `demo` and its logins; their passwords are made at first start and kept in
+With `--demo` also the demo's two projects and their logins; their passwords are made at first start and kept in
 `FLYWHEEL_HOME/demo_logins.json`, which only its owner reads, so that they can be printed at every start (`--logins`).
 """
 
@@ -10,6 +10,7 @@ import gc
 import json
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from flywheel.system import broker
 from flywheel.system.migration_history import UnfinishedHistory, adopt
 
 LOCK = 0x464C590001
+DEMOS = {"demo": "Demo", "agent": "Lamp shop (scripted model)"}
 DEMO_ROLES = {
     # Reviewers of the demo also make tasks, so that key `x` does what the README says.
     "reviewer": (Role.REVIEWER, Role.BUILDER),
@@ -51,7 +53,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--project", default="default", help="slug of the first project (default: %(default)s)")
-        parser.add_argument("--demo", action="store_true", help="make the project `demo` and its logins as well")
+        parser.add_argument("--demo", action="store_true", help="make the demo's projects and their logins as well")
         parser.add_argument("--logins", action="store_true", help="only print the demo's logins, if there is a demo")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -97,16 +99,20 @@ class Command(BaseCommand):
 
 @transaction.atomic
 def _demo() -> None:
-    project, _ = Project.objects.get_or_create(slug="demo", defaults={"name": "Demo", "is_demo": True})
+    made = [
+        Project.objects.get_or_create(slug=slug, defaults={"name": name, "is_demo": True})[0]
+        for slug, name in DEMOS.items()
+    ]
     logins = _read(_file())
     for username, roles in DEMO_ROLES.items():
         user, password = members.account(username, logins.get(username, ""))
         if password:
             logins[username] = password
-        for role in roles:
+        for project, role in product(made, roles):
             Membership.objects.get_or_create(user=user, project=project, role=role)
     if admin := User.objects.filter(username="admin").first():
-        Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)
+        for project in made:
+            Membership.objects.get_or_create(user=admin, project=project, role=Role.ADMIN)
     _write(_file(), logins)
 
 

@@ -50,7 +50,8 @@ def test_an_example_teaches_the_case_that_it_shows_and_no_other() -> None:
         [Message("user", "Hello, Zoe here. What is the status of order 99999?"), _calls("track_parcel")]
     )
     reader = scripted_model.reader_of([{"role": "system", "content": worked_examples.block([shown])}], [])
-    assert (reader.shown, reader.ruled_out) == ({"reads the order for its status"}, frozenset())
+    assert reader.shown == {"reads the order for its status"}
+    assert not reader.ruled_out
 
 
 def _calls(name: str) -> Message:

@@ -1,0 +1,69 @@
+"""`make demo`, once it is ready: load the second story into the project `agent`, up to where a person would start.
+
+Some conversations are labelled and practised on, the live version has its baseline, and a few wait with the detectors'
+proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flywheel.core.text.number_words import percent
+from flywheel.system import env
+
+if TYPE_CHECKING:
+    from flywheel.accounts.models import Project
+    from workers.programs.agent_playback import HelpDesk
+
+LABELLED = range(70)
+WAITING = range(70, 100)
+PORTS = (11, 12)
+"""Of the agent and of its model, above Flywheel's own: versions name them, so they stay the same."""
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    import django
+
+    django.setup()
+    from flywheel.accounts.models import Project
+    from workers.programs import agent_playback
+
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"flywheel: {time.monotonic() - started:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    project = Project.objects.get(slug="agent")
+    with agent_playback.open_desk([env.port() + more for more in PORTS]) as desk:
+        if not project.task_sets.exists():
+            load(project, desk, f"http://127.0.0.1:{env.port()}", say)
+        while True:
+            signal.pause()
+
+
+def load(project: "Project", desk: "HelpDesk", endpoint: str, say: Callable[[str], None]) -> None:
+    """Play the story up to the baseline, and some traffic beyond."""
+    from workers.programs import agent_playback, story_playback
+
+    story_playback.policy(project)
+    agent = agent_playback.agent_with_first_version(project, desk)
+    assert agent.live is not None
+    agent_playback.environment(project, agent)
+    agent_playback.send_traffic(project, endpoint, LABELLED)
+    story_playback.wait_for_detectors(project)
+    labels = agent_playback.label_all(project, LABELLED)
+    task_set = story_playback.make_tasks(project, agent_playback.ENVIRONMENT, agent_playback.TASK_SET)
+    agent_playback.send_traffic(project, endpoint, WAITING)
+    baseline = story_playback.evaluate(agent.live, task_set, agent_playback.SAMPLES)
+    success = percent(baseline.summary["metrics"]["success"]["mean"])
+    failures = sum(label.is_failure for label in labels)
+    say(f"the project {project.name} is there: {failures} failures labelled, {agent.live} succeeds at {success}")
+
+
+if __name__ == "__main__":
+    main()
