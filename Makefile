@@ -27,8 +27,8 @@ openenv_NEEDS := "openenv==0.10.*"
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(STAMP)  ## Install, start everything, load the story, stay in front; Ctrl-C stops it all
-	@exec $(BIN)/python -m flywheel.server.supervisor --demo
+demo: $(STAMP)  ## Install, start everything, load the stories, stay in front; Ctrl-C stops it all; WorkBench's runs too with WORKBENCH=folder
+	@exec $(BIN)/python -m flywheel.server.supervisor --demo $(if $(WORKBENCH),--workbench "$(abspath $(WORKBENCH))")
 
 up: $(STAMP)  ## The same with an empty project
 	@exec $(BIN)/python -m flywheel.server.supervisor

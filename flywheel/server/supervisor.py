@@ -131,16 +131,17 @@ def children() -> list[Child]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flywheel.server.supervisor", description=__doc__.splitlines()[0])
     parser.add_argument("--demo", action="store_true", help="load the story into the project `demo`")
+    parser.add_argument("--workbench", default="", help="with --demo: a folder with WorkBench's recorded runs")
     options = parser.parse_args()
     try:
-        _run(options.demo)
+        _run(options.demo, options.workbench)
     except (env.BadSetting, PostgresError) as error:
         sys.exit(f"flywheel: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"flywheel: {' '.join(map(str, error.cmd))} failed with code {error.returncode}; nothing was lost")
 
 
-def _run(demo: bool) -> None:
+def _run(demo: bool, workbench: str) -> None:
     home = env.prepare_home()
     with _only_one(home):
         signal.signal(signal.SIGTERM, raise_stop)
@@ -168,7 +169,8 @@ def _run(demo: bool) -> None:
             print(logins.stdout, end="")
             print(f"Flywheel is ready: http://{env.bind()}:{env.port()}", flush=True)
             if demo:  # nobody waits for the second story, whose agent answers as long as we run
-                running.append(Child("help desk", [sys.executable, "-m", "workers.programs.agent_demo"]))
+                more = ["--workbench", workbench] if workbench else []
+                running.append(Child("help desk", [sys.executable, "-m", "workers.programs.agent_demo", *more]))
                 running[-1].start()
             while True:
                 time.sleep(0.5)

@@ -2,13 +2,16 @@
 
 Some conversations are labelled and practised on, the live version has its baseline, and a few wait with the detectors'
 proposals. The agent and its scripted model answer as long as this process runs, so that evals and fixes can be tried.
+With a folder of WorkBench's runs these are loaded after it (`workbench_demo`).
 """
 
+import argparse
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flywheel.core.text.number_words import percent
@@ -25,12 +28,15 @@ PORTS = (11, 12)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m workers.programs.agent_demo")
+    parser.add_argument("--workbench", type=Path, help="a folder with WorkBench's runs, to load some of them too")
+    folder = parser.parse_args().workbench
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
 
     django.setup()
     from flywheel.accounts.models import Project
-    from workers.programs import agent_playback
+    from workers.programs import agent_playback, story_playback, workbench_demo
 
     started = time.monotonic()
 
@@ -40,8 +46,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     project = Project.objects.get(slug="agent")
     with agent_playback.open_desk([env.port() + more for more in PORTS]) as desk:
+        endpoint = f"http://127.0.0.1:{env.port()}"
         if not project.task_sets.exists():
-            load(project, desk, f"http://127.0.0.1:{env.port()}", say)
+            load(project, desk, endpoint, say)
+        try:
+            if folder is None:
+                say("WorkBench's recorded runs are left out: make demo WORKBENCH=folder loads 60 of them")
+            else:
+                workbench_demo.load(folder, project, endpoint, say)
+        except story_playback.StoryFailed as error:
+            say(str(error))
         while True:
             signal.pause()
 
