@@ -65,9 +65,7 @@ def load(folder: Path, like: Project, endpoint: str, say: Callable[[str], None])
     story_playback.make_tasks(project, ENVIRONMENT, TASK_SET)
     failures = sum(label["verdict"] == "fail" for label in labels)
     made = project.failures.exclude(bucket="").exclude(tasks=None).count()
-    say(
-        f"the project {project.name} is there: {len(labels)} runs, {failures} failures, {made} tasks of them, {task_set}"
-    )
+    say(f"the project {project.name} is there: {len(labels)} runs, {failures} failures, {made} of them tasks")
 
 
 def _lines(folder: Path, files: set[str]) -> dict[str, tuple[bytes, dict[str, Any]]]:
