@@ -13,7 +13,7 @@ from flywheel.core.errors import FieldError
 from flywheel.edge.refusals import status_of
 
 ROUTERS = {
-    "accounts": "members keys provider_keys audit",
+    "accounts": "members keys provider_keys prices audit",
     "agents": "agents versions",
     "trajectories": "trajectories detail lists metrics quarantine retention feedback comments versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",

@@ -19,7 +19,7 @@ from ninja.operation import Operation
 
 from flywheel.accounts.access import ANYONE, SCOPE_NEEDS, SIGNED_IN, Key
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import GRANTS, ApiKey, Membership, Permission, Role, Scope, User
+from flywheel.accounts.models import GRANTS, ApiKey, Membership, ModelPrice, Permission, Role, Scope, User
 from flywheel.environments.models import Generation, Proving, Trial, WorldTrial
 from flywheel.environments.playground.episode_moves import start as start_play
 from flywheel.environments.task_sets.suite_definitions import put as put_suite
@@ -124,6 +124,7 @@ PAGES = {
         settings:index settings:add_member settings:set_roles settings:become_approver settings:keys settings:make_key
         settings:revoke_key failures:switch_detector failures:point_detector
         settings:gateway settings:providers settings:try_provider settings:remove_provider
+        settings:prices settings:set_device_hour settings:end_price
         settings:redaction settings:try_redaction settings:audit
     """,
 }
@@ -188,6 +189,7 @@ CALLS = {
         set_detector
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries
         list_provider_keys enter_provider_key try_provider_key remove_provider_key
+        list_prices listed_prices set_price remove_price device_hour set_device_hour
         delete_trajectory delete_trajectories get_retention set_retention
     """,
 }
@@ -387,6 +389,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
     training = training_run(build)
     learnt = rollout(run)
     api_key, _ = ApiKey.make(cast.project, "test", ["read"], cast.admin)
+    price = ModelPrice.objects.create(project=cast.project, model="m", price_in=1, price_out=2)
     batch = Batch.objects.create(
         project=cast.project, format="otlp", received=1, inserted=0, updated=0, duplicate=0, rejected=1
     )
@@ -512,6 +515,7 @@ def world(cast: Cast, build: Build, candidate: Candidate) -> World:
         ("agents", "suite"): suite.name,
         ("promotions", "number"): candidate.version.number,
         ("settings", "pk"): api_key.pk,
+        ("prices", "price"): price.pk,
         ("keys", "public"): api_key.public,
         ("members", "username"): cast.reviewer.username,
     }

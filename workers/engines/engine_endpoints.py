@@ -2,7 +2,7 @@
 
     {"kind": "transformers", "path": DIRECTORY, "adapter": DIRECTORY, "batch_size", "device", "dtype"}
     {"kind": "openai", "base_url": URL, "model": NAME, "api_key_env": NAME OF A VARIABLE, "timeout_s", "concurrency",
-     "price_in", "price_out"}
+     "price_in", "price_out", "price_cached"}
 
 Who has found the key already gives it as `api_key` (`workers.policies.endpoint_keys`).
 
@@ -31,6 +31,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "concurrency": int,
         "price_in": (int, float),
         "price_out": (int, float),
+        "price_cached": (int, float),
     },
 }
 _NEEDED = {"transformers": ("path",), "openai": ("base_url", "model")}

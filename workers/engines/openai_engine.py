@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from flywheel.core.envs.policy_rollouts import UNASKED, ChatRequest, ChatResponse, EngineError
 from flywheel.core.network.http_replies import Reply, TooLong
 from flywheel.core.traces import Message, ToolCall, count, openai_messages, tooling
+from flywheel.core.traces.call_prices import Price
 
 RETRY_AFTER_LIMIT_S = 30.0
 BAD_REQUEST = 400
@@ -116,6 +117,8 @@ class OpenAIEngine:
     price_in: float | None = None
     """Dollars per million tokens."""
     price_out: float | None = None
+    price_cached: float | None = None
+    """Of prompt tokens read from the server's cache; as `price_in` where it is None."""
     retries: int = 3
     backoff_s: float = 0.5
     patience_s: float = 300.0
@@ -280,6 +283,7 @@ class OpenAIEngine:
             calls = tuple(_tool_call(call) for call in message.get("tool_calls") or ())
             usage = value.get("usage") or {}
             tokens_in, tokens_out = (count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+            cached = count((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
             if not isinstance(text, str):
                 raise TypeError("content is not text")
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
@@ -293,15 +297,15 @@ class OpenAIEngine:
             tokens_in=tokens_in,
             tokens_out=tokens_out,
             latency_ms=latency_ms,
-            cost_usd=self._cost(tokens_in, tokens_out),
+            cost_usd=self._cost(tokens_in, tokens_out, cached),
             model=str(value.get("model") or "")[:200],
         )
 
-    def _cost(self, tokens_in: int | None, tokens_out: int | None) -> float | None:
+    def _cost(self, tokens_in: int | None, tokens_out: int | None, cached: int | None) -> float | None:
         """None when a price or a count is unknown; unknown is not free."""
-        if self.price_in is None or self.price_out is None or tokens_in is None or tokens_out is None:
+        if self.price_in is None or self.price_out is None:
             return None
-        return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
+        return Price(self.price_in, self.price_out, self.price_cached).cost(tokens_in, tokens_out, cached)
 
 
 def _outside(message: Message) -> Message:

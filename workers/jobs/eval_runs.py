@@ -47,6 +47,7 @@ from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout
 from workers.engines.process_engine import open_beside
 from workers.judging import attempt_verdicts, project_judges
+from workers.policies.answer_prices import by_the_hour, with_price
 from workers.policies.answer_stream import AHEAD, Asking
 from workers.policies.endpoint_keys import with_key
 from workers.policies.program_runs import ProgramRuns
@@ -69,7 +70,9 @@ class VerifierChanged(RuntimeError):
 
 def open_version(version: Version) -> Engine:
     """The engine that answers as this version. Raises EngineError or ArtifactError."""
-    spec = with_key(version.endpoint, version.agent.project_id)
+    project_id = version.agent.project_id
+    is_own = version.endpoint.get("kind") == "transformers"
+    spec = with_key(version.endpoint if is_own else with_price(version.endpoint, project_id), project_id)
     if version.weights:
         spec["path"] = str(artifacts.local(version.weights))
     elif version.is_program:
@@ -78,7 +81,8 @@ def open_version(version: Version) -> Engine:
         raise EngineError(f"{version} has no weights here; make a version with weights, or one that names a server")
     if version.adapter:
         spec["adapter"] = str(artifacts.local(version.adapter))
-    return open_beside(spec)
+    engine = open_beside(spec)
+    return by_the_hour(engine, project_id) if is_own else engine
 
 
 def evaluate(lease: Lease) -> None:
@@ -155,7 +159,7 @@ def _answers(
     if run.version.is_program:
         return ProgramRuns(lease, run, env, waiting)
     if run.engine == Engines.VLLM:
-        engine: Engine = open_served(lease, run, env, _to_show(run, tasks))
+        engine = by_the_hour(open_served(lease, run, env, _to_show(run, tasks)), run.project_id)
     else:
         engine = open_version(run.version)
     size, is_first = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK, not run.results.exists()

@@ -315,7 +315,7 @@ def _engine(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
         raise EngineError(f"the project has no endpoint {settings['endpoint']!r}")
     if problem := endpoint.get("problem"):
         raise EngineError(problem)
-    price_in, price_out = endpoint.get("prices", {}).get(settings["model"], (None, None))
+    price = endpoint["table"].price_of(settings["model"]) if "table" in endpoint else None
     spec = {
         "kind": "openai",
         "base_url": endpoint["base_url"],
@@ -324,7 +324,5 @@ def _engine(settings: Mapping[str, Any], endpoint: Mapping[str, Any]) -> Engine:
         "model": settings["model"],
         "timeout_s": TIMEOUT_S,
         "concurrency": AT_ONCE,
-        "price_in": price_in,
-        "price_out": price_out,
     }
-    return open_engine(spec)
+    return open_engine(spec if price is None else spec | price.options())

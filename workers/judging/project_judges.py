@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings import model_prices
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.core.envs import Environment, Task
 from flywheel.core.envs.policy_rollouts import EngineError
@@ -33,6 +34,8 @@ def judge_of(
     remember knows nothing of other runs, and needs no database once it is made."""
     names = {digest: part.name for digest, part in rubric.judges(verifier).items()}
     endpoints = {name: _keyed(endpoint, project) for name, endpoint in judge_endpoints.endpoints(project).items()}
+    if "upstream" in endpoints:  # this installation's vLLM has no price
+        endpoints["upstream"]["table"] = model_prices.table_of(project.pk)
     return Judge(endpoints, names, report, judge_endpoints.Memory(project) if remembers else None)
 
 

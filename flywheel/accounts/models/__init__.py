@@ -5,11 +5,12 @@ from flywheel.accounts.models.keys import ApiKey
 from flywheel.accounts.models.logins import LoginAttempt
 from flywheel.accounts.models.people import Membership, Project, User
 from flywheel.accounts.models.permissions import GRANTS, Permission, Role, Scope, granted
+from flywheel.accounts.models.prices import DevicePrice, ModelPrice
 from flywheel.accounts.models.provider_keys import ProviderKey
 from flywheel.accounts.models.pulses import Pulse
 from flywheel.accounts.models.redaction import RedactionPolicy
 
 __all__ = [
-    "GRANTS", "ApiKey", "AuditEntry", "LoginAttempt", "Membership", "Permission", "Project", "ProviderKey", "Pulse",
-    "RedactionPolicy", "Role", "Scope", "User", "granted",
+    "GRANTS", "ApiKey", "AuditEntry", "DevicePrice", "LoginAttempt", "Membership", "ModelPrice", "Permission",
+    "Project", "ProviderKey", "Pulse", "RedactionPolicy", "Role", "Scope", "User", "granted",
 ]  # fmt: skip

@@ -50,8 +50,7 @@ class Project(models.Model):
     is_demo = models.BooleanField(default=False)
     """Everything in it was made by the demo; pages say so."""
     upstream = models.JSONField(default=dict, blank=True)
-    """Where its gateway sends model calls: `{"base_url", "api_key_env", "prices"}`, or empty. `gateway_upstream` sets
-    it."""
+    """Where its gateway sends model calls: `{"base_url", "api_key_env"}`, or empty. `gateway_upstream` sets it."""
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:

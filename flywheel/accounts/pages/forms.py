@@ -8,6 +8,7 @@ from django.contrib.auth.forms import PasswordChangeForm
 
 from flywheel.accounts.access import SCOPE_NEEDS
 from flywheel.accounts.models import Role, Scope
+from flywheel.core.traces.call_prices import DEAREST
 
 ROLE_HELP = {
     Role.VIEWER: "sees everything",
@@ -63,14 +64,44 @@ class Upstream(forms.Form):
         help_text="The name of a key under Settings › Models, or of an environment variable. Empty for none.",
         widget=forms.TextInput(attrs={"placeholder": "OPENAI_API_KEY", "autocomplete": "off"}),
     )
-    prices = forms.CharField(
-        max_length=20_000,
-        required=False,
-        label="Prices",
-        help_text="A line for each model: its name, and dollars per million tokens in and out. What has none has no "
-        "known cost.",
-        widget=forms.Textarea(attrs={"rows": 3, "placeholder": "gpt-5-mini 0.25 2", "spellcheck": "false"}),
+
+
+class NewPrice(forms.Form):
+    model = forms.CharField(
+        max_length=200,
+        help_text="Its name, which stands for its dated snapshots too, or the beginning of names and a *.",
+        widget=forms.TextInput(attrs={"placeholder": "gpt-5-mini", "autocomplete": "off", "spellcheck": "false"}),
     )
+    price_in = forms.FloatField(min_value=0, max_value=DEAREST, label="Prompt", help_text="Dollars per million tokens.")
+    price_cached = forms.FloatField(
+        min_value=0,
+        max_value=DEAREST,
+        required=False,
+        label="Prompt, from the cache",
+        help_text="Empty where these cost the same.",
+    )
+    price_out = forms.FloatField(min_value=0, max_value=DEAREST, label="Answer")
+    valid_from = forms.DateField(
+        required=False,
+        label="From",
+        help_text="The first day (UTC) of the calls it is for; empty for all.",
+        widget=forms.DateInput(attrs={"type": "date"}),
+    )
+    source = forms.CharField(
+        max_length=500,
+        required=False,
+        help_text="Where you have it from: an address, or words.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+
+class DeviceHour(forms.Form):
+    usd_per_hour = forms.FloatField(
+        required=False,
+        label="Dollars per device-hour",
+        help_text="Empty for unknown; costs stay unknown then.",
+    )
+    source = forms.CharField(max_length=500, required=False, widget=forms.TextInput(attrs={"autocomplete": "off"}))
 
 
 class NewProviderKey(forms.Form):

@@ -111,8 +111,7 @@ def revoke_key(request: PageRequest, pk: int) -> HttpResponse:
 def gateway(request: PageRequest) -> HttpResponse:
     """Where model calls that come to the gateway are sent on to."""
     chosen = request.project.upstream
-    initial = {**chosen, "prices": gateway_upstream.written_prices(chosen)}
-    form = Upstream(request.POST if request.method == "POST" else None, initial=initial)
+    form = Upstream(request.POST if request.method == "POST" else None, initial=chosen)
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
             chosen = gateway_upstream.set_upstream(project=request.project, actor=request.actor, **form.cleaned_data)

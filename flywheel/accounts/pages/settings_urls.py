@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.accounts.pages import providers, redaction, settings
+from flywheel.accounts.pages import price_views, providers, redaction, settings
 
 app_name = "settings"
 # /p/<project>/settings/
@@ -16,6 +16,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("models/", providers.provider_index, name="providers"),
     path("models/<int:pk>/try/", providers.try_provider, name="try_provider"),
     path("models/<int:pk>/remove/", providers.remove_provider, name="remove_provider"),
+    path("prices/", price_views.prices, name="prices"),
+    path("prices/hour/", price_views.set_device_hour, name="set_device_hour"),
+    path("prices/<int:pk>/remove/", price_views.end_price, name="end_price"),
     path("redaction/", redaction.policy, name="redaction"),
     path("redaction/try/", redaction.try_redaction, name="try_redaction"),
     path("audit/", settings.audit_log, name="audit"),

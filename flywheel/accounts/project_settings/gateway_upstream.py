@@ -1,5 +1,4 @@
-"""Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin, and what its models
-cost.
+"""Where a project's gateway sends model calls: one OpenAI-compatible server, chosen by an admin.
 
 The key is named, never written down here: it is one that an admin entered, or an environment variable of the web
 process whose name ends in `_API_KEY`, so that no other secret of the process can be sent to a server of one's choice.
@@ -7,9 +6,8 @@ Either must be bound to that server (`provider_keys`).
 """
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from django.db import transaction
 
@@ -19,21 +17,11 @@ from flywheel.accounts.project_settings import provider_keys
 from flywheel.accounts.project_settings.server_addresses import check_address, check_variable
 from flywheel.edge.refusals import Refused
 
-PRICED: Final = 200
-"""Models that prices are kept of."""
-DEAREST: Final = 10_000.0
-"""Dollars for a million tokens, at most."""
-
 
 @transaction.atomic
-def set_upstream(
-    *, project: Project, actor: Actor, base_url: str, api_key_env: str = "", prices: str = ""
-) -> dict[str, Any]:
-    """Send the project's model calls there from now on; an empty address ends it. `prices` as `read_prices` wants them.
-    Raises Refused."""
+def set_upstream(*, project: Project, actor: Actor, base_url: str, api_key_env: str = "") -> dict[str, Any]:
+    """Send the project's model calls there from now on; an empty address ends it. Raises Refused."""
     chosen = _checked(project, base_url, api_key_env) if base_url.strip() else {}
-    if chosen and (priced := read_prices(prices)):
-        chosen["prices"] = priced
     locked = Project.objects.select_for_update().get(pk=project.pk)
     if locked.upstream != chosen:
         before, locked.upstream = locked.upstream, chosen
@@ -55,39 +43,6 @@ def _checked(project: Project, base_url: str, api_key_env: str) -> dict[str, Any
     if variable and (problem := provider_keys.refusal(project.pk, variable, address)):
         raise Refused(problem, field="api_key_env")
     return {"base_url": address, "api_key_env": variable}
-
-
-def read_prices(text: str) -> dict[str, list[float]]:
-    """Read the prices of a million tokens in and out, in dollars, by model; a line for each. Raises Refused."""
-    found: dict[str, list[float]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        model, *words = line.strip().rsplit(None, 2)
-        try:
-            prices = [float(word) for word in words]
-        except ValueError:
-            prices = []
-        if len(prices) != 2 or not all(0 <= price <= DEAREST for price in prices):
-            raise Refused(f"line {number}: {line[:80]!r} is not like gpt-5-mini 0.25 2", field="prices")
-        if model in found:
-            raise Refused(f"line {number}: {model[:80]!r} has its prices already", field="prices")
-        found[model] = prices
-    if len(found) > PRICED:
-        raise Refused(f"{len(found)} models; {PRICED} are the most", field="prices")
-    return found
-
-
-def written_prices(upstream: Mapping[str, Any]) -> str:
-    """The upstream's prices as `read_prices` reads them."""
-    rows = upstream.get("prices", {}).items()
-    return "\n".join(f"{model} {price_in:.12g} {price_out:.12g}" for model, (price_in, price_out) in rows)
-
-
-def prices_of(upstream: Mapping[str, Any], model: str) -> tuple[float, float] | None:
-    """Return the price of a million of the model's tokens in and out, in dollars; None where nobody has named it."""
-    found = upstream.get("prices", {}).get(model)
-    return None if found is None else (found[0], found[1])
 
 
 def key_problem(project: Project) -> str:

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.models import Project
-from flywheel.accounts.project_settings.gateway_upstream import prices_of
+from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.server_addresses import key_of
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.verifiers import Verdict, VerifierError, rubric
@@ -51,8 +51,8 @@ def unpriced(project: Project, verifier: Mapping[str, Any]) -> str:
         model = part.settings["model"]
         if part.settings["endpoint"] == "vllm":
             return f"the judge {part.name} is asked at this installation's vLLM, which has no price"
-        if prices_of(project.upstream, model) is None:
-            where = "name it under Settings › Gateway"
+        if price_of(project.pk, model) is None:
+            where = "name it under Settings › Prices"
             return f"the judge {part.name} asks the upstream's model {model!r}, whose price nobody named; {where}"
     return ""
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.db.models import Count, Q, Sum
 from django.db.models.functions import Coalesce
 
+from flywheel.accounts.project_settings import model_prices
 from flywheel.agents.models import Version
 from flywheel.core.verifiers import UNJUDGED
 from flywheel.edge.refusals import Refused
@@ -37,12 +38,22 @@ def check(value: Mapping[str, Any], version: Version, verifier: Mapping[str, Any
         if not fits or (is_whole and limit != int(limit)):
             raise Refused(f"{limit!r} is not a {'whole ' if is_whole else ''}number above 0", field=f"budget.{name}")
         found[name] = UNITS[name](limit)
-    if "usd" in found and not all(version.endpoint.get(name) is not None for name in ("price_in", "price_out")):
-        problem = f"{version} does not name both prices, so nobody knows what it costs; limit tokens or minutes"
+    if "usd" in found and not _is_priced(version):
+        where = "name its price under Settings › Prices"
+        problem = f"{version} has no price, so nobody knows what it costs; {where}, or limit tokens or minutes"
         raise Refused(problem, field="budget.usd")
     if "usd" in found and (problem := judge_endpoints.unpriced(version.agent.project, verifier)):
         raise Refused(f"{problem}; or limit tokens or minutes", field="budget.usd")
     return found
+
+
+def _is_priced(version: Version) -> bool:
+    """Whether it is known what the version's answers cost: by tokens, or by the hour of the device that has its
+    weights."""
+    project_id, endpoint = version.agent.project_id, version.endpoint
+    if endpoint.get("kind") == "transformers":
+        return model_prices.hour_of(project_id) is not None
+    return model_prices.price_of(project_id, endpoint.get("model", ""), endpoint) is not None
 
 
 @dataclass(frozen=True, slots=True)

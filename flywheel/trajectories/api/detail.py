@@ -71,6 +71,8 @@ class TotalOut(Schema):
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
+    is_derived: bool
+    """Whether some of the cost was derived from the project's prices."""
 
 
 class TotalsOut(Schema):

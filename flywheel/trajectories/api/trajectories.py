@@ -107,6 +107,8 @@ class StepOut(Schema):
     tokens_out: int | None
     tokens_cached: int | None
     cost_usd: float | None
+    priced_by: str
+    """Whose price the cost was derived by: `version:KEY`, `table:ID` or `list:MODEL@DATE`; empty where it was sent."""
     sampling: dict[str, Any]
     """What training needs to score exactly what was sampled: token ids, log-probabilities, masks, parameters."""
     raw: dict[str, Any]

@@ -22,11 +22,14 @@ class Total:
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
+    is_derived: bool
+    """Whether some of the cost was derived from the project's prices."""
 
 
 _TOTALS = """
 SELECT kind, CASE WHEN kind = 'tool' THEN tool_name ELSE model END AS of, count(*),
-    count(*) FILTER (WHERE status = 'error'), sum(ended_at - started_at), sum(tokens_in), sum(tokens_out), sum(cost_usd)
+    count(*) FILTER (WHERE status = 'error'), sum(ended_at - started_at), sum(tokens_in), sum(tokens_out),
+    sum(cost_usd), bool_or(priced_by IS NOT NULL)
 FROM trajectories_step
 WHERE trajectory_id = %s AND kind IN ('assistant', 'tool')
 GROUP BY 1, 2

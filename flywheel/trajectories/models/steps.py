@@ -57,6 +57,8 @@ class Step(models.Model):
     tokens_out = models.PositiveIntegerField(null=True, blank=True)
     tokens_cached = models.PositiveIntegerField(null=True, blank=True)
     cost_usd = models.FloatField(null=True, blank=True)
+    priced_by = models.CharField(max_length=300, null=True, blank=True)  # noqa: DJ001 takes no room where it is empty
+    """Whose price the cost was derived by (`call_prices.Price.origin`); empty where the sender stated it."""
     is_span = models.BooleanField(default=False)
     body = Json(default=dict)
     """A span as it came (`otlp_traces.to_json`), or the content of a step that another format has mapped

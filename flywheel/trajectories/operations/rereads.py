@@ -2,7 +2,8 @@
 
 What a page shows of a step is read when it is shown. What lists, filters and sums use was read when the span arrived:
 its kind, model, tool, tokens and cost, and what it said of the whole (agent, session, title, tags, …). After an upgrade
-that reads more, this brings those columns up to date. It may stop anywhere, and be done again.
+that reads more, this brings those columns up to date; after a change of prices, the costs that were derived from them.
+It may stop anywhere, and be done again.
 
 Of a trajectory's own columns, only what its spans said is taken back and read anew. What came with parts that are no
 spans (imported steps, feedback) is kept as it was said.
@@ -19,7 +20,7 @@ from flywheel.accounts.models import Project
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Event, Feedback, Source, Step, Trajectory
 from flywheel.trajectories.store import attachments
-from flywheel.trajectories.store.aggregates import agent_resolution, claims, running_totals
+from flywheel.trajectories.store.aggregates import agent_resolution, claims, derived_costs, running_totals
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival, Reader, Said
 from flywheel.trajectories.store.rows import trajectory_rows
 from flywheel.trajectories.store.rows.blobs import restore
@@ -28,7 +29,7 @@ TRAJECTORIES_AT_ONCE = 50
 STEPS_AT_ONCE = 500
 COLUMNS = (
     "kind", "name", "status", "error", "model", "tool_name", "tool_call_id", "finish_reason", "tokens_in", "tokens_out",
-    "tokens_cached", "cost_usd",
+    "tokens_cached", "cost_usd", "priced_by",
 )  # fmt: skip
 """Of a step, what is read out of its span."""
 _COMPARED = (*claims.COMPARED, "agent_id", "version_id")
@@ -94,14 +95,15 @@ def _steps(row: Trajectory, said: list[Said], names: set[str]) -> bool:
     while found := list(spans.filter(position__gt=at)[:STEPS_AT_ONCE]):
         restore(found)
         reader = Reader()
-        changed: list[Step] = []
+        arrivals: list[Arrival] = []
         for step in found:
             ids = {"trace_id": row.trace_id, "span_id": step.span_id, "parent_id": step.parent_id}
             arrival, spoken = reader.span(otlp_traces.from_json(step.body, **ids))
             said.append(spoken)
             names.add(step.span_id)
-            if _differs(step, arrival):
-                changed.append(step)
+            arrivals.append(arrival)
+        derived_costs.derive(row.project, {row.trace_id: row}, {row.trace_id: arrivals})
+        changed = [step for step, arrival in zip(found, arrivals, strict=True) if _differs(step, arrival)]
         Step.objects.bulk_update(changed, COLUMNS)
         moved = moved or bool(changed)
         at = found[-1].position
@@ -110,7 +112,7 @@ def _steps(row: Trajectory, said: list[Said], names: set[str]) -> bool:
 
 def _differs(step: Step, arrival: Arrival) -> bool:
     """Whether the span reads differently from the step's columns, which are then set."""
-    new = {name: getattr(arrival, name) for name in COLUMNS}
+    new = {name: getattr(arrival, name) for name in COLUMNS} | {"priced_by": arrival.priced_by or None}
     if all(getattr(step, name) == value for name, value in new.items()):
         return False
     for name, value in new.items():

@@ -39,7 +39,7 @@ from flywheel.trajectories.formats.otlp.spans import Decoded, Span
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Batch, Source, Trajectory
 from flywheel.trajectories.store import attachments, batch_ledger, continuations, detector_wakeup
-from flywheel.trajectories.store.aggregates import agent_resolution, claims, running_totals, step_order
+from flywheel.trajectories.store.aggregates import agent_resolution, claims, derived_costs, running_totals, step_order
 from flywheel.trajectories.store.arrivals import incoming_steps, trace_redaction
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival, Reader, Said, fit
 from flywheel.trajectories.store.batch_ledger import NO_REQUEST, PROBLEMS_KEPT, Origin, Problem
@@ -282,8 +282,10 @@ def write_all(deliveries: Sequence[_Delivery]) -> list[Written]:
         changed = [row for trace_id, row in sorted(stored.items()) if told[trace_id] or fresh[trace_id]]
         for row in changed:
             row.changed_at = now
-        moved = _place(stored, new, fresh, replaced)
         agent_resolution.resolve(project, [*new.values(), *changed], version)
+        if source != Source.ROLLOUT:
+            derived_costs.derive(project, {**stored, **new}, fresh)
+        moved = _place(stored, new, fresh, replaced)
         trajectory_rows.insert_trajectories(list(new.values()))
         trajectory_rows.update_trajectories(list(dict.fromkeys([*changed, *counted])))
         continuations.store(project, joined, {**stored, **new}, gone)

@@ -101,7 +101,7 @@ SELECT trajectory_id,
         OR length(finish_reason) >= 64,
     is_span, CASE WHEN NOT is_span OR kind <> 'other' THEN body::text END,
     span_id, kind, name, parent_id, status, error, tool_name, tool_call_id, finish_reason,
-    tokens_in, tokens_out, cost_usd
+    tokens_in, tokens_out, cost_usd, priced_by
 FROM trajectories_step
 WHERE trajectory_id = ANY(%s)
 ORDER BY trajectory_id, position
@@ -115,7 +115,8 @@ def _glanced(row: Outline, found: list[tuple[Any, ...]]) -> traces.Trace:
     for values in found:
         _, _, is_span, body, span_id, kind, name, parent_id, status, error, *rest = values
         step = traces.Step(span_id, kind, name, parent_id, None, None, status, error)
-        step.tool_name, step.tool_call_id, step.finish_reason, step.tokens_in, step.tokens_out, step.cost_usd = rest
+        step.tool_name, step.tool_call_id, step.finish_reason, step.tokens_in, step.tokens_out, *costs = rest
+        step.cost_usd, step.priced_by = costs[0], costs[1] or ""
         steps.append(step)
         bodies[span_id] = is_span, body
     for step in traces.speaking(steps):
@@ -181,7 +182,10 @@ def step_of(row: Step) -> traces.Step:
     """One step that is `complete`. A span is read here, by what its dialect is known to mean today."""
     if row.is_span:
         ids = {"trace_id": "", "span_id": row.span_id, "parent_id": row.parent_id}
-        return otlp_traces.step_of(otlp_logs.joined(otlp_traces.from_json(row.body, **ids), row.log_events))
+        step = otlp_traces.step_of(otlp_logs.joined(otlp_traces.from_json(row.body, **ids), row.log_events))
+        if row.priced_by:
+            step.cost_usd, step.priced_by = row.cost_usd, row.priced_by
+        return step
     body = row.body
     step = traces.Step(
         span_id=row.span_id,
@@ -200,6 +204,7 @@ def step_of(row: Step) -> traces.Step:
         tokens_out=row.tokens_out,
         tokens_cached=row.tokens_cached,
         cost_usd=row.cost_usd,
+        priced_by=row.priced_by or "",
         sampling=body.get("sampling", {}),
         raw=body.get("raw", {}),
     )

@@ -1,6 +1,5 @@
 """The upstream of a project's gateway: chosen by an admin, checked, audited, and shown with where its key goes."""
 
-import html
 import os
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from django.test import Client
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, Project, User
-from flywheel.accounts.project_settings.gateway_upstream import prices_of, set_upstream, written_prices
+from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.accounts.project_settings.server_addresses import check_address
 from flywheel.core.network.link_local import is_metadata
 from flywheel.edge.refusals import Refused
@@ -85,38 +84,6 @@ def test_what_cannot_be_an_upstream_is_told(changes: dict[str, str], told: str, 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "http://gpu-1:8000", "https://[fd12::1]:8443/a/b"])
 def test_private_addresses_are_where_models_run(url: str) -> None:
     assert check_address(url) == url
-
-
-def test_prices_are_named_a_line_for_each_model(admin: Client) -> None:
-    admin.post(PAGE, {**UPSTREAM, "prices": " gpt-5-mini  0.25 2\r\n\r\nmeta/llama 3 0 0.1234567"})
-    upstream = Project.objects.get(slug="acme").upstream
-    assert upstream["prices"] == {"gpt-5-mini": [0.25, 2.0], "meta/llama 3": [0.0, 0.1234567]}
-    assert prices_of(upstream, "gpt-5-mini") == (0.25, 2.0)
-    assert prices_of(upstream, "gpt-5") is None, "unknown is not free"
-    assert "gpt-5-mini 0.25 2\nmeta/llama 3 0 0.1234567</textarea>" in admin.get(PAGE).content.decode()
-    admin.post(PAGE, {**UPSTREAM, "prices": written_prices(upstream)})
-    assert AuditEntry.objects.filter(action="accounts.set_upstream").count() == 1, "nothing changed"
-    admin.post(PAGE, UPSTREAM)
-    assert Project.objects.get(slug="acme").upstream == UPSTREAM
-
-
-@pytest.mark.parametrize(
-    ("prices", "told"),
-    [
-        ("m 1", "line 1: 'm 1' is not like gpt-5-mini 0.25 2"),
-        ("m 1 2\nn free 1", "line 2: 'n free 1' is not like"),
-        ("m 1 -2", "line 1: 'm 1 -2' is not like"),
-        ("m nan 2", "line 1: 'm nan 2' is not like"),
-        ("m 1 10001", "line 1: 'm 1 10001' is not like"),
-        ("m 1 2\nm 1 2", "line 2: 'm' has its prices already"),
-        ("\n".join(f"m{number} 1 2" for number in range(201)), "201 models; 200 are the most"),
-    ],
-)
-def test_prices_that_are_none_are_told_by_their_line(prices: str, told: str, admin: Client) -> None:
-    answer = admin.post(PAGE, {**UPSTREAM, "prices": prices})
-    assert answer.status_code == 422
-    assert told in html.unescape(answer.content.decode())
-    assert Project.objects.get(slug="acme").upstream == {}
 
 
 def test_every_metadata_address_is_known() -> None:

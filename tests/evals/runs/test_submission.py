@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.models import AuditEntry, ModelPrice, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.agents.models import Version
 from flywheel.core import verifiers
@@ -72,7 +72,7 @@ def test_what_was_spent_is_resumed_with_a_greater_budget_or_with_none(
         ({}, "the budget of 100 tokens is spent: 480; resume it with a greater budget, or with none"),
         ({"tokens": "480"}, "the budget of 480 tokens is spent: 480; resume it"),
         ({"tokens": "0"}, "greater than or equal to 1"),
-        ({"tokens": "481", "usd": "1"}, "does not name both prices"),
+        ({"tokens": "481", "usd": "1"}, "has no price, so nobody knows"),
     ):
         assert says in client.post(address, sent, follow=True).content.decode()
         run.refresh_from_db()
@@ -116,7 +116,7 @@ def test_a_program_resumes_with_another_budget(
         ("temperature", "nan", "Enter a number"),
         ("top_p", "0", "0 leaves nothing to choose from"),
         ("split", "secret", "not one of the available choices"),
-        ("usd", "1", "does not name both prices"),
+        ("usd", "1", "has no price, so nobody knows"),
         ("tokens", "0", "greater than or equal to 1"),
         ("key", "x", "Enter a valid UUID"),
     ],
@@ -190,9 +190,10 @@ def test_dollars_are_no_budget_where_nobody_knows_what_a_judge_costs(build: Buil
     with pytest.raises(Refused, match=unknown):
         submit(build, task_set, priced, budget={"usd": 1})
     assert submit(build, task_set, priced, budget={"tokens": 9}).budget == {"tokens": 9}
-    set_upstream(
-        project=build.cast.project, actor=Actor(build.cast.admin), base_url="http://127.0.0.1:9/v1", prices="m 1 2"
-    )
+    set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(Refused, match=unknown):
+        submit(build, task_set, priced, budget={"usd": 1})
+    ModelPrice.objects.create(project=build.cast.project, model="m", price_in=1, price_out=2)
     priced = Version.objects.get(pk=priced.pk)
     assert submit(build, task_set, priced, budget={"usd": 1}).budget == {"usd": 1.0}
     own = r"budget\.usd: the judge right is asked at this installation's vLLM, which has no price; or limit"

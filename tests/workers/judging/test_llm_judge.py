@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from flywheel.accounts.project_settings.model_prices import Table
 from flywheel.core.envs import Task, build
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.traces import Message, Trace
+from flywheel.core.traces.call_prices import Price
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, judge_prompts
 from flywheel.core.verifiers.attempt_places import attempt_json
 from flywheel.core.verifiers.rubric import judges, read
@@ -92,7 +94,7 @@ def test_a_run_without_a_memory_knows_its_newest_judgements_again(
 def test_what_a_judge_costs_is_counted_where_its_price_is_known(serve: Serve) -> None:
     server, spec = serve(naming("austen")), rubric()
     names = {digest: part.name for digest, part in judges(spec).items()}
-    upstream = {"base_url": server.url, "api_key_env": "", "prices": {"m": [1.0, 20.0], "other": [7.0, 7.0]}}
+    upstream = {"base_url": server.url, "api_key_env": "", "table": Table([("m", None, Price(1.0, 20.0))])}
     asked = Judge({"upstream": upstream}, names)
     said(asked, spec, "Jane Austen wrote it.")
     report = asked.report["right"]

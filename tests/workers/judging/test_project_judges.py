@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Scope, User
+from flywheel.accounts.models import ModelPrice, Scope, User
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.evidence.statistics.estimates import cohen_kappa
 from flywheel.core.verifiers import VerifierError
@@ -117,7 +117,8 @@ def test_what_a_judge_took_is_spent_of_the_runs_dollars(
     """Ten canaries and sixteen judgements at $1 for a million tokens: more than the policy, which answers for next to
     nothing."""
     cast = build.cast
-    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=server.url, prices="m 1 1")
+    set_upstream(project=cast.project, actor=Actor(cast.admin), base_url=server.url)
+    ModelPrice.objects.create(project=cast.project, model="m", price_in=1, price_out=1)
     judged(build)
     endpoint = {"kind": "openai", "base_url": server.url, "model": "m", "price_in": 0, "price_out": 1}
     run = submit(build, build.task_set(held_out=20), build.version(endpoint=endpoint), samples=1, budget={"usd": 0.002})

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import AuditEntry
+from flywheel.accounts.models import AuditEntry, ModelPrice
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.core.interop import gym_server
 from flywheel.core.interop.environment_exports import CannotExport
@@ -59,7 +59,8 @@ def books(data: dict[str, Any], _: dict[str, Any]) -> int:
 @pytest.fixture
 def judge(build: Build) -> Iterator[JudgeServer]:
     with judge_server(books) as server:
-        set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url=server.url, prices="m 1 1")
+        set_upstream(project=build.cast.project, actor=Actor(build.cast.admin), base_url=server.url)
+        ModelPrice.objects.create(project=build.cast.project, model="m", price_in=1, price_out=1)
         yield server
 
 

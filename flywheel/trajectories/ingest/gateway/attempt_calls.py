@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flywheel.accounts.access import KeyRefused
-from flywheel.accounts.project_settings.gateway_upstream import prices_of
+from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME
 from flywheel.agents.models import AttemptKey, AttemptSpan
 from flywheel.agents.models.attempt_keys import PREFIX, parts_of
@@ -79,7 +79,6 @@ def _look_up(public: str, hashed: str, model: str) -> Route:
             code="no_upstream",
         )
     variable, name = server.get("api_key_env", ""), endpoint.get("model", "")
-    stated = endpoint.get("price_in"), endpoint.get("price_out")
     return Route(
         project.pk,
         0,
@@ -89,7 +88,7 @@ def _look_up(public: str, hashed: str, model: str) -> Route:
         agent=version.agent.name,
         version=str(version.number),
         defaults=routing.defaults_of(version) | key.sampling,
-        prices=(float(stated[0]), float(stated[1])) if None not in stated else prices_of(server, name or model),
+        price=price_of(project.pk, name or model, endpoint, f"version:{version.pk}"),
         attempt=key.pk,
     )
 

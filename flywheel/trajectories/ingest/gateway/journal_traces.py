@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flywheel.core.traces import Step, Trace
+from flywheel.core.traces.call_prices import Price
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import as_dict, as_list
 from flywheel.trajectories.ingest.gateway.journal import ANSWER_MAX, CHUNK, END, HEAD, REQUEST, RESPONSE, Frame, frames
@@ -105,7 +106,10 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
     spoken = [message_shapes.openai_message({**choice["message"], "role": "assistant"}) for choice in choices]
     usage = as_dict(completion.get("usage"))
     tokens_in, tokens_out = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    tokens_cached = _count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
     model = _text(completion.get("model")) or _text(request.get("model"))
+    price = Price.from_json(head["price"]) if head.get("price") else None
+    cost_usd = price.cost(tokens_in, tokens_out, tokens_cached) if price else None
     return Step(
         span_id=head["id"][:16],
         parent_id=head.get("parent", ""),
@@ -121,8 +125,9 @@ def _step(seen: Seen, request: dict[str, Any], answer: Answer) -> Step:
         finish_reason=_text(first.get("finish_reason")),
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        tokens_cached=_count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        cost_usd=_cost(head.get("prices"), tokens_in, tokens_out),
+        tokens_cached=tokens_cached,
+        cost_usd=cost_usd,
+        priced_by=price.origin if price and cost_usd is not None else "",
         sampling=_sampling(request, completion, first),
         raw=_raw(seen, request, answer),
     )
@@ -328,9 +333,3 @@ def _text(value: Any) -> str:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
-
-
-def _cost(prices: Any, tokens_in: int | None, tokens_out: int | None) -> float | None:
-    if not isinstance(prices, list | tuple) or tokens_in is None or tokens_out is None:
-        return None
-    return (tokens_in * float(prices[0]) + tokens_out * float(prices[1])) / 1e6

@@ -289,7 +289,7 @@ def _head(request: HttpRequest, route: Route, asked: dict[str, Any], started: fl
         "outcome": header("Outcome").lower(),
         "asked": asked["model"],
         "host": route.host,
-        "prices": route.prices,
+        "price": route.price.to_json() if route.price else None,
         "started": started,
     }
 

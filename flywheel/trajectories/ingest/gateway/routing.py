@@ -24,12 +24,13 @@ from django.http import HttpRequest
 
 from flywheel.accounts.access import KeyRefused, KeyRequest, admit, bearer
 from flywheel.accounts.models import Project, Scope
-from flywheel.accounts.project_settings.gateway_upstream import prices_of
+from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.provider_keys import NoKey, secret_for
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME, host_of, key_of
 from flywheel.agents.models import Agent, Version
 from flywheel.core.network.key_hosts import VLLM_KEY
 from flywheel.core.traces import openai_messages
+from flywheel.core.traces.call_prices import Price
 from flywheel.system import env
 
 log = logging.getLogger(__name__)
@@ -68,8 +69,7 @@ class Route:
     version: str = ""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What the live version says where the caller says nothing."""
-    prices: tuple[float, float] | None = None
-    """Dollars for a million tokens in and out."""
+    price: Price | None = None
     secret: str = field(default="", repr=False)
     """The key for the server, looked up with the route; or `problem` says why there is none."""
     problem: str = ""
@@ -203,8 +203,8 @@ def find(request: KeyRequest, model: str) -> Route:
             code="no_upstream",
         )
     upstream = project.upstream
-    prices = prices_of(upstream, model)
-    return Route(project.pk, key_id, upstream["base_url"], upstream.get("api_key_env", ""), prices=prices)
+    price = price_of(project.pk, model)
+    return Route(project.pk, key_id, upstream["base_url"], upstream.get("api_key_env", ""), price=price)
 
 
 def served(project: Project) -> list[Version]:
@@ -247,7 +247,6 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
             code="version_not_served",
         )
     variable = endpoint.get("api_key_env", "")
-    prices = endpoint.get("price_in"), endpoint.get("price_out")
     return Route(
         project.pk,
         key_id,
@@ -257,7 +256,7 @@ def _live(project: Project, key_id: int, agent: Agent | None, name: str) -> Rout
         agent=name,
         version=str(version.number),
         defaults=defaults_of(version),
-        prices=(float(prices[0]), float(prices[1])) if None not in prices else None,
+        price=price_of(project.pk, endpoint["model"], endpoint, f"version:{version.pk}"),
     )
 
 

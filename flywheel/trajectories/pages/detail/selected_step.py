@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.accounts.project_settings.model_prices import words_of
 from flywheel.trajectories.detail import anomalies, expected_action, transcript
 from flywheel.trajectories.models import Step, Trajectory
 from flywheel.trajectories.store import log_events
@@ -34,6 +35,7 @@ def chosen_of(trajectory: Trajectory, row: Step | None, side: str, failure: Any)
         "step": row,
         "side": side,
         "expected": expected,
+        "priced": words_of(trajectory.project_id, row.priced_by) if row.priced_by else "",
         "odd": anomalies.of_steps(trajectory, [row]).get(row.span_id, []),
     }
     if side == "raw":

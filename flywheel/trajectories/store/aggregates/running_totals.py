@@ -116,6 +116,9 @@ def _settle(row: Trajectory, trace: traces.Trace) -> bool:
 def _telling(trace: traces.Trace, figure: str) -> list[traces.Step]:
     """The steps whose figure counts: all that have it, but not a model call above another that has it too."""
     known = [step for step in trace.steps if getattr(step, figure) is not None]
+    if figure == "cost_usd":  # what a sender states of a call holds over what we derive below it
+        stated = {step.span_id for step in known if step.kind == "assistant" and not step.priced_by}
+        known = [step for step in known if not (step.priced_by and step.parent_id in stated)]
     above = {step.parent_id for step in known if step.kind == "assistant"}
     return [step for step in known if step.kind != "assistant" or step.span_id not in above]
 

@@ -95,6 +95,8 @@ class Arrival:
     """JSON: `otlp_traces.to_json` of a span, `step_json` of any other step."""
     size: int
     digest: bytes
+    priced_by: str = ""
+    """Whose price the cost was derived by, which is not its content; empty where the sender stated it."""
     position: int = 0
     stretch: Stretch | None = None
     """Of a model call that came as a trace of its own: what it continues, and what continues it."""
@@ -315,17 +317,19 @@ def _step(step: traces.Step, place: int) -> Arrival:
         body=body.encode(),
         size=0,
         digest=b"",
+        priced_by=step.priced_by,
     )
-    whole = canonical([*_columns(arrival), body])
+    stated = None if step.priced_by else step.cost_usd
+    whole = canonical([*_columns(arrival), stated, body])
     arrival.size, arrival.digest = len(whole), hashlib.sha256(whole).digest()
     return arrival
 
 
 _columns = attrgetter(
     "parent_id", "start_us", "end_us", "kind", "name", "status", "error", "model", "tool_name", "tool_call_id",
-    "finish_reason", "tokens_in", "tokens_out", "tokens_cached", "cost_usd",
+    "finish_reason", "tokens_in", "tokens_out", "tokens_cached",
 )  # fmt: skip
-"""Everything that a step says beside its body; its place among its siblings is not its content."""
+"""Everything that a step says beside its cost and its body; its place among its siblings is not its content."""
 
 
 def _is_utf8(body: str) -> bool:

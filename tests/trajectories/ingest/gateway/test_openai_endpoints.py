@@ -12,7 +12,7 @@ from django.db import DataError, ProgrammingError
 from django.test import Client
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import Project
+from flywheel.accounts.models import ModelPrice, Project
 from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 from flywheel.trajectories.ingest.gateway import openai_endpoints, routing
 from flywheel.trajectories.ingest.gateway import recorder as recording
@@ -470,9 +470,9 @@ def test_other_methods_are_refused_in_openais_words(client: Client, gate: Header
 
 def test_a_call_costs_what_an_admin_has_named_for_its_model(client: Client, gate: Headers, upstream: Upstream) -> None:
     project = Project.objects.get(upstream__base_url=upstream.url)
-    project.upstream |= {"prices": {"m": [1.0, 2.0]}}
-    project.save()
+    row = ModelPrice.objects.create(project=project, model="m", price_in=1.0, price_out=2.0)
     for model, cost in (("m", (9 * 1.0 + 3 * 2.0) / 1e6), ("another", None)):
         ask(client, gate, model=model)
         found = Trajectory.objects.latest("pk").cost_usd
         assert found == (cost if cost is None else pytest.approx(cost))
+        assert Step.objects.latest("pk").priced_by == (f"table:{row.pk}" if cost else None)

@@ -1,0 +1,53 @@
+"""Costs of model calls whose sender stated none: their tokens at the price of the day on which they were made.
+
+By the prices of the version's own endpoint where it asks that model, else by the project's table, else by the list
+(`model_prices`). What the sender says is never touched, and a model that nobody has priced keeps no cost.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings import model_prices
+from flywheel.agents.models import Version
+from flywheel.core.traces.call_prices import Price
+from flywheel.trajectories.formats.values.times import EPOCH
+from flywheel.trajectories.models import Trajectory
+from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
+
+
+def derive(project: Project, trajectories: Mapping[str, Trajectory], fresh: Mapping[str, Sequence[Arrival]]) -> None:
+    """Set the cost of these new steps, by trace id, where it is to be derived. The prices are read once."""
+    open_steps = [
+        (trajectories[trace_id], step) for trace_id, steps in fresh.items() for step in steps if _is_open(step)
+    ]
+    if not open_steps:
+        return
+    table = model_prices.table_of(project.pk)
+    for row, step in open_steps:
+        price = _of_version(row.version_id, step.model)
+        if price is None:
+            at = None if step.start_us is None else EPOCH + timedelta(microseconds=step.start_us)
+            price = table.price_of(step.model, at)
+        if price is not None:
+            step.cost_usd = price.cost(step.tokens_in, step.tokens_out, step.tokens_cached)
+            step.priced_by = price.origin
+
+
+def _is_open(step: Arrival) -> bool:
+    is_counted = step.tokens_in is not None and step.tokens_out is not None
+    return step.kind == "assistant" and bool(step.model) and step.cost_usd is None and is_counted
+
+
+def _of_version(version: int | None, model: str) -> Price | None:
+    """The price that the version names of its own model."""
+    own, price = _endpoint_price(version) if version is not None else ("", None)
+    return price if own == model else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _endpoint_price(version: int) -> tuple[str, Price | None]:
+    """The model that a version asks, and its price. Versions do not change."""
+    endpoint = Version.objects.filter(pk=version).values_list("endpoint", flat=True).first() or {}
+    return endpoint.get("model", ""), model_prices.stated(endpoint, f"version:{version}")
