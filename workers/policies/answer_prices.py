@@ -1,4 +1,4 @@
-"""What a version's answers cost: hosted models by their tokens, own weights by the seconds of the device."""
+"""Costs of a version's answers: hosted models by their tokens, own weights by the seconds of the device."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a project pays: model prices by the token, and its own devices by the hour."""
+"""Prices that a project pays: of models by the token, of its own devices by the hour."""
 
 from django.db import models
 from django.utils import timezone
@@ -42,7 +42,7 @@ class ModelPrice(models.Model):
 
 
 class DevicePrice(models.Model):
-    """What an hour of the device costs that answers as the project's own weights."""
+    """Price of an hour of the device that answers as the project's own weights."""
 
     project = models.OneToOneField(Project, on_delete=models.CASCADE, related_name="device_price")
     usd_per_hour = models.FloatField()

@@ -91,7 +91,7 @@ class MetricsQuery(Schema):
     every: str = ""
     """`day` or `week`; empty chooses by the length of the period."""
     by: str = ""
-    """`version`, `tool` or `env`; empty for no groups."""
+    """`version`, `tool`, `env` or `attr.<key>`; empty for no groups."""
     q: str = ""
     """The filter bar's language."""
 

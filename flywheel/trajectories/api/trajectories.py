@@ -118,6 +118,8 @@ class TrajectoryWithSteps(TrajectoryOut):
     tools: list[dict[str, Any]]
     interventions: list[dict[str, Any]]
     metadata: dict[str, Any]
+    attributes: list[str]
+    """What was sent and has no field of its own, as `key=value`: what `attr.key:value` finds."""
     feedback: list[FeedbackOut]
     """What holds now, newest first, at most 100."""
     steps: list[StepOut]
@@ -184,7 +186,7 @@ def list_trajectories(request: HttpRequest, query: Query[SearchQuery]) -> dict[s
         raise Unreadable(" ".join(wanted.problems))
     project = keyed(request).project
     every = Trajectory.objects.filter(project=project)
-    rows = every.select_related("agent", "version").defer("claims", "metadata", "tools", "interventions")
+    rows = every.select_related("agent", "version").defer("claims", "metadata", "attributes", "tools", "interventions")
     return paginate(wanted.apply(every, project.pk), query, keys=("started_at", "id"), read=rows.in_bulk)
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import connection, transaction
-from django.db.models import DateField, Func, Max, Q, Value
+from django.db.models import DateField, F, Func, Max, Q, TextField, Value
 from django.db.models.functions import TruncDay, TruncWeek
 from django.utils import timezone
 
@@ -22,6 +23,7 @@ from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Unreadable
 from flywheel.system.sql import sql_of
+from flywheel.trajectories.formats.semantics.sent_attributes import KEY as LONGEST_KEY
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.search import grammar
@@ -53,6 +55,11 @@ class Asked:
     query: Query
     days: int | None
     """Where the period was chosen by its length, up to the newest trajectory."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no sums were made beforehand: there is a filter, or an attribute tells the groups apart."""
+        return bool(self.query.text) or self.by.startswith(f"{ATTRIBUTE}.")
 
     @property
     def length(self) -> int:
@@ -188,6 +195,29 @@ def _exactly(name: str, value: str) -> grammar.Node:
     return grammar.parse(grammar.term(name, value)).node
 
 
+def _holding(by: str, value: str) -> grammar.Node:
+    """The term that finds the group with this value."""
+    kind, _, key = by.partition(".")
+    return _exactly(by, value) if kind != ATTRIBUTE else grammar.parse(grammar.term(kind, value, key)).node
+
+
+ATTRIBUTE = "attr"
+
+
+class _ValuesOf(Func):
+    """The values of one key among a trajectory's attributes, as an array; of none, one that is empty."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(F("attributes"), output_field=ArrayField(TextField()))
+        self.begins = f"{key}="
+
+    def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
+        column, values = compiler.compile(self.source_expressions[0])
+        items = f"SELECT substr(item, %s) FROM unnest({column}) AS item WHERE starts_with(item, %s)"  # noqa: S608
+        found = f"coalesce(nullif(ARRAY({items}), '{{}}'), '{{\"\"}}')::text[]"
+        return found, (len(self.begins) + 1, *values, self.begins)
+
+
 BY = {
     "version": By("version", daily_metrics.KEYS["version"], "unknown version", grammar.Not(_term("has", "version"))),
     "tool": By("tool", daily_metrics.KEYS["tool"], "no tool called", grammar.Not(_term("has", "tools"))),
@@ -195,11 +225,20 @@ BY = {
 }
 
 
+def by_of(name: str) -> By | None:
+    """The way of telling trajectories apart of that name, also `attr.KEY`; None where there is none."""
+    kind, _, key = name.partition(".")
+    if kind == ATTRIBUTE and 0 < len(key) <= LONGEST_KEY and key.isprintable():
+        without = grammar.Not(grammar.Term(ATTRIBUTE, (grammar.Value("*"),), key))
+        return By(key, _ValuesOf(key), "not sent", without)
+    return BY.get(name)
+
+
 def ask(project: Project, values: Mapping[str, str]) -> Asked:
     """Parse these parameters of an address. Raises BadPeriod."""
     by, every = values.get("by", ""), values.get("every", "")
-    if by and by not in BY:
-        raise BadPeriod(f"by: {by!r} is unknown, one of {', '.join(BY)} is wanted")
+    if by and by_of(by) is None:
+        raise BadPeriod(f"by: {by[:80]!r} is unknown, one of {', '.join(BY)} or attr.<key> is wanted")
     if every and every not in EVERY:
         raise BadPeriod(f"every: {every!r} is unknown, one of {', '.join(EVERY)} is wanted")
     days = None
@@ -252,7 +291,7 @@ def measure(project: Project, asked: Asked) -> Metrics:
         return found
     groups: dict[str, Group] = {}
     buckets: dict[str, BucketFigures] = {}
-    for kind, start, key, these in _read(project, asked) if asked.query.text else _added_up(project, asked):
+    for kind, start, key, these in (_read if asked.is_read else _added_up)(project, asked):
         if kind == "time":
             holder: Metrics | Group | BucketFigures = found
         elif kind == "group":
@@ -323,20 +362,22 @@ def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:
     start = datetime.combine(asked.first, time.min, UTC)
     end = datetime.combine(asked.last + timedelta(days=1), time.min, UTC)
     rows = Trajectory.objects.filter(project=project, started_at__gte=start, started_at__lt=end)
+    by = by_of(asked.by)
     chosen = (
         asked.query.apply(rows, project.pk)
         .order_by()
         .annotate(
             start=EVERY[asked.every]("started_at", tzinfo=UTC, output_field=DateField()),
-            key=BY[asked.by].key if asked.by else Value(""),
+            key=by.key if by else Value(""),
             filed=daily_metrics.PRESUMED,
             intervened=Q(pk__in=_INTERVENED.filter(project=project).values("pk")),
         )
         .values("start", "key", "filed", "intervened", *daily_metrics.COLUMNS)
     )
     inner, values = sql_of(chosen)
+    has_several = asked.by == "tool" or asked.by.startswith(f"{ATTRIBUTE}.")
     parts = [_WHOLE, _BUCKETS]
-    if asked.by == "tool":
+    if has_several:
         parts.append(_GROUPS.format(one="one", spread="CROSS JOIN unnest(key) AS one"))
     elif asked.by:
         parts.append(_GROUPS.format(one="key", spread=""))
@@ -363,6 +404,8 @@ GROUP BY GROUPING SETS ((filed, start), (filed))
 def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
     """Set the name of each group, and the filter that finds it."""
     versions = {}
+    known_by = by_of(by)
+    assert known_by is not None, "`ask` refuses others"
     if by == "version":
         keys = [int(group.key) for group in groups if group.key]
         known = Version.objects.filter(agent__project=project).select_related("agent").in_bulk(keys)
@@ -373,6 +416,6 @@ def _name(project: Project, by: str, groups: Sequence[Group]) -> None:
             group.name = str(version)
             group.terms = (_exactly("agent", version.agent.name), _term("version", str(version.number)))
         elif group.key:
-            group.name, group.terms = group.key, (_exactly(by, group.key),)
+            group.name, group.terms = group.key, (_holding(by, group.key),)
         else:
-            group.name, group.terms = BY[by].none, (BY[by].without,)
+            group.name, group.terms = known_by.none, (known_by.without,)

@@ -82,6 +82,8 @@ class Trajectory(models.Model):
     tools = models.JSONField(default=list, blank=True)
     """Tool definitions that the agent had."""
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
+    attributes = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    """What its resource and its spans said that has no column of its own, as `key=value` (`sent_attributes.py`)."""
     metadata = models.JSONField(default=dict, blank=True)
     claims = models.JSONField(default=dict, blank=True)
     """Which step said what about the whole, and when: `claims.py` merges late parts with it, in any order."""
@@ -184,6 +186,7 @@ class Trajectory(models.Model):
             ),
             GinIndex(fields=["tool_names"], name="trajectory_tools"),
             GinIndex(fields=["tags"], name="trajectory_tags"),
+            GinIndex(fields=["attributes"], name="trajectory_attributes"),
             BrinIndex(fields=["received_at"], name="trajectory_oldest"),
         ]
 

@@ -33,7 +33,7 @@ AT_ONCE = 100
 _STEP = ("name", "error", "model", "tool_name", "tool_call_id", "finish_reason")
 _TRAJECTORY = (
     "title", "agent_name", "version_label", "environment", "user_id", "session_id", "metadata", "tools", "tool_names",
-    "tags", "interventions", "claims",
+    "attributes", "tags", "interventions", "claims",
 )  # fmt: skip
 MOST_PLACES = 200
 LARGEST_REQUEST = 2**30

@@ -139,4 +139,4 @@ def _take_back(row: Trajectory, names: set[str]) -> None:
     row.metadata = {name: value for name, value in row.metadata.items() if name not in theirs}
     row.claims = said
     if row.source == Source.PRODUCTION and not row.steps.filter(is_span=False).exists():
-        row.tags, row.tool_names, row.tools, row.interventions = [], [], [], []
+        row.tags, row.attributes, row.tool_names, row.tools, row.interventions = [], [], [], [], []

@@ -1,5 +1,5 @@
-"""Facets of the newest trajectories of a list: counts by outcome, bucket, version, tool, source; and suggestions for
-a value that none of them has."""
+"""Facets of the newest trajectories of a list: counts by outcome, bucket, version, tool, source, attribute; and
+suggestions for a value that none of them has."""
 
 import difflib
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ WITH newest AS MATERIALIZED (
     SELECT coalesce(row.outcome, 'unknown') AS outcome,
         CASE WHEN row.label = '' THEN row.proposed_bucket ELSE row.label_bucket END AS bucket,
         coalesce(nullif(row.label, ''), 'none') AS label, coalesce(version.number::text, '') AS version,
-        row.tool_names, row.source, row.environment, row.started_at
+        row.tool_names, row.source, row.environment, row.attributes, row.started_at
     FROM trajectories_trajectory AS row LEFT JOIN agents_version AS version ON version.id = row.version_id
     WHERE row.id = ANY(%s)
 )
@@ -50,10 +50,16 @@ UNION ALL SELECT 'version', version, count(*), max(started_at) FROM newest GROUP
 UNION ALL SELECT 'tool', tool, count(*), max(started_at) FROM newest CROSS JOIN unnest(tool_names) AS tool GROUP BY 2
 UNION ALL SELECT 'source', source, count(*), max(started_at) FROM newest GROUP BY 2
 UNION ALL SELECT 'env', environment, count(*), max(started_at) FROM newest GROUP BY 2
+UNION ALL (
+    SELECT 'attr', item, count(*), max(started_at)
+    FROM (SELECT attributes, started_at FROM newest ORDER BY started_at DESC LIMIT 1000) AS few
+    CROSS JOIN unnest(attributes) AS item GROUP BY 2
+    HAVING count(*) < (SELECT least(count(*), 1000) FROM newest) ORDER BY 3 DESC, 4 DESC, 2 LIMIT 16
+)
 ORDER BY 3 DESC, 4 DESC, 2
 """
 """Counted where the rows are: five thousand of them in Python cost as much again, and set off its garbage collector."""
-_FIELDS = ("outcome", "bucket", "label", "version", "tool", "source", "env")
+_FIELDS = ("outcome", "bucket", "label", "version", "tool", "source", "env", "attr")
 
 
 def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
@@ -65,11 +71,15 @@ def facets_of(rows: QuerySet[Trajectory]) -> tuple[list[Facet], int]:
         for name, value, count, _ in bound(_COUNTS, [keys]):
             counts[name].append((value, count))
     facets = [
-        Facet(name, [Value(value, count, grammar.term(name, value)) for value, count in counted if value][:SHOWN])
+        Facet(name, [Value(value, count, _term(name, value)) for value, count in counted if value][:SHOWN])
         for name, counted in counts.items()
         if len(counted) > 1
     ]
     return facets, len(keys)
+
+
+def _term(name: str, value: str) -> str:
+    return grammar.attribute(value) if name == "attr" else grammar.term(name, value)
 
 
 def meant(project: Project, rows: QuerySet[Trajectory], q: str) -> list[str]:

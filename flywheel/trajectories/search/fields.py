@@ -178,6 +178,14 @@ def _metadata(key: str, value: Value) -> Q:
     return condition
 
 
+def _attribute(key: str, value: Value) -> Q:
+    _no_comparison(f"attr.{key}", value)
+    if pattern := _glob(value):
+        name = re.sub(r"([\\%_])", r"\\\1", key)
+        return Q(attributes__any_like=f"{name}={pattern}")
+    return Q(attributes__contains=[f"{key}={value.text}"])
+
+
 def _feedback(key: str, value: Value) -> Q:
     """Feedback that holds now: by its value, or by its number where a comparison is written: `feedback_said` has it."""
     rows = Feedback.objects.filter(
@@ -213,7 +221,7 @@ HAS = {
     ),
 }
 
-KEYED = ("meta", "feedback")
+KEYED = ("attr", "meta", "feedback")
 """Fields that take a key of the sender's own."""
 
 FIELDS: dict[str, Field] = {
@@ -250,6 +258,7 @@ FIELDS: dict[str, Field] = {
     ),
     "after": Field(_moment("after", ">="), "From then on: after:7d, after:2026-01-31"),
     "before": Field(_moment("before", "<"), "Until then: before:24h, before:2026-01-31"),
+    "attr": Field(_attribute, "attr.<key>:<value>, any attribute that was sent: attr.app.release:2026.11-rc7"),
     "meta": Field(_metadata, "meta.<key>:<value>, such as meta.region:eu"),
     "feedback": Field(_feedback, "feedback.<key>:<value>, such as feedback.helpful:true, feedback.score:>0.5"),
 }

@@ -127,10 +127,16 @@ def quote(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def term(field: str, value: str) -> str:
+def term(field: str, value: str, key: str = "") -> str:
     """The term that asks for exactly this value, in quotes only where they are needed."""
     is_plain = re.fullmatch(r"[\w@/+][\w.@/+:-]*", value) is not None and ".." not in value
-    return show(Term(field, (Value(value, not is_plain),)))
+    return show(Term(field, (Value(value, not is_plain),), key))
+
+
+def attribute(item: str) -> str:
+    """The term that asks for an attribute, written as it is stored: `key=value`."""
+    key, _, value = item.partition("=")
+    return term("attr", value, key)
 
 
 def _key(key: str) -> str:

@@ -31,7 +31,7 @@ def _leaf(leaf: Leaf, project: int) -> Leaf:
         case ["version", "number"]:
             numbered = Version.objects.filter(agent__project=project, number=value)
             return "version__in", list(numbered.values_list("pk", flat=True))
-        case [field, "any_like"]:
+        case ["tool_names" | "tags" as field, "any_like"]:
             names = known_values.like(project, field, value)
             if names is not None:
                 return (f"{field}__overlap", names) if names else ("pk__in", [])

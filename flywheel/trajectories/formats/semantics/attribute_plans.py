@@ -10,6 +10,7 @@ from typing import Any
 
 from flywheel.trajectories.formats.dialects import dialect_registry
 from flywheel.trajectories.formats.semantics import judgments
+from flywheel.trajectories.formats.semantics.sent_attributes import keys_of
 
 META = "flywheel.meta."
 OUTCOME = "flywheel.outcome"
@@ -93,6 +94,8 @@ class Plan:
     has_error: bool
     has_outcome: bool
     has_judgments: bool
+    others: Keys
+    """Attributes that state none of it: what the sender may want to filter by."""
 
 
 def of(attributes: Mapping[str, Any]) -> Plan:
@@ -137,6 +140,7 @@ def _made(keys: Keys) -> Plan:
         has_error=not names.isdisjoint(_ERRORS),
         has_outcome=OUTCOME in names,
         has_judgments=not names.isdisjoint(judgments.FLAT),
+        others=keys_of(key for key in keys if not reads(key)),
     )
 
 

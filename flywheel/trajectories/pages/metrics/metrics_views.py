@@ -28,6 +28,7 @@ def index(request: PageRequest) -> HttpResponse:
     except production_metrics.BadPeriod as problem:
         asked = production_metrics.ask(request.project, {"q": request.GET.get("q", "")})
         context["problem"] = str(problem)
+    context["attribute"] = asked.by.partition(".")[2]
     return render(request, "trajectories/metrics.html", {**context, "asked": asked})
 
 
@@ -47,7 +48,7 @@ def figures(request: PageRequest) -> HttpResponse:
         "costed": _where(here, found, metrics_charts.COSTED),
         "charts": metrics_charts.charts_of(found, here, every(request.project)),
         "groups": [_row(here, found, group.name, group.total, group.terms) for group in found.groups],
-        "group_label": production_metrics.BY[asked.by].label if asked.by else "",
+        "group_label": by.label if (by := production_metrics.by_of(asked.by)) else "",
         "is_cut": found.is_cut,
         "buckets": [_bucket(here, found, bucket) for bucket in found.buckets],
         "times": [_row(here, found, start, these, (), start) for start, these in reversed(found.times.items())],

@@ -7,7 +7,7 @@ parts that arrived:
 - agent, session, user, environment, title: said first holds; a root span comes before a child that started with it.
 - outcome: said last holds, and what a person says before what a machine says.
 - each metadata key: said last holds.
-- tools, tool names, tags, interventions: the union, sorted.
+- tools, tool names, tags, attributes, interventions: the union, sorted; of attributes the first (`sent_attributes.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from flywheel.core.digests import canonical
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.formats.values.hostile_json import text
 from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.arrivals.incoming_steps import Said
@@ -26,7 +27,7 @@ COLUMNS = {"agent": "agent_name"}
 WIDTHS = {"agent": 200, "session_id": 200, "user_id": 200, "environment": 100, "title": 300}
 COMPARED = (
     "claims", "agent_name", "version_label", "session_id", "user_id", "environment", "title", "outcome",
-    "interventions", "tools", "tool_names", "tags", "metadata",
+    "interventions", "tools", "tool_names", "tags", "attributes", "metadata",
 )  # fmt: skip
 """Columns that this module writes."""
 _FIRST = attrgetter("first")
@@ -126,7 +127,12 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
     tags, tool_names = set(row.tags), set(row.tool_names)
     interventions = list(row.interventions)
     tools: list[dict[str, Any]] = []
+    attributes: set[str] = set()
+    merged: Sequence[str] = ()
     for part in parts:
+        if part.attributes is not merged:
+            merged = part.attributes
+            attributes.update(merged)
         if part.tags:
             tags.update(tag[:100] for tag in part.tags if tag)
         if part.tool_names:
@@ -140,6 +146,8 @@ def _merge_unions(row: Trajectory, parts: Iterable[Said]) -> None:
     for tag, holds in row.claims.get("by_hand", {}).items():
         tags = tags | {tag} if holds else tags - {tag}
     row.tags, row.tool_names = sorted(tags), sorted(tool_names)
+    if not attributes.issubset(row.attributes):
+        row.attributes = sent_attributes.merged(row.attributes, attributes)
     if interventions:
         row.interventions = _union(interventions, lambda item: canonical([item["at"], item["step"], item]).decode())
 

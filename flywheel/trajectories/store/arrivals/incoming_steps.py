@@ -21,7 +21,13 @@ from flywheel.core.traces import Message, Outcome
 from flywheel.core.traces.stretches import Stretch, stretch_of
 from flywheel.core.traces.tooling import parse_call
 from flywheel.trajectories.formats.otlp.spans import Facts, Span, word
-from flywheel.trajectories.formats.semantics import attribute_plans, judgments, otlp_traces, span_meaning
+from flywheel.trajectories.formats.semantics import (
+    attribute_plans,
+    judgments,
+    otlp_traces,
+    sent_attributes,
+    span_meaning,
+)
 from flywheel.trajectories.formats.semantics.attribute_plans import Plan
 from flywheel.trajectories.formats.semantics.judgments import Judgment
 from flywheel.trajectories.formats.values.hostile_json import plain, quote, text
@@ -57,6 +63,8 @@ class Said:
     outcome: Outcome | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    attributes: Sequence[str] = ()
+    """As `sent_attributes.py` writes them; the spans of a resource that say no more share one."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_names: set[str] = field(default_factory=set)
     interventions: list[traces.Intervention] = field(default_factory=list)
@@ -109,8 +117,10 @@ class Arrival:
 
 # Spans
 
-Shared = tuple[tuple[orjson.Fragment, orjson.Fragment], dict[str, Any]]
-"""Of spans with one resource and one scope: both as JSON, and what the resource says of the service."""
+Resource = tuple[dict[str, Any], Sequence[str]]
+"""The words of a resource on the service, and its attributes."""
+Shared = tuple[tuple[orjson.Fragment, orjson.Fragment], Resource]
+"""Of spans with one resource and one scope: both as JSON, and what the resource says."""
 
 
 class Reader:
@@ -132,16 +142,17 @@ class Reader:
             shared = [self._shared(span) for span in some]
             bodies = [_dump(span, *fragments) for span, (fragments, _) in zip(some, shared, strict=True)]
             suspects = self.redactor.suspects(bodies) if self.redactor is not None else ()
-            for index, (span, body, (_, service)) in enumerate(zip(some, bodies, shared, strict=True)):
+            for index, (span, body, (_, resource)) in enumerate(zip(some, bodies, shared, strict=True)):
                 if self.redactor is not None and index in suspects:
                     body, left = trace_redaction.span(body, span, self.redactor, self.redactions)
-                    yield self._read(left, body, service if left is span else _service(left.resource))
+                    yield self._read(left, body, resource if left is span else _resource(left.resource))
                 else:
-                    yield self._read(span, body, service)
+                    yield self._read(span, body, resource)
 
-    def _read(self, span: Span, body: bytes, service: dict[str, Any]) -> tuple[Arrival, Said]:
+    def _read(self, span: Span, body: bytes, resource: Resource) -> tuple[Arrival, Said]:
         plan = attribute_plans.of(span.attributes)
         facts = span_meaning.facts(span, plan)
+        service, shared = resource
         kind = facts.kind or "other"
         tool = kind == "tool"
         start, end = _us(span.start_ns), _us(span.end_ns)
@@ -169,6 +180,8 @@ class Reader:
             hashlib.sha256(body + span.parent_id.encode()).digest(),
         )
         said = self._claims(span, plan, facts, arrival, service)
+        own = sent_attributes.items_of(span.attributes, plan.others) if plan.others else ()
+        said.attributes = [*shared, *own] if own else shared
         if kind == "assistant" and not span.parent_id and facts.speaks:
             content = span_meaning.content(span, kind)
             is_shared = bool(facts.session_id)
@@ -219,7 +232,7 @@ class Reader:
         known = self._known.get(key)
         if known is None:
             resource, scope = orjson.dumps(span.resource), orjson.dumps(span.scope)
-            known = (orjson.Fragment(resource), orjson.Fragment(scope)), _service(span.resource)
+            known = (orjson.Fragment(resource), orjson.Fragment(scope)), _resource(span.resource)
             self._known[key] = known
         return known
 
@@ -236,6 +249,11 @@ def _dump(span: Span, resource: orjson.Fragment, scope: orjson.Fragment) -> byte
 
 def _service(resource: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key in ("service.name", "service.version") if (value := word(resource, key))}
+
+
+def _resource(resource: dict[str, Any]) -> Resource:
+    keys = sent_attributes.keys_of(key for key in resource if not attribute_plans.reads(key))
+    return _service(resource), sent_attributes.items_of(resource, keys)
 
 
 def _us(ns: int) -> int | None:
@@ -261,6 +279,7 @@ def part(trace: traces.Trace) -> tuple[list[Arrival], Said]:
     said.title = next((found for step in trace.steps if (found := title([*step.input, *step.output]))), "")
     said.outcome = trace.outcome
     said.metadata = plain(trace.metadata)
+    said.attributes = sent_attributes.items_of(said.metadata, sent_attributes.keys_of(said.metadata))
     said.tags, said.tools, said.interventions = trace.tags, trace.tools, trace.interventions
     if trace.thread and len(arrivals) == 1:
         call, scope = trace.steps[0], [trace.thread, said.agent, said.user_id]

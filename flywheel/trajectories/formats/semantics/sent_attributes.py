@@ -1,0 +1,54 @@
+"""Attributes that were sent and have no column of their own, as `key=value`: what `attr.key:value` finds.
+
+A trajectory has those of its resource, its spans and, where a format has no spans, its metadata, each once. Left
+out are lists and objects, values and keys that are too long, and values with control characters. Of one key the first
+`EACH` values in order are kept, of all the first `MOST`, so that the same parts leave the same whatever their order was.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flywheel.trajectories.formats.values.hostile_json import text
+
+KEY, VALUE = 80, 119
+"""Characters, at most."""
+EACH = 4
+"""Values of one key."""
+MOST = 64
+"""Items of one trajectory."""
+_NEVER = re.compile(r"telemetry\.|process\.|service\.instance\.id$|thread\.|code\.")
+"""What libraries say of themselves, another with each start."""
+
+
+def items_of(attributes: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """The items of these attributes that can be kept."""
+    found = []
+    for key in keys:
+        value = attributes.get(key)
+        if type(value) is bool:
+            value = "true" if value else "false"
+        elif type(value) is int or type(value) is float:
+            value = repr(value)
+        elif type(value) is not str or len(value) > VALUE:
+            continue
+        if value and key.isprintable() and value.isprintable() and len(value) <= VALUE:
+            found.append(f"{key}={' '.join(value.split())}")
+    return [text(item) for item in found]
+
+
+def keys_of(keys: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that can be kept."""
+    return tuple(key for key in keys if 0 < len(key) <= KEY and "=" not in key and not _NEVER.match(key))
+
+
+def merged(known: Sequence[str], more: set[str]) -> list[str]:
+    """All of these, cut to what a trajectory keeps."""
+    counts: dict[str, int] = {}
+    kept = []
+    for item in sorted(more.union(known)):
+        key = item.partition("=")[0]
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] <= EACH:
+            kept.append(item)
+    return kept[:MOST]
