@@ -76,7 +76,7 @@ class VersionForm(forms.Form):
     tools = _PrettyJSON(
         required=False, widget=forms.Textarea(attrs={"rows": 16, "class": "code", "spellcheck": "false"})
     )
-    form = forms.ChoiceField(choices=[("", "native, or as the chat template of its weights has it"), *LABELS.items()], required=False)
+    form = forms.ChoiceField(choices=[("", "native, or as its chat template has it"), *LABELS.items()], required=False)
     temperature = forms.FloatField(min_value=0, max_value=5)
     top_p = forms.FloatField(min_value=0, max_value=1)
     max_tokens = forms.IntegerField(min_value=1, max_value=MAX_TOKENS)
