@@ -1,5 +1,5 @@
-"""A builder attaches a tool server, has its definitions read, writes a task, plays it and says that this is right; with a
-real worker, as the guide has it (docs/guides/worlds.md)."""
+"""A builder attaches a tool server, has its definitions read, writes a task, plays it and says that this is right; with
+a real worker, as the guide has it (docs/guides/worlds.md)."""
 
 import json
 import re

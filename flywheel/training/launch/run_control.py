@@ -227,6 +227,12 @@ def _refuse_contamination(base: Version, dataset: Dataset, task_set: TaskSet) ->
 def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) -> None:
     """Raise Refused for tasks that the algorithm's trainer cannot play."""
     for task_set in task_sets if algorithm.data == "tasks" else ():
+        if KINDS[task_set.environment_version.environment.kind].runner == "server":
+            raise Refused(
+                f"the tools of {task_set.environment_version} are a server's, and a trainer holds no key and reaches "
+                "none; train SFT or DPO on rollouts that were made there",
+                field="algorithm",
+            )
         if (turns := turns_of(task_set)) > 1:
             raise Refused(
                 f"the tasks of {task_set} take up to {turns} turns, and {algorithm.label} plays tasks of one turn; "
@@ -238,12 +244,6 @@ def _refuse_turns(algorithm: recipes.Algorithm, task_sets: Sequence[TaskSet]) ->
 def _refuse_judges(algorithm: recipes.Algorithm, dataset: Dataset) -> None:
     """Raise Refused for a reward that a trainer could not ask for: it holds no key and reaches no server."""
     for task_set in dataset.task_sets if algorithm.is_reinforced else ():
-        if KINDS[task_set.environment_version.environment.kind].runner == "server":
-            raise Refused(
-                f"the tools of {task_set.environment_version} are a server's, and a trainer holds no key and reaches "
-                "none; train SFT or DPO on rollouts that were made there",
-                field="algorithm",
-            )
         if "judge" in rubric.needs(task_set.environment_version.verifier):
             raise Refused(
                 f"the verifier of {task_set.environment_version} asks an LLM judge, and a trainer holds no key and "

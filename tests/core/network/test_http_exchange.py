@@ -1,5 +1,6 @@
 """One exchange with a server that somebody chose: how long it takes, and where it may go."""
 
+import http.client
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ class Server(BaseHTTPRequestHandler):
             time.sleep(1)
         self.send_response(302 if self.path == "/elsewhere" else 200)
         self.send_header("Location", "/somewhere")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body) + 10 * (self.path == "/breaks")))
         self.end_headers()
         self.wfile.write(body)
 
@@ -94,3 +95,20 @@ def test_nothing_is_sent_to_a_link_local_address(server: str, monkeypatch: pytes
     monkeypatch.setattr(http_exchange, "is_metadata", lambda host: host == "127.0.0.1")
     with pytest.raises(LinkLocal):
         post(server)
+
+
+def test_an_answer_that_breaks_off_is_none(server: str) -> None:
+    with pytest.raises(http.client.IncompleteRead):
+        post(f"{server}/breaks")
+
+
+def test_a_stream_is_read_until_it_is_enough(server: str) -> None:
+    seen: list[bytes] = []
+
+    def is_enough(part: bytes) -> bool:
+        seen.append(part)
+        return True
+
+    deadline = time.monotonic() + 30
+    _, body = exchange("POST", f"{server}/breaks", b"hello", connect_s=5, deadline=deadline, is_enough=is_enough)
+    assert seen == [body] == [b"hello"]

@@ -20,6 +20,7 @@ from flywheel.training.datasets.dataset_mix import mix
 from flywheel.training.launch.fix_recommendation import lightest, recommendation_for
 from flywheel.training.launch.run_control import LaunchRequest, launch
 from flywheel.training.models import TrainingRun
+from tests.conftest import TOOLS
 from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
@@ -76,6 +77,15 @@ def test_tasks_of_several_turns_are_refused_to_who_plays_one(room: Room) -> None
     assert not TrainingRun.objects.exists()
 
 
+def test_tasks_at_a_tool_server_are_refused_to_a_trainer(room: Room) -> None:
+    config = {"base_url": "http://tools:8000", "tools": TOOLS, "max_turns": 1}
+    task_set = of_kind(room, "tool_server", config)
+    room.evaluated(task_set=task_set)
+    with pytest.raises(Refused, match=r"the tools of tool_server@\d+ are a server's, and a trainer") as refused:
+        room.launch(algorithm="grpo", task_set=task_set)
+    assert refused.value.field == "algorithm"
+
+
 def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) -> None:
     blocked = {
         task_set.name: next(fix for fix in recommendation_for(room.base, task_set).ladder if fix["fix"] == "rlvr")
@@ -85,17 +95,22 @@ def test_who_plays_one_turn_is_not_recommended_for_tasks_of_several(room: Room) 
     assert "take up to 8 turns" in blocked["games"]["blocked_by"]
 
 
-def of_games(room: Room) -> TaskSet:
-    """A set of a kind whose episodes have several turns, with its baseline."""
+def of_kind(room: Room, kind: str, config: dict[str, Any], name: str = "") -> TaskSet:
+    """A set of another kind, without a baseline."""
     environment = environment_versions.environment(
         project=room.cast.project,
-        name="games",
+        name=name or kind,
         actor=Actor(room.cast.builder),
-        config={},
-        verifier={"kind": "tictactoe"},
-        terms=Terms("tictactoe"),
+        config=config,
+        verifier={"kind": kind},
+        terms=Terms(kind),
     )
-    task_set = room.build.task_set(name="games", environment=environment)
+    return room.build.task_set(name=name or kind, environment=environment)
+
+
+def of_games(room: Room) -> TaskSet:
+    """A set of a kind whose episodes have several turns, with its baseline."""
+    task_set = of_kind(room, "tictactoe", {}, name="games")
     for number, (task, game) in enumerate(zip(task_set.tasks.all(), tictactoe.generate(12, seed=1), strict=True)):
         Task.objects.filter(pk=task.pk).update(prompt=f"{game.prompt} {number}", target=game.target, state=game.state)
     room.evaluated(task_set=task_set)
