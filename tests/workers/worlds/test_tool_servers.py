@@ -1,20 +1,25 @@
 """Worlds that are a team's own tool server: a session for each attempt, and never a 0 for what a server did not do."""
 
+import re
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flywheel.core.envs import Environment, Task, build, episode
 from flywheel.core.envs.kinds import check_new
-from flywheel.core.envs.worlds.server_world import KIND
+from flywheel.core.envs.worlds.server_world import KIND, Server
 from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, WorldError
 from tests import shop_server
 from tests.shop_server import TOOLS, Shop, serve_shop
 from workers.worlds.gym_sessions import meet
 from workers.worlds.server_lines import Patience
-from workers.worlds.tool_servers import ToolServers
+from workers.worlds.tool_servers import ToolServers, read_tools
 
 WANTED = {
     "wanted": [{"type": "state", "paths": {"/orders/1003/status": "cancelled"}, "rest": "same"}],
@@ -246,3 +251,24 @@ def test_a_config_that_is_none_is_refused_at_its_field(config: dict[str, Any], w
 def test_a_target_of_a_state_that_nobody_shows_is_none(shop: tuple[Shop, str]) -> None:
     verdict = judged(world(shop[1]), task_of(WANTED), [Message("user", "?"), Message("assistant", "Done.")])
     assert (verdict.score, verdict.cause) == (None, "target")
+
+
+def test_the_guides_server_is_complete(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/worlds.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.S) if block.startswith("# server.py"))
+    (tmp_path / "server.py").write_text(code)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, "server.py", str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+        try:
+            servers = ToolServers(patience=Patience(10.0, 20.0, 0.05))
+            address = f"http://127.0.0.1:{port}"
+            line = servers.line(Server(address, "http", resets=True))
+            env = world(address, servers, tools=read_tools(line), resets=True, shows_state=True)
+            wanted = [{"type": "state", "paths": {"/orders/1003": "cancelled"}, "rest": "same"}]
+            task = task_of({**WANTED, "wanted": wanted}, state={"orders": {"7": "open"}})
+            assert judged(env, task, episode(env, task, cancels)).score == 1.0
+            assert judged(env, task, episode(env, task, lambda _: Message("assistant", "Done."))).score == 0.0
+        finally:
+            server.terminate()
