@@ -53,10 +53,8 @@ def set_aside(project: Project, spans: list[Span]) -> tuple[list[Span], list[Pro
     for name, theirs in named.items():
         if (key := found.get(name)) is not None:
             problems += keep(key, theirs)
-            continue
-        rest += [span for span in theirs if not _says(span)]  # anybody's trace id may begin so
-        reason = f"{ATTRIBUTE} names no attempt that is under way in this project"
-        problems += [Problem(f"span {span.span_id}", reason) for span in theirs if _says(span)]
+        else:  # of an attempt that is over, mostly: what it was asked may be held out, and is never production
+            problems += _left(theirs, "it is of no attempt that is under way in this project")
     return rest, problems
 
 
@@ -92,7 +90,7 @@ def turn_of(row: AttemptSpan) -> str:
 
 
 def _attempt_of(span: Span) -> str:
-    """The attempt that it names; empty where it names none."""
+    """The attempt that it names, by chance once in four thousand million trace ids; empty where it names none."""
     return _says(span) or (span.trace_id[len(TRACE_MARK) :] if span.trace_id.startswith(TRACE_MARK) else "")
 
 
