@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,27 @@ def test_the_guides_agent_with_the_openai_sdk(build: Build, served: str, tmp_pat
     )
     offered = [tool["function"]["name"] for tool in model.seen[0].body["tools"]]
     assert "calendar_create_event" in offered
+
+
+def test_the_guides_agent_makes_every_call_of_a_message_before_it_ends() -> None:
+    """The environment may be over with the first of them, and wants them all."""
+    made: list[str] = []
+
+    def fetch(url: str, key: str, body: Any = None) -> Any:
+        if body is None:
+            return {"tools": []}
+        made.append(url)
+        return {"result": None, "over": True}
+
+    calls = [SimpleNamespace(id=name, function=SimpleNamespace(name=name, arguments="{}")) for name in ("one", "other")]
+    message = SimpleNamespace(tool_calls=calls, content=None, model_dump=lambda **_: {"role": "assistant"})
+    answer = SimpleNamespace(choices=[SimpleNamespace(message=message)])
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=lambda **_: answer)))
+    known: dict[str, Any] = {}
+    exec(example("python").partition("class Door")[0], known)
+    known |= {"fetch": fetch, "OpenAI": lambda **_: client}
+    assert known["run"]({"api_key": "", "tools_url": "t", "messages": [], "base_url": "", "model": ""}) is None
+    assert made == ["t/one", "t/other"]
 
 
 @pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="the example wants jq and curl")
