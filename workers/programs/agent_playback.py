@@ -108,8 +108,8 @@ def agent_with_first_version(project: Project, desk: HelpDesk) -> Agent:
         project=project,
         name=AGENT,
         actor=actor,
-        description="Answers a lamp shop's customers. Written against the openai SDK; its model is a scripted one "
-        "(scripted-helpdesk), rules in the shape of a language model, for this story.",
+        description="Its model is scripted (scripted-helpdesk): rules in the shape of a language model. "
+        "The agent answers a lamp shop's customers and is written against the openai SDK.",
     )
     if agent.live is None:
         version, _ = make_version(

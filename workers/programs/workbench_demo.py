@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flywheel.accounts.actors import Actor
-from flywheel.accounts.models import ApiKey, Membership, Project
+from flywheel.accounts.models import ApiKey, Membership, Project, Role
 from flywheel.agents.registration import make_agent
 from flywheel.core.envs.workplace.world_tools import DEFINITIONS
 from flywheel.core.interop.foreign_tasks import task_of
@@ -51,7 +51,7 @@ def load(folder: Path, like: Project, endpoint: str, say: Callable[[str], None])
     lines = _lines(folder, {label["file"] for label in labels})
     if missing := [label["run"] for label in labels if label["run"] not in lines]:
         raise StoryFailed(f"{folder} has no run {missing[0]}; it must hold WorkBench's runs as ATIF, and its tasks")
-    actor = story_playback.oracle(project)
+    actor = Actor(story_playback.person(project, "workbench-reader", Role.TRAINER), "a reading of recorded runs")
     if not project.agents.filter(name=AGENT).exists():
         make_agent(project=project, name=AGENT, actor=actor, description=ABOUT)
     _send(project, endpoint, [lines[label["run"]][0] for label in labels])
@@ -93,9 +93,10 @@ def _send(project: Project, endpoint: str, runs: list[bytes]) -> None:
 
 def _label(project: Project, label: Mapping[str, Any], corrected: dict[str, Any], actor: Actor) -> None:
     row = Trajectory.objects.get(project=project, trace_id=label["run"])
+    note = f"{label['why']} (By a language model that read the run.)"
     if label["verdict"] != "fail":
-        decide(trajectory=row, actor=actor, note=label["why"])
+        decide(trajectory=row, actor=actor, note=note)
         return
     steps = list(row.steps.order_by("position").values_list("span_id", flat=True))
     step = next((each for each in steps if each.endswith(f"-{label['step']}")), "")
-    decide(trajectory=row, actor=actor, bucket=label["bucket"], step=step, corrected=corrected, note=label["why"])
+    decide(trajectory=row, actor=actor, bucket=label["bucket"], step=step, corrected=corrected, note=note)

@@ -59,7 +59,7 @@ def say(text: str) -> Message:
 
 @dataclass(slots=True)
 class Reader:
-    """What the model has read of a conversation, and what it does next."""
+    """A conversation as the model reads it, and what it does next."""
 
     messages: Sequence[Message]
     ruled_out: frozenset[str] = frozenset()
