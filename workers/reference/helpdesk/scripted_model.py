@@ -95,7 +95,7 @@ class Reader:
         return list(dict.fromkeys(re.findall(r"\b\d{5}\b", "\n".join(self.heard))))
 
     def result(self, name: str, **arguments: Any) -> Any:
-        """What this call gave; None where it was not made. A failed one gives a text."""
+        """Return what this call gave; None where it was not made. A failed one gives a text."""
         answers = {row["tool_call_id"]: row["content"] for row in self.messages if row["role"] == "tool"}
         for message in self.messages:
             for made in message.get("tool_calls") or ():
