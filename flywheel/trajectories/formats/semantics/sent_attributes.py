@@ -2,7 +2,7 @@
 
 A trajectory has those of its resource, its spans and, where a format has no spans, its metadata, each once. Left
 out are lists and objects, values and keys that are too long, and values with control characters. Of one key the first
-`EACH` values in order are kept, of all the first `MOST`, so that the same parts leave the same whatever their order was.
+`EACH` values in order are kept, of all the first `MOST`: the same parts leave the same whatever their order was.
 """
 
 import re

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from flywheel.core.detectors.standard_buckets import Bucket, name_of
 from flywheel.core.evidence.statistics.estimates import Estimate
-from flywheel.trajectories.metrics.production_metrics import BY, Figures, Metrics
+from flywheel.trajectories.metrics.production_metrics import Figures, Metrics, by_of
 from flywheel.trajectories.search import grammar
 
 Where = tuple[grammar.Node, ...]
@@ -125,11 +125,11 @@ class _Drawing:
         return spec | {"kind": "bar", "stack": True}
 
     def spec(self, key: str, title: str, y: dict[str, str], series: list[dict[str, Any]], note: str) -> dict[str, Any]:
-        by, every = self.found.request.by, self.found.request.every
+        by, every = by_of(self.found.request.by), self.found.request.every
         return {
             "kind": "line",
-            "key": f"metrics-{key}-{by}",
-            "title": f"{title} by {every}" + (f" and {BY[by].label}" if by else ""),
+            "key": f"metrics-{key}-{self.found.request.by}",
+            "title": f"{title} by {every}" + (f" and {by.label}" if by else ""),
             "x": {"title": f"{every}, UTC"},
             "y": y,
             "height": "short",
