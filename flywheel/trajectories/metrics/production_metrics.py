@@ -23,7 +23,7 @@ from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Unreadable
 from flywheel.system.sql import sql_of
-from flywheel.trajectories.formats.semantics.sent_attributes import KEY as LONGEST_KEY
+from flywheel.trajectories.formats.semantics.sent_attributes import LONGEST_KEY
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.search import grammar

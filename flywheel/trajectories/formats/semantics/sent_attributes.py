@@ -11,7 +11,7 @@ from typing import Any
 
 from flywheel.trajectories.formats.values.hostile_json import text
 
-KEY, VALUE = 80, 119
+LONGEST_KEY, LONGEST_VALUE = 80, 119
 """Characters, at most."""
 EACH = 4
 """Values of one key."""
@@ -30,16 +30,16 @@ def items_of(attributes: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
             value = "true" if value else "false"
         elif type(value) is int or type(value) is float:
             value = repr(value)
-        elif type(value) is not str or len(value) > VALUE:
+        elif type(value) is not str or len(value) > LONGEST_VALUE:
             continue
-        if value and key.isprintable() and value.isprintable() and len(value) <= VALUE:
+        if value and key.isprintable() and value.isprintable() and len(value) <= LONGEST_VALUE:
             found.append(f"{key}={' '.join(value.split())}")
     return [text(item) for item in found]
 
 
 def keys_of(keys: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that can be kept."""
-    return tuple(key for key in keys if 0 < len(key) <= KEY and "=" not in key and not _NEVER.match(key))
+    return tuple(key for key in keys if 0 < len(key) <= LONGEST_KEY and "=" not in key and not _NEVER.match(key))
 
 
 def merged(known: Sequence[str], more: set[str]) -> list[str]:
