@@ -47,9 +47,9 @@ def main() -> None:
     project = Project.objects.get(slug="agent")
     with agent_playback.open_desk([env.port() + more for more in PORTS]) as desk:
         endpoint = f"http://127.0.0.1:{env.port()}"
-        if not project.task_sets.exists():
-            load(project, desk, endpoint, say)
         try:
+            if not project.task_sets.exists():
+                load(project, desk, endpoint, say)
             if folder is None:
                 say("WorkBench's recorded runs are left out: make demo WORKBENCH=folder loads 60 of them")
             else:
@@ -68,7 +68,8 @@ def load(project: "Project", desk: "HelpDesk", endpoint: str, say: Callable[[str
     agent = agent_playback.agent_with_first_version(project, desk)
     assert agent.live is not None
     agent_playback.environment(project, agent)
-    agent_playback.send_traffic(project, endpoint, LABELLED)
+    if not project.trajectories.exists():  # or a start before this one was ended after it
+        agent_playback.send_traffic(project, endpoint, LABELLED)
     story_playback.wait_for_detectors(project)
     labels = agent_playback.label_all(project, LABELLED)
     task_set = story_playback.make_tasks(project, agent_playback.ENVIRONMENT, agent_playback.TASK_SET)

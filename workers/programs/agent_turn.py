@@ -14,6 +14,7 @@ from flywheel.environments.models import Split
 from flywheel.promotions.live_version import promote
 from workers.programs import agent_playback, story_playback
 from workers.programs.agent_playback import HelpDesk
+from workers.reference.helpdesk import scripted_model
 
 CUSTOMERS = range(300)
 FRESH = 60
@@ -67,6 +68,7 @@ def turn_agent(
     comparison = candidate.report["comparison"]
     difference = comparison["differences"]["success"]
     return {
+        "model": f"{scripted_model.NAME} (scripted: rules that react to their prompt)",
         "trajectories": count,
         "failures": len(failures),
         "buckets": dict(buckets.most_common()),
