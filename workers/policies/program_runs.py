@@ -28,7 +28,7 @@ from flywheel.edge.jobs import Lease, LeaseLost
 from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.evals.attempts import attempt_lifecycle
+from flywheel.evals.attempts import attempt_lifecycle, attempt_tools
 from flywheel.evals.attempts.attempt_lifecycle import ANSWERED, CLAIMED, ENDED, WAITING
 from flywheel.evals.attempts.program_rollouts import COUNTS, NOTHING, Action, ModelCall, ToolUse, actions, follow
 from flywheel.evals.models import EvalRun, ProgramAttempt, Result
@@ -272,7 +272,7 @@ class ProgramRuns:
 
     def _conclude(self, row: ProgramAttempt, missing: int) -> None:
         """Make the attempt a rollout, or let its program go on where the environment does."""
-        calls = _calls(row) or [
+        calls = attempt_tools.model_calls(row) or [
             ModelCall.from_step(step) for step in _own_steps(row, row.key) if step.kind == "assistant"
         ]
         uses = [ToolUse.from_json(use) for use in row.uses]
@@ -335,13 +335,6 @@ def _gives_back(error: BaseException | None) -> bool:
     return error is not None and (
         not isinstance(error, Exception) or isinstance(error, LeaseLost | OperationalError | InterfaceError)
     )
-
-
-def _calls(row: ProgramAttempt) -> list[ModelCall]:
-    """Return the model calls that the gateway carried, in order."""
-    spans = [span for span in row.key.spans.all() if not span.is_own] if row.key else []
-    ended = ((span.started_at + timedelta(milliseconds=span.content["ms"] or 0), span.content) for span in spans)
-    return [ModelCall.from_json(at, content) for at, content in sorted(ended, key=lambda pair: pair[0])]
 
 
 def _own_steps(row: ProgramAttempt, turn: AttemptKey | None = None) -> list[Step]:

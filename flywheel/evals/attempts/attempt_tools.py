@@ -5,9 +5,11 @@ together are carried out one after the other. What is pure is answered here, und
 world that only a worker plays is asked by the worker that has the eval (`waiting_calls`).
 """
 
+import copy
 import functools
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -17,12 +19,13 @@ from flywheel.agents.models import Version
 from flywheel.core import envs
 from flywheel.core.envs.environment import Environment
 from flywheel.core.envs.kinds import KINDS
+from flywheel.core.envs.worlds.own_world import CALLS_AT_ONCE, MOST_TURNS, OwnWorld, world_of
 from flywheel.core.traces import Message, ToolCall, openai_messages
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import EnvironmentVersion
 from flywheel.environments.tasks.task_rows import core_task
 from flywheel.evals.attempts import waiting_calls
-from flywheel.evals.attempts.program_rollouts import ToolUse
+from flywheel.evals.attempts.program_rollouts import ModelCall, ToolUse, actions, turns_of
 from flywheel.evals.models import ProgramAttempt
 from flywheel.trajectories.formats.values.hostile_json import plain, text
 
@@ -84,19 +87,51 @@ def use(attempt: ProgramAttempt, name: str, arguments: Any) -> ToolUse:
 def carry_out(env: Environment, row: ProgramAttempt, name: str, arguments: dict[str, Any]) -> ToolUse:
     """The environment's answer to a call, after all that was done before it. Raises whatever the environment raises."""
     done = [ToolUse.from_json(each) for each in row.uses]
-    given = [*(Message.from_json(message) for message in row.messages), *_messages(done)]
+    begun = [Message.from_json(message) for message in row.messages]
+    world, at_once = world_of(env), 1
+    if world is not None:
+        if _is_over(world, row, begun, [*done, ToolUse(timezone.now(), name, arguments, "")]):
+            return ToolUse(timezone.now(), name, arguments, None)
+        env, at_once = _unlimited(world), CALLS_AT_ONCE
     call = ToolCall(f"use-{len(done)}", name, arguments)
-    reply = env.respond(core_task(row.task), [*given, Message("assistant", tool_calls=(call,))], row.seed)
+    given = [*begun, *_messages(done, at_once), Message("assistant", tool_calls=(call,))]
+    reply = env.respond(core_task(row.task), given, row.seed)
     results = [text(message.content) for message in reply if message.role == "tool"]
     return ToolUse(timezone.now(), name, arguments, "\n".join(results) if reply else None)
 
 
-def _messages(done: Sequence[ToolUse]) -> list[Message]:
-    found = []
-    for number, each in enumerate(done):
-        call = ToolCall(f"use-{number}", each.name, dict(each.arguments))
-        found += [
-            Message("assistant", tool_calls=(call,)),
-            Message("tool", each.result or "", tool_call_id=call.id, name=call.name),
-        ]
+def model_calls(row: ProgramAttempt) -> list[ModelCall]:
+    """The model calls that the gateway has carried and recorded, in order."""
+    spans = [span for span in row.key.spans.all() if not span.is_own] if row.key else []
+    ended = ((span.started_at + timedelta(milliseconds=span.content["ms"] or 0), span.content) for span in spans)
+    return [ModelCall.from_json(at, content) for at, content in sorted(ended, key=lambda pair: pair[0])]
+
+
+def _is_over(world: OwnWorld, row: ProgramAttempt, begun: Sequence[Message], uses: Sequence[ToolUse]) -> bool:
+    """Whether the last of these calls belongs to a turn that the world has no more. One that may yet turn out to be of
+    the same message as others, since a model call is not recorded yet, does not."""
+    if turns_of(begun) + len(uses) <= world.max_turns or row.key is None:
+        return False
+    calls = model_calls(row)
+    acts = actions(calls, uses, None, tools=world.tools, owns_tools=True)
+    made = [act.message for act in acts if act.message.tool_calls]
+    return turns_of([*begun, *made]) > world.max_turns and row.key.calls <= len(calls)
+
+
+def _unlimited(world: OwnWorld) -> OwnWorld:
+    """The world for one more call, whose turn was counted already: here calls of one message come one by one."""
+    found = copy.copy(world)
+    found.max_turns = MOST_TURNS
+    return found
+
+
+def _messages(done: Sequence[ToolUse], at_once: int) -> list[Message]:
+    """What was done, so many calls a message."""
+    found: list[Message] = []
+    calls = [ToolCall(f"use-{number}", each.name, dict(each.arguments)) for number, each in enumerate(done)]
+    for start in range(0, len(done), at_once):
+        some = slice(start, start + at_once)
+        found.append(Message("assistant", tool_calls=tuple(calls[some])))
+        for call, each in zip(calls[some], done[some], strict=True):
+            found.append(Message("tool", each.result or "", tool_call_id=call.id, name=call.name))
     return found

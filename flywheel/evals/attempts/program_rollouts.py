@@ -19,6 +19,7 @@ from flywheel.core.envs.environment import Environment, Task
 from flywheel.core.envs.policy_rollouts import ChatResponse
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.traces import Message, Step, ToolCall, call_forms, openai_messages
+from flywheel.core.verifiers import WorldError
 
 COUNTS = ("tokens_in", "tokens_out", "cost_usd", "latency_ms")
 NOTHING = ChatResponse(tokens_in=0, tokens_out=0, cost_usd=0.0, latency_ms=0.0)
@@ -98,8 +99,8 @@ class Action:
     response: ChatResponse
     results: dict[str, Message] = field(default_factory=dict)
     """By the call's id."""
-    carried_out: set[str] = field(default_factory=set)
-    """The ids of the calls that the attempt's tools were asked for."""
+    carried_out: list[str] = field(default_factory=list)
+    """The ids of the calls that the attempt's tools were asked for, in that order."""
 
 
 def actions(
@@ -154,7 +155,7 @@ def _carry_out(found: list[Action], use: ToolUse, number: int) -> None:
 
 
 def _note(action: Action, call: ToolCall, use: ToolUse) -> None:
-    action.carried_out.add(call.id)
+    action.carried_out.append(call.id)
     if use.result is not None:
         action.results[call.id] = Message("tool", use.result, tool_call_id=call.id, name=call.name)
 
@@ -178,7 +179,11 @@ def _take_results(found: Sequence[Action], told: Sequence[Message]) -> None:
 
 
 def _leave_undone(action: Action) -> None:
-    done = tuple(call for call in action.message.tool_calls if call.id in action.carried_out)
+    """Keep of a message's calls those that were carried out, in the order in which they were."""
+    order = {key: place for place, key in enumerate(action.carried_out)}
+    done = tuple(
+        sorted((call for call in action.message.tool_calls if call.id in order), key=lambda call: order[call.id])
+    )
     action.message = replace(action.message, tool_calls=done)
     action.results = {call.id: action.results[call.id] for call in done if call.id in action.results}
 
@@ -227,13 +232,18 @@ def follow(
     what a user says next, where the episode goes on. May raise whatever the environment raises."""
     messages, taken = list(given), []
     reply: list[Message] = []
+    world = world_of(env)
     for action in acts:
+        calls = [call.id for call in action.message.tool_calls]
+        is_done = bool(calls) and all(call in action.results for call in calls)
+        if world is not None and calls and not is_done:  # the call that was told that the episode is over
+            break
         messages.append(action.message)
         taken.append(action.response)
         reply = []
-        calls = [call.id for call in action.message.tool_calls]
-        is_done = bool(calls) and all(call in action.results for call in calls)
-        if is_done and world_of(env) is not None:  # whose calls may do something, and were carried out already
+        if world is not None and is_done:  # whose calls may do something, and were carried out already
+            if turns_of(messages) > world.max_turns:
+                raise WorldError(f"calls were carried out beyond its {world.max_turns} turns", "environment")
             messages += [action.results[call] for call in calls]
             continue
         reply = env.respond(task, messages, seed)
@@ -244,3 +254,8 @@ def follow(
         else:
             messages += [action.results.get(said.tool_call_id, said) for said in reply if said.role == "tool"]
     return messages, taken, [said for said in reply if said.role == "user"]
+
+
+def turns_of(messages: Sequence[Message]) -> int:
+    """How many turns of an episode these messages take: whatever is said, or called, at once is one."""
+    return sum(message.role == "assistant" for message in messages)

@@ -81,3 +81,10 @@ def test_neither_trace_nor_output_is_nothing() -> None:
     assert actions([], [], None) == actions([], [], "") == []
     [empty] = actions([called(1, "")], [], None)
     assert (empty.message.content, empty.response.tokens_out) == ("", 2)
+
+
+def test_calls_of_one_message_are_judged_in_the_order_in_which_they_were_carried_out() -> None:
+    proposed = called(1, "", send("Ann"), send("Eve", "c2"), send("Bob", "c3"))
+    [found] = actions([proposed], [used(2, "Bob", "first"), used(3, "Ann", "second")], None, tools=TOOLS)
+    assert [call.arguments["to"] for call in found.message.tool_calls] == ["Bob", "Ann"]  # type: ignore[index]
+    assert [result.content for result in found.results.values()] == ["first", "second"]

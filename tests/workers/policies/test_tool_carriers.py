@@ -1,5 +1,6 @@
 """A team's own program in worlds whose tools only a worker carries out: of Python, and at a tool server."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,8 +24,9 @@ from tests.environments.shop import CANCELLED, OWN, shop, work
 from tests.evals import fake
 from tests.evals.conftest import served
 from tests.evals.fake import submit
-from tests.evals.programs import CODE, program_version, serve_program, status_of, use_tool
+from tests.evals.programs import CODE, ask_model, program_version, serve_program, status_of, use_tool
 from tests.shop_server import Shop, fails, serve_shop
+from tests.trajectories.ingest.upstream import Answer, completion, serve
 from tests.waiting import wait_for
 from tests.workers.conftest import sandbox
 from workers.judging import project_judges
@@ -128,6 +130,57 @@ def test_the_tools_of_an_attempt_are_an_mcp_server_too(
         return {"output": "It is cancelled."}
 
     run = evaluate(build, tasks_of(attached(cast, there[1]), build, CALLED), speaks_mcp)
+    assert set(run.results.values_list("success", flat=True)) == {True}, list(run.results.values())
+
+
+# Turns
+
+
+@pytest.mark.parametrize("turns", [1, 12])
+def test_an_episode_is_over_after_as_many_calls_as_the_world_has_turns(
+    cast: Cast, build: Build, served: str, there: tuple[Shop, str], turns: int
+) -> None:
+    shop, address = there
+    task_set = tasks_of(attached(cast, address, max_turns=turns), build, CALLED)
+    before = len(shop.calls())
+
+    def goes_on(work: dict[str, Any]) -> Any:
+        for _ in range(turns - 1):
+            assert use_tool(work, "get_order", ORDER) == {"result": "Order 1003 is open.", "over": False}
+        assert use_tool(work, "cancel", ORDER) == {"result": "Order 1003 is cancelled.", "over": False}
+        assert use_tool(work, "get_order", ORDER) == {"result": "", "over": True}
+        return {"output": "It is cancelled."}
+
+    run = evaluate(build, task_set, goes_on)
+    assert (run.state, run.error) == (State.SUCCEEDED, "")
+    assert set(run.results.values_list("success", flat=True)) == {True}, list(run.results.values())
+    assert len(shop.calls()) - before == turns * run.results.count()
+
+
+@pytest.mark.parametrize("is_python", [True, False])
+def test_calls_of_one_message_are_one_turn_however_many_they_are(
+    cast: Cast, build: Build, served: str, sandbox: None, there: tuple[Shop, str], is_python: bool
+) -> None:
+    world = shop(cast, max_turns=2) if is_python else attached(cast, there[1], max_turns=2)
+    task_set = tasks_of(world, build, CANCELLED)
+    names = [*["get_order"] * 13, "cancel"]
+
+    def proposes(_: Any) -> Answer:
+        functions = [{"name": name, "arguments": json.dumps(ORDER)} for name in names]
+        calls = [{"id": f"c{place}", "type": "function", "function": each} for place, each in enumerate(functions)]
+        return Answer(completion(None, message={"tool_calls": calls}))
+
+    def obeys(work: dict[str, Any]) -> Any:
+        for call in ask_model(work)["tool_calls"]:
+            answer = use_tool(work, call["function"]["name"], ORDER)
+            assert answer["over"] is False, answer
+        return {"output": "It is cancelled."}
+
+    with serve() as model, serve_program(obeys) as program:
+        model.say(proposes)
+        run = submit(build, task_set, program_version(build, model.url, url=program.url), samples=1)
+        fake.work(run)
+    assert (run.state, run.error) == (State.SUCCEEDED, "")
     assert set(run.results.values_list("success", flat=True)) == {True}, list(run.results.values())
 
 
