@@ -28,7 +28,7 @@ from flywheel.edge.jobs import Lease, LeaseLost
 from flywheel.edge.refusals import Stale
 from flywheel.environments.models import Task
 from flywheel.environments.tasks.task_rows import core_task
-from flywheel.evals.attempts import attempt_lifecycle, attempt_tools
+from flywheel.evals.attempts import attempt_lifecycle, attempt_tools, waiting_calls
 from flywheel.evals.attempts.attempt_lifecycle import ANSWERED, CLAIMED, ENDED, WAITING
 from flywheel.evals.attempts.program_rollouts import COUNTS, NOTHING, Action, ModelCall, ToolUse, actions, follow
 from flywheel.evals.models import EvalRun, ProgramAttempt, Result
@@ -280,9 +280,7 @@ class ProgramRuns:
         task = core_task(row.task)
         rollout = Rollout(task, row.sample, row.seed, given)
         taken = [ChatResponse(**each) for each in row.taken]
-        error, is_away = row.error, row.is_away or bool(missing)
-        if row.open_call is not None and row.open_call.get("is_fault"):
-            error = row.open_call["problem"]
+        error, is_away = waiting_calls.reason(row), row.is_away or bool(missing)
         if missing and not error:
             error = f"{missing} of its {missing + len(calls)} model calls were not recorded within {SETTLE_S:g} s"
         try:

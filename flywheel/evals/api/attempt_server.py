@@ -1,6 +1,7 @@
 """An attempt's own addresses, `/attempts/<id>/…`, for the program that makes it, with the key of that attempt.
 
-Errors are `{"detail": text}`: 401 without a key, 404 for another attempt's, 409 after its answer, 410 after its time.
+Errors are `{"detail": text}`: 401 without a key, 404 for another attempt's, 409 after its answer, 410 after its time, 429
+where too many calls wait, 504 where one has waited too long.
 """
 
 import functools
@@ -17,6 +18,7 @@ from flywheel.edge.refusals import Refused, status_of
 from flywheel.evals.api import attempt_mcp
 from flywheel.evals.attempts import attempt_lifecycle, attempt_tools
 from flywheel.evals.attempts.program_answers import answer_of
+from flywheel.evals.attempts.waiting_calls import RETRY_AFTER_S, Busy
 from flywheel.evals.models import ProgramAttempt
 
 BODY_MAX, CALL_MAX = 8 * 2**20, 64 * 2**10
@@ -43,7 +45,9 @@ def _door(method: str) -> Callable[[Answer], Declared]:
                 answer = view(request, found, **more)
                 return HttpResponse(status=202) if answer is None else JsonResponse(answer)
             except FieldError as error:
-                return JsonResponse({"detail": str(error)}, status=status_of(error))
+                status = status_of(error)
+                headers = {"Retry-After": str(RETRY_AFTER_S)} if status == Busy.status else {}
+                return JsonResponse({"detail": str(error)}, status=status, headers=headers)
 
         call.permission = "key:attempt"  # type: ignore[attr-defined]
         return cast(Declared, call)

@@ -40,7 +40,7 @@ class ProgramAttempt(models.Model):
     """Calls of the world's tools, in their order: `{"name", "arguments", "result", "at"}`."""
     open_call = models.JSONField(null=True)
     """A call that only a worker can carry out, until it has: `{"number", "name", "arguments"}`, with `begun` once one
-    is at it; in its place `{"problem", "is_fault"}` where it could not. By a fault the attempt is unscored."""
+    is at it; in its place `{"problem"}` where it could not, by which the attempt is unscored."""
     output = models.JSONField(null=True)
     """The text that the program returned for this turn; null where it returned none."""
     error = models.TextField(blank=True)

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from django.test import Client
 
 from flywheel.accounts.actors import Actor
+from flywheel.agents.models import AttemptKey
 from flywheel.core import envs
 from flywheel.core.envs.worlds.server_world import MCP, Server
 from flywheel.edge.jobs import State
+from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Environment, TaskSet
 from flywheel.environments.task_sets.frozen_sets import freeze
 from flywheel.environments.tasks import own_tasks
-from flywheel.evals.attempts import waiting_calls
-from flywheel.evals.attempts.attempt_lifecycle import claim_some
+from flywheel.evals.attempts import attempt_lifecycle, waiting_calls
+from flywheel.evals.attempts.attempt_lifecycle import answer, claim_some
 from flywheel.evals.models import EvalRun, ProgramAttempt
 from tests.conftest import Build, Cast
 from tests.environments.pages.world_editor.test_server_forms import CALLED, attached
@@ -114,6 +117,35 @@ def test_what_the_server_does_not_answer_leaves_the_attempt_unscored(
     result = run.results.first()
     assert result is not None
     assert "cancel: it answered 500 Internal Server Error: out of paper" in result.error
+
+
+def test_a_call_still_open_when_the_program_answers_leaves_the_attempt_unscored(
+    cast: Cast, build: Build, served: str, there: tuple[Shop, str]
+) -> None:
+    shop, address = there
+    task_set = tasks_of(attached(cast, address), build, CALLED)
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(handler: Any) -> None:
+        asked.set()
+        answered.wait(20)
+        fails(handler)
+
+    shop.faults["/tools/cancel"] = slow
+
+    def hurries(work: dict[str, Any]) -> Any:
+        asked.clear()
+        sender = threading.Thread(target=status_of, args=(f"{work['tools_url']}/cancel", ORDER, work["api_key"]))
+        sender.start()
+        assert asked.wait(20)
+        return {"output": "I left it alone."}
+
+    with serve_program(hurries) as program:
+        run = submit(build, task_set, program_version(build, url=program.url, concurrency=1), samples=1)
+        threading.Timer(2.0, answered.set).start()
+        fake.work(run)
+    error = "cancel had no answer yet when the program gave its own"
+    assert {(each.score, error in each.error) for each in run.results.all()} == {(None, True)}
 
 
 def test_the_tools_of_an_attempt_are_an_mcp_server_too(
@@ -261,7 +293,67 @@ def test_a_call_at_which_a_worker_was_killed_is_made_again_only_where_the_server
         assert found[0].result == "Order 1003 is cancelled."
     else:
         assert "cancel was perhaps carried out when a worker stopped, and is not sent again" in str(found[0])
-        assert ProgramAttempt.objects.get().open_call["is_fault"]  # type: ignore[index]
+        assert "cancel was perhaps" in waiting_calls.reason(ProgramAttempt.objects.get())
+
+
+def test_few_wait_at_once_and_without_a_connection(
+    claimed: Callable[..., ProgramAttempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = claimed()
+    given_back = threading.Event()
+    monkeypatch.setattr(waiting_calls, "give_back", given_back.set)
+    monkeypatch.setattr(waiting_calls, "AT_ONCE_EACH", 1)
+    thread, found = asks(attempt)
+    wait_for(lambda: ProgramAttempt.objects.filter(open_call__has_key="name").exists(), "no call waits")
+    with pytest.raises(waiting_calls.Busy, match="1 calls of this attempt wait here already"):
+        waiting_calls.have_carried_out(attempt, "cancel", ORDER)
+    monkeypatch.setattr(waiting_calls, "AT_ONCE_EACH", 2)
+    monkeypatch.setattr(waiting_calls, "AT_ONCE", 1)
+    with pytest.raises(waiting_calls.Busy, match="too many calls wait here already"):
+        waiting_calls.have_carried_out(attempt, "cancel", ORDER)
+    with carrier(attempt):
+        thread.join(20)
+    assert found[0].result == "Order 1003 is cancelled."
+    assert given_back.is_set()
+    with carrier(attempt):
+        assert waiting_calls.have_carried_out(attempt, "get_order", ORDER).result == "Order 1003 is cancelled."
+
+
+def test_a_call_is_not_waited_for_for_ever(
+    claimed: Callable[..., ProgramAttempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = claimed()
+    monkeypatch.setattr(waiting_calls, "MOST_WAIT_S", 0.1)
+    with pytest.raises(waiting_calls.Unanswered, match="cancel has no answer after 0.1 s and may be carried out yet"):
+        waiting_calls.have_carried_out(attempt, "cancel", ORDER)
+    with pytest.raises(waiting_calls.Busy, match="the calls before this one have no answer yet"):
+        waiting_calls.have_carried_out(attempt, "cancel", ORDER)
+
+
+def test_a_program_is_told_when_to_send_its_call_again(
+    client: Client, claimed: Callable[..., ProgramAttempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed()
+    key = AttemptKey.objects.get()
+    monkeypatch.setattr(attempt_lifecycle, "find", lambda *_: ProgramAttempt.objects.get())
+    monkeypatch.setattr(waiting_calls, "AT_ONCE", 0)
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "cancel", "arguments": ORDER}}
+    for path, body in (("tools/cancel", ORDER), ("mcp", message)):
+        url = f"/attempts/{key.public}/{path}"
+        answer = client.post(url, body, content_type="application/json", headers={"Authorization": "Bearer x"})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+        assert "send this one again later" in answer.json()["detail"]
+
+
+def test_a_result_that_is_too_large_to_keep_leaves_the_attempt_unscored(
+    claimed: Callable[..., ProgramAttempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = claimed()
+    monkeypatch.setattr(waiting_calls, "USES_MAX", 10)
+    with carrier(attempt), pytest.raises(Refused, match="cancel was carried out and cannot be kept"):
+        waiting_calls.have_carried_out(attempt, "cancel", ORDER)
+    answer(attempt, "It is cancelled.")
+    assert "cancel was carried out and cannot be kept" in waiting_calls.reason(ProgramAttempt.objects.get())
 
 
 def test_nobody_waits_for_an_attempt_that_is_over(claimed: Callable[..., ProgramAttempt]) -> None:
