@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, prefetch_related_objects
 from django.utils import timezone
 
 from flywheel.agents.models import AttemptKey, AttemptSpan
@@ -66,6 +66,7 @@ class ProgramRuns:
         self._endpoint = run.version.endpoint
         kind = run.task_set.environment_version.environment.kind
         self._owns_tools = not KINDS[kind].from_failures
+        self._is_repeatable = attempt_tools.is_repeatable(env)
         self._carrier = ToolCarrier(run, env) if KINDS[kind].runner else None
         self._size = min(CHUNK, BUDGET_CHUNK) if run.budget else CHUNK
         self._changed = threading.Condition()
@@ -149,7 +150,7 @@ class ProgramRuns:
         theirs = known.filter(state=CLAIMED)
         if self._endpoint["way"] == "pull":  # programs that live go on with theirs, but for those of a run that ended
             theirs = theirs.filter(key__deadline__lte=timezone.now())
-        attempt_lifecycle.give_again(list(theirs))
+        attempt_lifecycle.give_again(list(theirs), is_repeatable=self._is_repeatable)
         there = set(known.values_list("task_id", "sample"))
         new = []
         for (pk, sample), seed in seeds.items():
@@ -252,7 +253,7 @@ class ProgramRuns:
             self._take_back(rows.filter(state=CLAIMED, lease_until__lt=timezone.now()))
         answered = rows.filter(state=ANSWERED).exclude(pk__in=self._judged).order_by("ended_at")
         answered = answered.annotate(recorded=Count("key__spans", filter=Q(key__spans__is_own=False)))
-        for row in answered.select_related("key", "task").prefetch_related("key__spans"):
+        for row in answered.select_related("key", "task"):
             row.run = self._run
             missing = max(0, row.key.calls - row.recorded) if row.key else 0
             assert row.ended_at is not None
@@ -262,16 +263,19 @@ class ProgramRuns:
     def _take_back(self, late: QuerySet[ProgramAttempt]) -> None:
         """Give again what nobody holds any more: of programs that pull, or what a worker claimed that is gone."""
         if self._endpoint["way"] == "pull":
-            attempt_lifecycle.expire(list(late.select_related("key", "run__version")))
+            some = list(late.select_related("key", "run__version"))
+            attempt_lifecycle.expire(some, is_repeatable=self._is_repeatable)
             return
         with self._changed:
             mine = list(self._begun)
-        for row in attempt_lifecycle.give_again(list(late.exclude(pk__in=mine))):
+        some = list(late.exclude(pk__in=mine))
+        for row in attempt_lifecycle.give_again(some, is_repeatable=self._is_repeatable):
             row.run = self._run
             self._put(row)
 
     def _conclude(self, row: ProgramAttempt, missing: int) -> None:
         """Make the attempt a rollout, or let its program go on where the environment does."""
+        prefetch_related_objects([row], "key__spans")
         calls = attempt_tools.model_calls(row) or [
             ModelCall.from_step(step) for step in _own_steps(row, row.key) if step.kind == "assistant"
         ]

@@ -10,10 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.db import connections
+from django.db.models import QuerySet
 
 from flywheel.core import envs
-from flywheel.core.envs.worlds.own_world import world_of
-from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.evals.attempts import attempt_tools, waiting_calls
 from flywheel.evals.models import EvalRun, ProgramAttempt
 from flywheel.trajectories.formats.values.hostile_json import text
@@ -51,9 +50,8 @@ class ToolCarrier:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tool") as pool:
                 while not self._stopped.is_set():
                     try:
-                        for row in waiting_calls.waiting(rows):
-                            if self._is_mine(row.pk):
-                                pool.submit(self._carry_out, row)
+                        for key in self._found(rows):
+                            pool.submit(self._carry_out, key)
                     except Exception:
                         log.exception("calls of tools of eval %s cannot be looked for", self._run.pk)
                         connections.close_all()
@@ -63,29 +61,30 @@ class ToolCarrier:
         finally:
             connections.close_all()
 
-    def _is_mine(self, key: int) -> bool:
+    def _found(self, rows: QuerySet[ProgramAttempt]) -> list[int]:
+        """Keys of the rows whose call waits and is in nobody's hand here; from now on it is."""
         with self._lock:
-            if key in self._begun:
-                return False
-            self._begun.add(key)
-            return True
+            waiting = waiting_calls.waiting(rows.exclude(pk__in=self._begun))
+            keys = list(waiting.order_by("pk").values_list("pk", flat=True))
+            self._begun.update(keys)
+        return keys
 
-    def _carry_out(self, row: ProgramAttempt) -> None:
+    def _carry_out(self, key: int) -> None:
         try:
-            row = waiting_calls.waiting(ProgramAttempt.objects.filter(pk=row.pk)).first() or row
-            self._answer(row, row.open_call or {})
+            rows = ProgramAttempt.objects.filter(pk=key).select_related("task", "run")
+            if (row := waiting_calls.waiting(rows).first()) is not None:
+                self._answer(row, row.open_call or {})
         except Exception:
-            log.exception("a call of a tool of attempt %s could not be stored", row.pk)
+            log.exception("a call of a tool of attempt %s could not be stored", key)
         finally:
             connections.close_all()
             with self._lock:
-                self._begun.discard(row.pk)
+                self._begun.discard(key)
 
     def _answer(self, row: ProgramAttempt, asked: dict[str, Any]) -> None:
-        if "name" not in asked or self._stopped.is_set():
+        if self._stopped.is_set():
             return
-        world = world_of(self._env)
-        if asked.get("begun") and isinstance(world, ServerWorld) and not world.server.resets:
+        if asked.get("begun") and not attempt_tools.is_repeatable(self._env):
             problem = f"{asked['name']} was perhaps carried out when a worker stopped, and is not sent again"
             waiting_calls.fail(row, problem)
             return

@@ -1,7 +1,7 @@
 """An attempt's own addresses, `/attempts/<id>/…`, for the program that makes it, with the key of that attempt.
 
-Errors are `{"detail": text}`: 401 without a key, 404 for another attempt's, 409 after its answer, 410 after its time, 429
-where too many calls wait, 504 where one has waited too long.
+Errors are `{"detail": text}`: 401 without a key, 404 for another attempt's, 409 after its answer, 410 after its time,
+429 where too many calls wait, 504 where one has waited too long.
 """
 
 import functools

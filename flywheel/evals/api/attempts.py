@@ -46,6 +46,10 @@ class ClaimOut(Schema):
     mcp_url: str
     """The same tools, for an MCP client."""
     result_url: str
+    traces_url: str
+    """Where its own spans are sent, over OTLP."""
+    traceparent: str
+    """The context below which they are this attempt's."""
 
 
 class ClaimsOut(Schema):

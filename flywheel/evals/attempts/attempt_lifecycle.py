@@ -24,6 +24,10 @@ from flywheel.trajectories.formats.values.hostile_json import text
 
 MOST_GOES = 3
 """How often an attempt is given to programs that fall silent, before it is unscored."""
+ONCE_ONLY = (
+    "it broke off after calls were sent to a server that does not begin anew, so it is not made again: they would be "
+    "carried out twice"
+)
 LEASE_S, LEAST_LEASE_S = 60.0, 2.0
 TIME_LIMIT_S = 300.0
 OUTPUT_MAX = 1_000_000
@@ -208,19 +212,30 @@ def answer(
         AttemptKey.objects.filter(attempt=attempt.pk, deadline__gt=timezone.now()).update(deadline=timezone.now())
 
 
-def give_again(attempts: Sequence[ProgramAttempt]) -> list[ProgramAttempt]:
+def give_again(attempts: Sequence[ProgramAttempt], *, is_repeatable: bool = True) -> list[ProgramAttempt]:
     """Let somebody else have attempts whose program is gone; what it did at them counts for nothing. Returns those that
-    wait now: one that was renewed, or moved on, since it was looked at stays."""
+    wait now: one that was renewed, or moved on, since it was looked at stays.
+
+    `is_repeatable`: whether its world begins anew with each attempt. Else one in which a call was sent ends instead.
+    """
     given = []
     with transaction.atomic():
         for attempt in attempts:
             if (row := _held(attempt).select_for_update().first()) is None:
+                continue
+            if not is_repeatable and _has_sent(row):
+                answer(row, None, ONCE_ONLY)
                 continue
             AttemptKey.objects.filter(attempt=row.pk).delete()
             row.key, row.state, row.uses, row.open_call = None, WAITING, [], None
             row.save(update_fields=["key", "state", "uses", "open_call"])
             given.append(row)
     return given
+
+
+def _has_sent(row: ProgramAttempt) -> bool:
+    """Whether a call of its tools was, or may have been, sent to the world's server."""
+    return bool(row.uses) or not {"begun", "problem"}.isdisjoint(row.open_call or {})
 
 
 def _held(attempt: ProgramAttempt) -> QuerySet[ProgramAttempt]:
@@ -230,9 +245,9 @@ def _held(attempt: ProgramAttempt) -> QuerySet[ProgramAttempt]:
     )
 
 
-def expire(attempts: Sequence[ProgramAttempt]) -> None:
+def expire(attempts: Sequence[ProgramAttempt], *, is_repeatable: bool = True) -> None:
     """Look at pulled attempts whose lease has run out: prolonged where there is a sign of life, given again where
-    there is none, and ended where their program lives and its time is up."""
+    there is none (see `give_again`), and ended where their program lives and its time is up."""
     now = timezone.now()
     for attempt in attempts:
         key = attempt.key
@@ -240,7 +255,7 @@ def expire(attempts: Sequence[ProgramAttempt]) -> None:
             continue
         lease = timedelta(seconds=attempt.lease_s or 0)
         silent_since = now - lease
-        is_calling = key.calls > key.spans.filter(is_own=False).count()
+        is_calling = key.calls > key.spans.filter(is_own=False).count() or "name" in (attempt.open_call or {})
         is_alive = is_calling or key.spans.filter(started_at__gt=silent_since).exists()
         is_alive = is_alive or any(datetime.fromisoformat(use["at"]) > silent_since for use in attempt.uses[-1:])
         was_renewed = attempt.claimed_at + lease < key.deadline <= attempt.lease_until
@@ -252,7 +267,7 @@ def expire(attempts: Sequence[ProgramAttempt]) -> None:
         elif attempt.goes >= MOST_GOES:
             _end(attempt, f"given to a program {MOST_GOES} times, and each time it fell silent")
         else:
-            give_again([attempt])
+            give_again([attempt], is_repeatable=is_repeatable)
 
 
 def _end(attempt: ProgramAttempt, error: str) -> None:

@@ -101,8 +101,8 @@ def store(row: ProgramAttempt, made: ToolUse) -> None:
 
 
 def have_carried_out(attempt: ProgramAttempt, name: str, arguments: dict[str, Any]) -> ToolUse:
-    """Let a worker carry the call out, and wait for it until the attempt's time is up. Raises Refused, Stale, Over; Busy
-    where too many wait, and Unanswered after a long while."""
+    """Let a worker carry the call out, and wait for it until the attempt's time is up. Raises Refused, Stale and Over,
+    Busy where too many wait, and Unanswered after a long while."""
     until = time.monotonic() + MOST_WAIT_S
     with _waiters.one_more(attempt):
         while (number := _ask(attempt, name, arguments)) is None:
@@ -159,7 +159,7 @@ def reason(row: ProgramAttempt) -> str:
 
 def waiting(rows: QuerySet[ProgramAttempt]) -> QuerySet[ProgramAttempt]:
     """Those of these attempts in which a call waits for a worker."""
-    return rows.filter(state=CLAIMED, open_call__has_key="name").select_related("task", "run")
+    return rows.filter(state=CLAIMED, open_call__has_key="name")
 
 
 def begin(row: ProgramAttempt) -> bool:

@@ -97,6 +97,18 @@ def test_a_model_call_is_a_sign_of_life(build: Build) -> None:
     assert row.lease_until > timezone.now()
 
 
+def test_a_tool_that_has_not_answered_yet_is_a_sign_of_life(build: Build) -> None:
+    [made] = claim_some(waiting(build), CODE, 1, lease_s=5)
+    row = later(made, 6)
+    row.open_call = {"number": 0, "name": "cancel", "arguments": {}}
+    row.save(update_fields=["open_call"])
+    expire([row])
+    row.refresh_from_db()
+    assert row.state == "claimed"
+    assert row.lease_until is not None
+    assert row.lease_until > timezone.now()
+
+
 def test_one_that_lives_until_its_time_is_up_has_timed_out(build: Build) -> None:
     [made] = claim_some(waiting(build, timeout_s=10.0), CODE, 1, lease_s=5)
     row = later(made, 4)

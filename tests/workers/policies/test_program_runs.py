@@ -391,6 +391,9 @@ def test_a_program_behind_a_firewall_pulls_its_work(build: Build, cast: Cast, se
         while done < 6:
             for work in post(f"{served}/api/v1/attempts/claim", claim, key)["items"]:
                 assert work["base_url"].startswith(served)
+                assert work["mcp_url"] == f"{served}/attempts/{work['attempt']}/mcp"
+                assert work["traces_url"] == f"{served}/v1/traces"
+                assert work["attempt"] in work["traceparent"]
                 assert post(f"{served}/attempts/{work['attempt']}/lease", {}, work["api_key"])["lease_until"]
                 post(work["result_url"], {"output": "Done.", "code": CODE}, work["api_key"])
                 assert status_of(work["result_url"], {"output": "Again."}, work["api_key"]) == 409

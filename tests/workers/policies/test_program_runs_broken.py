@@ -6,17 +6,21 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.agents.models import AttemptKey, AttemptSpan
 from flywheel.edge.jobs import State
 from flywheel.evals.attempts import attempt_lifecycle
-from flywheel.evals.models import ProgramAttempt
+from flywheel.evals.attempts.attempt_tools import environment_of
+from flywheel.evals.models import EvalRun, ProgramAttempt
 from flywheel.evals.models.runs import BUDGET_CHUNK
 from flywheel.evals.runs.submission import resume
 from tests.conftest import Build
 from tests.evals import fake
+from tests.evals.attempts.test_attempt_lifecycle import waiting
 from tests.evals.conftest import served
 from tests.evals.fake import submit
 from tests.evals.programs import CODE, program_version, serve_program, status_of
@@ -107,6 +111,22 @@ def test_after_a_kill_another_worker_goes_on_and_no_answer_is_made_twice(
     assert set(again.values()) == {1}, "an attempt that is given again is another one to its program"
     assert len(program.seen) <= 80 + version.endpoint["concurrency"] * program_runs.AHEAD
     assert answered
+
+
+def test_an_attempt_that_waits_for_its_model_calls_is_looked_at_without_its_spans(build: Build) -> None:
+    [made] = attempt_lifecycle.claim_some(waiting(build), CODE, 1)
+    attempt_lifecycle.answer(made.attempt, "Done.")
+    AttemptKey.objects.update(calls=1)
+    key, now = AttemptKey.objects.get(), timezone.now()
+    AttemptSpan.objects.create(key=key, span_id="a", is_own=True, started_at=now, content={})
+    EvalRun.objects.update(state=State.QUEUED)
+    run = EvalRun.objects.get()
+    with fake.claim(run) as lease:
+        runs = program_runs.ProgramRuns(lease, run, environment_of(made.attempt), [(made.attempt.task, 0)])
+        with CaptureQueriesContext(connection) as queries:
+            runs._gather()
+    assert runs._ready == []
+    assert not any('"content"' in query["sql"] for query in queries)
 
 
 def test_nothing_runs_ahead_of_a_budget(build: Build, served: str) -> None:

@@ -3,11 +3,14 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
 from flywheel.agents.models import AttemptKey
@@ -33,6 +36,7 @@ from tests.trajectories.ingest.upstream import Answer, completion, serve
 from tests.waiting import wait_for
 from tests.workers.conftest import sandbox
 from workers.judging import project_judges
+from workers.policies.program_runs import ProgramRuns
 from workers.policies.tool_carriers import ToolCarrier
 from workers.worlds.mcp_client import McpLine
 from workers.worlds.server_lines import Asked, Patience
@@ -296,6 +300,50 @@ def test_a_call_at_which_a_worker_was_killed_is_made_again_only_where_the_server
         assert "cancel was perhaps" in waiting_calls.reason(ProgramAttempt.objects.get())
 
 
+@pytest.mark.parametrize("way", ["http", "pull"])
+@pytest.mark.parametrize("resets", [True, False])
+def test_an_attempt_that_broke_off_after_a_call_is_made_again_only_where_the_server_begins_anew(
+    claimed: Callable[..., ProgramAttempt], resets: bool, way: str
+) -> None:
+    attempt = claimed(resets=resets, shows_state=False)
+    with carrier(attempt):
+        waiting_calls.have_carried_out(attempt, "cancel", dict(ORDER))
+    gone = timezone.now() - timedelta(hours=1)  # the worker of a program that was called, or the time of one that pulls
+    AttemptKey.objects.update(deadline=gone)
+    EvalRun.objects.update(state=State.QUEUED)
+    run = EvalRun.objects.get()
+    run.version.endpoint["way"] = way
+    with fake.claim(run) as lease:
+        ProgramRuns(lease, run, carrier(attempt)._env, [(attempt.task, 0)])._rows()
+    row = ProgramAttempt.objects.get()
+    assert (row.state, len(row.uses)) == (("waiting", 0) if resets else ("answered", 1))
+    assert ("a server that does not begin anew" in row.error) is not resets
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_silent_program_is_given_its_attempt_again_only_if_nothing_was_sent(
+    claimed: Callable[..., ProgramAttempt], is_sent: bool
+) -> None:
+    claimed(resets=False, shows_state=False)
+    gone = timezone.now() - timedelta(hours=1)
+    asked = {"number": 0, "problem": "it did not answer"} if is_sent else None
+    ProgramAttempt.objects.update(lease_until=gone, claimed_at=gone, open_call=asked)
+    attempt_lifecycle.expire([ProgramAttempt.objects.get()], is_repeatable=False)
+    row = ProgramAttempt.objects.get()
+    assert row.state == ("answered" if is_sent else "waiting")
+    assert waiting_calls.reason(row) == ("it did not answer" if is_sent else "")
+
+
+def test_looking_for_calls_reads_no_more_than_which_they_are(claimed: Callable[..., ProgramAttempt]) -> None:
+    attempt = claimed()
+    ProgramAttempt.objects.update(open_call={"number": 0, "name": "cancel", "arguments": ORDER})
+    looking = carrier(attempt)
+    with CaptureQueriesContext(connection) as queries:
+        assert looking._found(ProgramAttempt.objects.all()) == [attempt.pk]
+        assert looking._found(ProgramAttempt.objects.all()) == [], "it is in hand"
+    assert not any('"uses"' in query["sql"] or '"messages"' in query["sql"] for query in queries)
+
+
 def test_few_wait_at_once_and_without_a_connection(
     claimed: Callable[..., ProgramAttempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +372,7 @@ def test_a_call_is_not_waited_for_for_ever(
 ) -> None:
     attempt = claimed()
     monkeypatch.setattr(waiting_calls, "MOST_WAIT_S", 0.1)
-    with pytest.raises(waiting_calls.Unanswered, match="cancel has no answer after 0.1 s and may be carried out yet"):
+    with pytest.raises(waiting_calls.Unanswered, match=r"cancel has no answer after 0\.1 s and may be carried out yet"):
         waiting_calls.have_carried_out(attempt, "cancel", ORDER)
     with pytest.raises(waiting_calls.Busy, match="the calls before this one have no answer yet"):
         waiting_calls.have_carried_out(attempt, "cancel", ORDER)
