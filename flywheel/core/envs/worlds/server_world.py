@@ -173,6 +173,20 @@ def changed_tool(frozen: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str,
     return ""
 
 
+def renewed(chosen: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The chosen tools as a server has them now, with the `x-` keys that they were given; without those it has no
+    more. A definition that is the same there stays as it was written."""
+    there = {tool["name"]: tool for tool in now}
+    found = []
+    for tool in chosen:
+        if not changed_tool([tool], now):
+            found.append(dict(tool))
+        elif tool["name"] in there:
+            ours = {key: value for key, value in tool.items() if key.startswith("x-")}
+            found.append({**there[tool["name"]], **ours})
+    return found
+
+
 def _address(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_ADDRESS or not (value.isascii() and value.isprintable()):
         raise VerifierError("base_url: the address of a server is wanted, such as http://tools:8000")

@@ -2,6 +2,7 @@
 
 import uuid
 from contextlib import suppress
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -77,8 +78,9 @@ def try_world(request: PageRequest) -> HttpResponse:
 @require_GET
 @requires(Permission.BUILD)
 def trial(request: PageRequest, world_trial: int) -> HttpResponse:
-    """Answer the editor's poll, every second while a worker tries the world."""
-    return _shown(request, _trial(request, world_trial))
+    """Answer the editor's poll, every second while a worker tries the world. With `take` the server's definitions take
+    the place of those in the form, of the tools that stand there."""
+    return _shown(request, _trial(request, world_trial), is_taken="take" in request.GET)
 
 
 @require_POST
@@ -91,10 +93,22 @@ def stop_trial(request: PageRequest, world_trial: int) -> HttpResponse:
     return _shown(request, _trial(request, world_trial))
 
 
-def _shown(request: PageRequest, found: WorldTrial) -> HttpResponse:
-    tools = world_trials.tools_of(found)
-    is_new = bool(found.report.get("tools")) and tools != found.config.get("tools")
-    context = {"trial": found, "tools": lines_of(tools), "read": written(tools) if is_new else ""}
+def _shown(request: PageRequest, found: WorldTrial, *, is_taken: bool = False) -> HttpResponse:
+    """What was left out or marked in the form stays so: its definitions are replaced on request alone, or if there are
+    none."""
+    now = world_trials.tools_of(found)
+    context: dict[str, Any] = {"trial": found, "tools": lines_of(now)}
+    if found.report.get("tools"):
+        chosen = server_world.tools_of(found.config.get("tools", []))
+        tools = server_world.renewed(chosen, now) if is_taken else chosen or now
+        names = {tool["name"] for tool in tools}
+        context = {
+            "trial": found,
+            "tools": lines_of(tools),
+            "read": written(tools) if is_taken or not chosen else "",
+            "changed": server_world.changed_tool(tools, now),
+            "left_out": [tool["name"] for tool in now if tool["name"] not in names],
+        }
     return render(request, "environments/_world_trial.html", context)
 
 

@@ -1,5 +1,6 @@
 """A team's own tool server as an environment: from its address to a proved task and an eval, through the pages."""
 
+import html
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -128,6 +129,35 @@ def test_a_trial_of_a_server_that_hangs_or_answers_otherwise_says_so(
     work()
     page = page_of(client.get(url(cast, "world_trial", WorldTrial.objects.latest("pk").pk)))
     assert "The world is at fault." in page
+
+
+def test_trying_keeps_what_was_left_out_and_marked_and_takes_definitions_on_request(
+    cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]
+) -> None:
+    there, address = shop
+    client = sign_in(cast.builder)
+    sent = {"base_url": address, "protocol": "http", "max_turns": "8", "tool": "cancel", "seed": "0"}
+    sent |= {"tools": json.dumps([TOOLS[0] | {"x-unsafe": True}]), "arguments": '{"order_id": "1003"}'}
+
+    def tried() -> tuple[str, str]:
+        client.post(url(cast, "try_world"), sent)
+        work()
+        there = url(cast, "world_trial", WorldTrial.objects.latest("pk").pk)
+        return there, page_of(client.get(there))
+
+    _, page = tried()
+    assert "hx-swap-oob" not in page
+    assert "agents would not: <code>get_order</code>. To have all" in page
+    assert "not those that stand here" not in page
+    assert "unsafe" in page
+    there.tools = [{**TOOLS[0], "description": "Cancel an order for good."}, TOOLS[1]]
+    address, page = tried()
+    assert "hx-swap-oob" not in page
+    assert "its tool cancel has other description than when they were read" in page
+    answer = client.get(address, {"take": "1"})
+    taken = json.loads(html.unescape(answer.content.decode()).partition('hx-swap-oob="true">')[2].partition("<")[0])
+    assert taken == [{**TOOLS[0], "description": "Cancel an order for good.", "x-unsafe": True}]
+    assert "not those that stand here" not in page_of(answer)
 
 
 def test_by_the_api(cast: Cast, client: Client, key: Keys, shop: tuple[Shop, str]) -> None:
