@@ -36,6 +36,8 @@ class Shop:
         self.asked: list[tuple[str, str, Any]] = []
         """Method, path (or MCP's method) and body."""
         self.headers: list[dict[str, str]] = []
+        self.numbers: list[Any] = []
+        """Of MCP's questions."""
         self.faults: dict[str, Fault] = {}
         """By path, or by MCP's method."""
         self.streams = False
@@ -108,6 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _mcp(self, body: dict[str, Any]) -> None:
         shop, method = self.shop, body["method"]
         shop.asked.append(("POST", method, body.get("params")))
+        shop.numbers.append(body.get("id"))
         shop.headers.append(dict(self.headers))
         if fault := shop.faults.get(method):
             fault(self)

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, Self
 
@@ -338,6 +338,8 @@ class Lease:
         self._stop = threading.Event()
         self._cancelled = threading.Event()
         self._inside = threading.local()
+        self.ends = ExitStack()
+        """What is closed when the job is over, however it ends."""
         self._thread = threading.Thread(target=self._renew_forever, name=f"lease-{job.pk}", daemon=True)
 
     @property
@@ -434,6 +436,8 @@ class Lease:
             self._end(error)
         except LeaseLost:
             log.warning("%s %s ended after its lease was lost", self.job.label, self.job.pk)
+        finally:
+            self.ends.close()
         return error is None or isinstance(error, Exception)
 
     def _end(self, error: BaseException | None) -> None:

@@ -22,7 +22,7 @@ def try_verifier(lease: Lease) -> None:
     """Task after task, each shown as soon as it is there."""
     trial = Trial.objects.select_related("environment__project", "project").get(pk=lease.job.pk)
     shown = list(trial.report.get("tasks", []))
-    runners = project_judges.runners(trial.project, trial.verifier)
+    runners = project_judges.runners(trial.project, trial.verifier, lease=lease)
     for report in trials.reports(trial, runners):
         lease.go_on()
         shown.append(report)
@@ -75,15 +75,14 @@ def look_at_server(
     seen = []
     try:
         for _ in range(2):
-            line = servers.line(server)
-            line.begin(seed, {"prompt": "", "state": None})
-            report["tools"] = read_tools(line)
-            report["beginning"] = line.state() if server.shows_state else None
-            if tool and (problem := tooling.call_error(report["tools"], tool, arguments, {})):
-                return {**report, "fault": f"{tool}: {problem}", "ms": _milliseconds(began)}
-            answer = line.call(tool, arguments) if tool else None
-            seen.append((report["tools"], answer, line.state() if server.shows_state else None))
-            line.end()
+            with servers.session(server) as line:
+                line.begin(seed, {"prompt": "", "state": None})
+                report["tools"] = read_tools(line)
+                report["beginning"] = line.state() if server.shows_state else None
+                if tool and (problem := tooling.call_error(report["tools"], tool, arguments, {})):
+                    return {**report, "fault": f"{tool}: {problem}", "ms": _milliseconds(began)}
+                answer = line.call(tool, arguments) if tool else None
+                seen.append((report["tools"], answer, line.state() if server.shows_state else None))
     except WorldError as error:
         return {**report, "fault": str(error), "ms": _milliseconds(began)}
     _, answer, state = seen[0]

@@ -103,7 +103,7 @@ def evaluate(lease: Lease) -> None:
             f"the verifier's code changed since eval {run.pk} was submitted; submit it anew: one judge scores all of it"
         )
     kind = environment.environment.kind
-    runners = project_judges.runners(run.project, environment.verifier, run.judges)
+    runners = project_judges.runners(run.project, environment.verifier, run.judges, lease=lease)
     env = envs.build(kind, environment.config, environment.verifier, runners, run.version.config())
     if _ask_and_judge(lease, run, env):
         _conclude(lease, run)

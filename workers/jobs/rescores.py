@@ -19,7 +19,7 @@ def judge_again(lease: Lease) -> None:
         raise VerifierChanged(
             "the verifier's code changed since this was asked for; ask again: one judge scores it all"
         )
-    runners = project_judges.runners(job.project, version.verifier, job.judges)
+    runners = project_judges.runners(job.project, version.verifier, job.judges, lease=lease)
     env = envs.build(version.environment.kind, version.config, version.verifier, runners, job.run.version.config())
     done = job.scores.count()
     for chunk in run_rescores.waiting(job):

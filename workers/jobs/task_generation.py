@@ -21,7 +21,7 @@ def make_tasks(lease: Lease) -> None:
     version = latest(job.environment)
     if problem := void_since(version):
         raise JudgeError(problem, "canary")
-    runners = project_judges.runners(job.environment.project, version.verifier)
+    runners = project_judges.runners(job.environment.project, version.verifier, lease=lease)
     for tasks in seeded_tasks.parts(job, AT_ONCE, runners):
         lease.go_on()
         with lease.guard():

@@ -17,7 +17,7 @@ def prove_tasks(lease: Lease) -> None:
     while not lease.lost:
         version = environment.versions.select_related("environment").latest("number")
         if version != under:
-            under, runners = version, project_judges.runners(environment.project, version.verifier)
+            under, runners = version, project_judges.runners(environment.project, version.verifier, lease=lease)
             common = common_wrong(environment, version)
             if problem := void_since(version):
                 raise JudgeError(problem, "canary")

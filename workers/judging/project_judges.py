@@ -47,14 +47,19 @@ def _keyed(endpoint: Mapping[str, Any], project: Project) -> dict[str, Any]:
         return {**endpoint, "problem": str(error)}
 
 
-def runners(project: Project, verifier: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Runners:
-    """All that a worker has, for one run."""
-    return replace(
-        attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym(), server=tool_servers(project)
-    )
+def runners(
+    project: Project,
+    verifier: Mapping[str, Any],
+    report: Mapping[str, Any] | None = None,
+    *,
+    lease: Lease | None = None,
+) -> Runners:
+    """All that a worker has, for one run; sessions at tool servers end with the lease."""
+    server = tool_servers(project, lease)
+    return replace(attempt_verdicts.RUNNERS, judge=judge_of(project, verifier, report), gym=Gym(), server=server)
 
 
-def tool_servers(project: Project) -> ToolServers:
+def tool_servers(project: Project, lease: Lease | None = None) -> ToolServers:
     """The project's own tool servers, asked with its keys."""
     owner = threading.get_ident()
 
@@ -68,7 +73,10 @@ def tool_servers(project: Project) -> ToolServers:
             if threading.get_ident() != owner:  # one of a pool, which would leave its connection open
                 connections.close_all()
 
-    return ToolServers(key_for)
+    servers = ToolServers(key_for)
+    if lease is not None:
+        lease.ends.callback(servers.close)
+    return servers
 
 
 def meet(lease: Lease, env: Environment, task: Task, said: QuerySet[Any]) -> None:

@@ -6,17 +6,20 @@ there. What a server asks or tells meanwhile is passed over, for no capability o
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flywheel.core.network.http_replies import Reply
 from flywheel.core.verifiers import WorldError
-from workers.worlds.server_lines import Asked, answer_text, decoded, refuse, shown
+from flywheel.trajectories.formats.values.hostile_json import text
+from workers.worlds.server_lines import ENDING, Asked, answer_text, decoded, refuse, shown
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Of the protocol: the first is asked for, and each is taken."""
 PAGES_MOST = 50
 INVALID_PARAMS = -32602
 SESSION, VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
+_NAMED = {SESSION, VERSION}
 
 
 class McpLine:
@@ -71,9 +74,19 @@ class McpLine:
     def state(self) -> Any:
         raise WorldError("an MCP server shows no state", "refused")
 
+    def name(self) -> dict[str, Any]:
+        return {
+            "number": self._number,
+            "headers": {key: self._asked.more[key] for key in _NAMED & self._asked.more.keys()},
+        }
+
+    def go_on(self, named: Mapping[str, Any]) -> None:
+        self._number = named["number"]  # of which none may come twice in a session
+        self._asked.more |= named["headers"]
+
     def end(self) -> None:
         if SESSION in self._asked.more:
-            self._asked.ask("DELETE", "", what="end")
+            replace(self._asked, patience=ENDING).ask("DELETE", "", what="end")
 
     def _request(self, method: str, params: Mapping[str, Any], *, what: str = "") -> tuple[Reply, dict[str, Any]]:
         """The answer as JSON-RPC has it, with `result` or `error`. Raises WorldError."""
@@ -135,8 +148,8 @@ def _is_error(content: bytes) -> bool:
 def _result(answer: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Raises WorldError."""
     if isinstance(error := answer.get("error"), dict):
-        code, message = error.get("code"), str(error.get("message", ""))[:300]
-        raise WorldError(f"{what}: it answered the error {code}: {message}", "environment")
+        code, message = str(error.get("code"))[:30], str(error.get("message", ""))[:300]
+        raise WorldError(text(f"{what}: it answered the error {code}: {message}"), "environment")
     result = answer.get("result")
     if not isinstance(result, dict):
         raise WorldError(f"{what}: its result is no object", "environment")
@@ -153,8 +166,8 @@ def _text(result: Mapping[str, Any]) -> str:
     ]
     if not parts and "structuredContent" in result:
         return json.dumps(result["structuredContent"], ensure_ascii=False)
-    text = "\n".join(parts)
-    return f"Error: {text}" if result.get("isError") is True and not text.startswith("Error") else text
+    words = "\n".join(parts)
+    return f"Error: {words}" if result.get("isError") is True and not words.startswith("Error") else words
 
 
 def _short(part: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from flywheel.core.envs.worlds.server_world import Server
 from flywheel.core.network.http_exchange import LinkLocal, NotReached, exchange
 from flywheel.core.network.http_replies import Reply, TooLong
 from flywheel.core.verifiers import WorldError
+from flywheel.trajectories.formats.values.hostile_json import plain
 
 AT_ONCE = 16
 CONNECT_S = 10.0
@@ -31,6 +32,9 @@ ANSWER_BYTES = 256 * 1024
 """Of one tool's answer, and of a state."""
 SESSION = "Flywheel-Session"
 """The header that names an attempt's session."""
+SAID = frozenset({400, 404, 409, 422})
+"""With these and JSON a tool has answered the agent, such as that there is no such order. Any other status but 200 is
+the server's fault: a login that is wanted, a proxy, a page of errors, a session that is gone (410)."""
 _asking = threading.BoundedSemaphore(AT_ONCE)
 
 
@@ -41,6 +45,10 @@ class Patience:
     answer_s: float = 60.0
     away_s: float = 20.0
     backoff_s: float = 0.5
+
+
+ENDING = Patience(answer_s=5.0, away_s=0.0)
+"""For the end of a session, on which nothing depends."""
 
 
 class Line(Protocol):
@@ -57,6 +65,12 @@ class Line(Protocol):
 
     def state(self) -> Any:
         """The state of the session by now."""
+
+    def name(self) -> dict[str, Any]:
+        """What names the session, as JSON."""
+
+    def go_on(self, named: Mapping[str, Any]) -> None:
+        """Go on in the session of this `name`; nothing is asked yet."""
 
     def end(self) -> None:
         """Let the server forget it."""
@@ -146,8 +160,8 @@ class HttpLine:
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         path = f"/tools/{quote(name, safe='')}"
         reply, content = self._asked.ask("POST", path, dict(arguments), what=name)
-        if reply.status != 200 and _is_said(reply.status):
-            return answer_text(name, content.decode(errors="replace") or f"Error {reply.status}")
+        if reply.status in SAID and _is_json(content):
+            return answer_text(name, content.decode())
         value = decoded(content, name) if reply.status == 200 else refuse(name, reply, content)
         if not isinstance(value, dict) or "result" not in value:
             raise WorldError(f'{name}: {{"result": …}} is wanted, not {shown(content)}', "environment")
@@ -157,7 +171,14 @@ class HttpLine:
         reply, content = self._asked.ask("GET", "/state", what="/state")
         if len(content) > ANSWER_BYTES:
             raise WorldError(f"/state: it is larger than {ANSWER_BYTES >> 10} KiB", "output")
-        return decoded(content, "/state") if reply.status == 200 else refuse("/state", reply, content)
+        return plain(decoded(content, "/state")) if reply.status == 200 else refuse("/state", reply, content)
+
+    def name(self) -> dict[str, Any]:
+        return {"session": self._asked.more.get(SESSION, "")}
+
+    def go_on(self, named: Mapping[str, Any]) -> None:
+        if named["session"]:
+            self._asked.more[SESSION] = named["session"]
 
     def end(self) -> None:
         """A server forgets its sessions itself."""
@@ -197,10 +218,12 @@ def shown(content: bytes) -> str:
     return content[:SHOWN].decode(errors="replace").replace("\0", "�")
 
 
-def _is_said(status: int) -> bool:
-    """Whether a tool has answered the agent with it, such as 422 to arguments that are wrong. An address that is not
-    there, a login that is wanted and a server that breaks are no answers."""
-    return 400 <= status < 500 and status not in (401, 403, 404, 405, 407, 408, 429)
+def _is_json(content: bytes) -> bool:
+    try:
+        decoded(content, "")
+    except WorldError:
+        return False
+    return True
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Worlds that are a team's own tool server: a session for each attempt, and never a 0 for what a server did not do."""
 
+import json
 import re
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from flywheel.core.traces import Message, ToolCall, Trace
 from flywheel.core.verifiers import Runners, Verdict, VerifierError, WorldError
 from tests import shop_server
 from tests.shop_server import TOOLS, Shop, serve_shop
+from workers.worlds import tool_servers
 from workers.worlds.gym_sessions import meet
 from workers.worlds.server_lines import Patience
 from workers.worlds.tool_servers import ToolServers, read_tools
@@ -251,6 +253,84 @@ def test_a_config_that_is_none_is_refused_at_its_field(config: dict[str, Any], w
 def test_a_target_of_a_state_that_nobody_shows_is_none(shop: tuple[Shop, str]) -> None:
     verdict = judged(world(shop[1]), task_of(WANTED), [Message("user", "?"), Message("assistant", "Done.")])
     assert (verdict.score, verdict.cause) == (None, "target")
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 422])
+def test_some_statuses_with_json_are_the_tools_answer(shop: tuple[Shop, str], status: int) -> None:
+    shop[0].faults["/tools/cancel"] = lambda handler: handler.value({"detail": "no such order"}, status)
+    played = episode(world(shop[1]), task_of(CALLS), cancels)
+    assert [each.content for each in played if each.role == "tool"] == ['{"detail": "no such order"}']
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [*((status, b"{}") for status in (401, 402, 403, 405, 408, 410, 413, 429, 503)), (404, b"<html>"), (422, b"")],
+)
+def test_any_other_status_is_the_servers_fault(shop: tuple[Shop, str], status: int, body: bytes) -> None:
+    shop[0].faults["/tools/cancel"] = lambda handler: handler.say(status, body)
+    with pytest.raises(WorldError, match=f"cancel: it answered {status} "):
+        episode(world(shop[1]), task_of(CALLS), cancels)
+
+
+def test_what_no_database_takes_is_cleaned_where_it_comes_in(shop: tuple[Shop, str]) -> None:
+    there, url = shop
+    hostile = b'"a\\u0000b\\ud800c"'
+    there.faults["/state"] = lambda handler: handler.say(200, b'{"note": %s}' % hostile)
+    there.faults["/tools/cancel"] = lambda handler: handler.say(200, b'{"result": {"note": %s}}' % hostile)
+    env: Any = stateful(url)
+    task = task_of(WANTED)
+    assert env.play(task, env.reset(task, 0)).state == {"note": "a\u2400b\ufffdc"}
+    told = next(each.content for each in episode(env, task, cancels) if each.role == "tool")
+    told.encode()
+    assert "\0" not in told
+    there.faults["tools/call"] = lambda handler: handler.say(
+        200, b'{"jsonrpc": "2.0", "id": %d, "error": {"code": 1, "message": %s}}' % (len(TOOLS) + 2, hostile)
+    )
+    with pytest.raises(WorldError, match="it answered the error 1: a\u2400b\ufffdc"):
+        episode(mcp(url), task, cancels)
+
+
+def test_sessions_end_with_their_job_and_the_oldest_before(
+    shop: tuple[Shop, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, url = shop
+
+    def ended() -> int:
+        return sum(method == "DELETE" for method, _, _ in there.asked)
+
+    servers, task = ToolServers(patience=QUICK), task_of(CALLS)
+    env: Any = mcp(url, servers)
+    begun = [env.reset(task, 0)] * 3
+    monkeypatch.setattr(tool_servers, "SESSIONS_MAX", 2)
+    attempts = [episode(env, task, cancels) for _ in begun]
+    assert len(attempts) == 3
+    assert ended() == 1, "all stand under one key"
+    servers.close()
+    assert ended() == 3
+    servers.close()
+    assert ended() == 3
+    there.faults["tools/call"] = shop_server.fails
+    with pytest.raises(WorldError, match="out of paper"):
+        episode(env, task, cancels)
+    assert ended() == 4, "what was done in it nobody knows"
+
+
+@pytest.mark.parametrize("made", [stateful, mcp])
+def test_a_session_is_handed_over(shop: tuple[Shop, str], made: Callable[..., Environment]) -> None:
+    there, url = shop
+    there.is_random = True
+    task, first, second = task_of(CALLS), ToolServers(patience=QUICK), ToolServers(patience=QUICK)
+    env: Any = made(url, first)
+    said = [*env.reset(task, 0), cancels(env.reset(task, 0))]
+    said += env.respond(task, said, 0)
+    handed = json.loads(json.dumps(first.hand_over()))
+    first.close()
+    second.take_over(env.server, handed)
+    said += [Message("assistant", "", (ToolCall("d", "get_order", {"order_id": "1003"}),))]
+    assert made(url, second).respond(task, said, 0)[0].content == "Order 1003 is cancelled. 2"
+    assert len(there.sessions) == 2
+    numbers = [number for number in there.numbers if number]
+    assert len(set(numbers)) == len(numbers), "no number of a question comes twice in a session"
 
 
 def test_the_guides_server_is_complete(tmp_path: Path) -> None:
