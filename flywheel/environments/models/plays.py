@@ -37,7 +37,10 @@ class Play(models.Model):
     moves = models.JSONField(default=list)
     """A `Move` for each message of the assistant, as a dict; its `by` alone in those of before tokens were counted."""
     world = models.JSONField(null=True, blank=True)
-    """Of a world that a worker plays: its state as JSON in the `beginning`, `before` the last move, and `now`."""
+    """Of a world that a worker plays: its state as JSON in the `beginning`, `before` the last move, and `now`.
+
+    Of a tool server also how many moves there were `at` that time, and the `session` in which the next one is made.
+    """
     is_over = models.BooleanField(default=False)
     verdict = models.JSONField(null=True, blank=True)
     """`{"score", "reason", "cause", "parts"}` of the whole episode, once it is over and judged."""

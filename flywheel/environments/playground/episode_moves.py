@@ -20,6 +20,7 @@ from flywheel.core.envs.agent_config import AgentConfig
 from flywheel.core.envs.kinds import KINDS, needs
 from flywheel.core.envs.policy_rollouts import ChatResponse, broken_off
 from flywheel.core.envs.worlds.own_world import world_of
+from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.traces import Message, Trace
 from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict
 from flywheel.edge.jobs import FINISHED
@@ -193,23 +194,23 @@ def reply_to(play: Play, message: Message, runners: Runners = NO_RUNNERS) -> lis
 
 
 def catch_up(play: Play, runners: Runners) -> None:
-    """Let an environment that only a worker plays answer the last move, and note the state of its world. Raises what
-    the environment does."""
-    env, task = environment_of(play, runners), core_task(play.task)
-    said = conversation(play)
+    """Let an environment that only a worker plays answer the last move, if it has not. Raises what the environment
+    does."""
     if unanswered(play):
-        reply = env.respond(task, said, play.seed)
-        said = [*said, *reply]
-        play.messages = [row.to_json() for row in said]
+        env, said = environment_of(play, runners), conversation(play)
+        reply = env.respond(core_task(play.task), said, play.seed)
+        play.messages = [row.to_json() for row in [*said, *reply]]
         play.is_over = not reply or len(play.moves) >= env.max_turns
-    note_world(play, runners)
 
 
 def note_world(play: Play, runners: Runners) -> None:
     """Keep the state of its world as it is now, where it has one that only a worker plays. Raises WorldError."""
-    if (world := world_of(environment_of(play, runners))) is None:
+    world, task, said = world_of(environment_of(play, runners)), core_task(play.task), conversation(play)
+    if isinstance(world, ServerWorld):
+        play.world = _noted(world, play)
         return
-    task, said = core_task(play.task), conversation(play)
+    if world is None:
+        return
     spoken = [place for place, message in enumerate(said) if message.role == "assistant"]
     beginning = said[: spoken[0]] if spoken else said
     play.world = {
@@ -220,6 +221,21 @@ def note_world(play: Play, runners: Runners) -> None:
             "now": said,
         }.items()
     }
+
+
+def _noted(world: ServerWorld, play: Play) -> dict[str, Any]:
+    """Ask a server for the state as it is now alone: made again, its answers may be others. The states before are
+    those that were noted then."""
+    was, at = play.world or {}, len(play.moves)
+    if not world.has_state:
+        return {"at": at, "beginning": None, "before": None, "now": None}
+    if was.get("at") == at:
+        return was
+    if was.get("at") == at + 1:  # the last move was taken back
+        return {**was, "at": at, "now": was["before"]}
+    played = world.play(core_task(play.task), conversation(play))
+    before = was["now"] if was.get("at") == at - 1 else played.state
+    return {"at": at, "beginning": played.beginning, "before": before, "now": played.state}
 
 
 def _is_elsewhere(play: Play) -> bool:

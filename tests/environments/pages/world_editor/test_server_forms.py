@@ -203,6 +203,103 @@ def test_a_task_is_played_by_hand_and_proved_and_the_same_calls_are_made_twice(
     assert there.sessions[""] == Shop.fresh({})
 
 
+def played(row: Environment, cast: Cast) -> Play:
+    task = row.tasks.first() or own_tasks.write(
+        environment=row, actor=Actor(cast.builder), prompt="Cancel 1003.", state={"seed": 3}
+    )
+    play = episode_moves.start(task=task, actor=Actor(cast.builder))
+    work()
+    return Play.objects.get(pk=play.pk)
+
+
+def moved(play: Play, tool: str = "") -> Play:
+    calls = (ToolCall("a", tool, {"order_id": "1003"}),) if tool else ()
+    episode_moves.say(play=play, message=Message("assistant", "" if tool else "Done.", calls), at=len(play.moves))
+    work()
+    return Play.objects.get(pk=play.pk)
+
+
+def orders(play: Play) -> list[str]:
+    """The order's status in the beginning, before the last move, and now."""
+    assert play.world is not None
+    return [play.world[name]["orders"]["1003"]["status"] for name in ("beginning", "before", "now")]
+
+
+def test_answers_that_are_others_each_time_can_be_played_on(cast: Cast, shop: tuple[Shop, str]) -> None:
+    there, address = shop
+    there.is_random = True
+    play = played(attached(cast, address), cast)
+    assert orders(play) == ["open", "open", "open"]
+    play = moved(moved(play, "get_order"), "cancel")
+    assert [each["content"] for each in play.messages if each["role"] == "tool"] == [
+        "Order 1003 is open. 1",
+        "Order 1003 is cancelled. 2",
+    ]
+    assert orders(play) == ["open", "open", "cancelled"]
+    asked = len(there.asked)
+    episode_moves.take_back(play=play, at=2)
+    work()
+    play = Play.objects.get()
+    assert orders(play) == ["open", "open", "open"]
+    assert len(there.asked) == asked, "it was noted"
+    play = moved(play, "cancel")
+    assert episode_moves.unanswered(play), "the session is gone, and would be another one now"
+    turn = play.turns.first()
+    assert turn is not None
+    assert "get_order answers otherwise now than it did in this attempt, whose session is gone" in turn.error
+    play = moved(moved(played(play.task.environment, cast), "cancel"))
+    assert orders(play) == ["open", "cancelled", "cancelled"]
+    assert play.is_over
+
+
+def test_an_answered_move_is_kept_where_the_state_cannot_be_had(
+    cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]
+) -> None:
+    there, address = shop
+    play, answers = played(attached(cast, address), cast), iter([{"orders": {}}])
+
+    def once(handler: Any) -> None:
+        if (value := next(answers, None)) is None:
+            handler.say(500, b"out of paper")
+        else:
+            handler.value(value)
+
+    there.faults["/state"] = once
+    play = moved(play, "cancel")
+    assert play.messages[-1]["content"] == "Order 1003 is cancelled."
+    assert play.world is None
+    assert len(there.calls()) == 1
+    page = page_of(sign_in(cast.builder).get(url(cast, "play", play.pk)))
+    assert "Its state is not known." in page
+    del there.faults["/state"]
+    assert orders(moved(play, "get_order")) == ["open", "cancelled", "cancelled"]
+
+
+def test_a_session_over_mcp_lasts_from_move_to_move_and_ends_with_the_play(
+    cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]
+) -> None:
+    there, address = shop
+    row = attached(cast, f"{address}/mcp", protocol="mcp", resets=False, shows_state=False)
+    play = moved(moved(played(row, cast), "cancel"), "get_order")
+    assert play.messages[-1]["content"] == "Order 1003 is cancelled."
+    assert len(there.calls()) == 2
+    assert not [each for each in there.asked if each[0] == "DELETE"]
+    page = page_of(sign_in(cast.builder).get(url(cast, "play", play.pk)))
+    assert "What was called stays done, even if you take the move back" in page
+    moved(play)
+    assert len([each for each in there.asked if each[0] == "DELETE"]) == 1
+
+
+def test_a_trial_ends_its_sessions_whatever_comes_of_it(cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]) -> None:
+    there, address = shop
+    there.faults["tools/call"] = lambda handler: handler.say(500, b"out of paper")
+    sent = {"base_url": f"{address}/mcp", "protocol": "mcp", "max_turns": "8", "tool": "cancel", "seed": "0"}
+    sign_in(cast.builder).post(url(cast, "try_world"), {**sent, "arguments": '{"order_id": "1003"}'})
+    work()
+    assert "out of paper" in WorldTrial.objects.get().report["fault"]
+    assert [each[0] for each in there.asked].count("DELETE") == 1
+
+
 def cancels(request: ChatRequest) -> ChatResponse:
     if request.messages[-1].role == "tool":
         return ChatResponse(text="It is cancelled.", tokens_out=3)
