@@ -173,7 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def mcp_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return {"name": tool["name"], "description": tool["description"], "inputSchema": tool["parameters"]}
+    shown = {"name": tool["name"], "description": tool["description"], "inputSchema": tool["parameters"]}
+    return shown | ({"annotations": tool["annotations"]} if "annotations" in tool else {})
 
 
 def hangs(handler: _Handler) -> None:

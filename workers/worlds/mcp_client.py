@@ -58,7 +58,7 @@ class McpLine:
             page = _result(answer, "tools/list")
             if not isinstance(page.get("tools"), list):
                 raise WorldError("tools/list: it names no list of tools", "environment")
-            found += page["tools"]
+            found += [_marked(tool) for tool in page["tools"]]
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or not cursor:
                 return found
@@ -105,6 +105,13 @@ class McpLine:
         if not is_answer or not value.keys() & {"result", "error"}:
             raise WorldError(f"{what}: its answer is no JSON-RPC: {shown(content)}", "environment")
         return reply, value
+
+
+def _marked(tool: Any) -> Any:
+    """A definition with our mark where its server says that it may destroy something."""
+    about = tool.get("annotations") if isinstance(tool, dict) else None
+    is_unsafe = isinstance(about, dict) and about.get("destructiveHint") is True
+    return {**tool, "x-unsafe": True} if is_unsafe else tool
 
 
 class _Events:

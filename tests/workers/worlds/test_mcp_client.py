@@ -7,9 +7,10 @@ import pytest
 
 from flywheel.core.envs.worlds.server_world import MCP, Server
 from flywheel.core.verifiers import WorldError
-from tests.shop_server import Shop, says, serve_shop
+from tests.shop_server import TOOLS, Shop, says, serve_shop
 from workers.worlds.mcp_client import McpLine
 from workers.worlds.server_lines import Asked, Patience
+from workers.worlds.tool_servers import read_tools
 
 
 @pytest.fixture
@@ -30,6 +31,21 @@ def test_tools_are_listed_page_by_page_and_called_in_a_session(shop: tuple[Shop,
     assert there.sessions[""]["orders"]["1003"]["status"] == "open"
     line.end()
     assert there.asked[-1][0] == "DELETE"
+
+
+def test_what_may_destroy_something_is_unsafe(shop: tuple[Shop, McpLine]) -> None:
+    there, line = shop
+    hints: list[Any] = [
+        {"destructiveHint": True},
+        {"destructiveHint": False},
+        {},
+        None,
+        "yes",
+        {"destructiveHint": "yes"},
+    ]
+    there.tools = [{**TOOLS[0], "name": f"t{place}", "annotations": hint} for place, hint in enumerate(hints)]
+    line.begin(0, {})
+    assert [tool["name"] for tool in read_tools(line) if "x-unsafe" in tool] == ["t0"]
 
 
 def test_another_version_of_the_protocol_is_refused(shop: tuple[Shop, McpLine]) -> None:

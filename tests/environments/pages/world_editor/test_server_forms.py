@@ -256,13 +256,14 @@ def test_an_answered_move_is_kept_where_the_state_cannot_be_had(
     cast: Cast, sign_in: SignIn, shop: tuple[Shop, str]
 ) -> None:
     there, address = shop
-    play, answers = played(attached(cast, address), cast), iter([{"orders": {}}])
+    play = played(attached(cast, address), cast)
+    answers: list[dict[str, Any]] = [{"orders": {}}]
 
     def once(handler: Any) -> None:
-        if (value := next(answers, None)) is None:
-            handler.say(500, b"out of paper")
+        if answers:
+            handler.value(answers.pop())
         else:
-            handler.value(value)
+            handler.say(500, b"out of paper")
 
     there.faults["/state"] = once
     play = moved(play, "cancel")
