@@ -11,5 +11,5 @@ def normalise(text: str) -> str:
     """A text as it is compared: NFKC, without case, invisible characters and closing punctuation, every run of spaces
     as one. Digits, signs and accents stay: they tell one request from another."""
     text = unicodedata.normalize("NFKC", text).casefold()
-    visible = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
-    return _SPACE.sub(" ", visible).strip(_CLOSING)
+    invisible = [ord(letter) for letter in set(text) if unicodedata.category(letter) == "Cf"]
+    return _SPACE.sub(" ", text.translate(dict.fromkeys(invisible)) if invisible else text).strip(_CLOSING)

@@ -12,9 +12,10 @@ reads, so that nothing else is learnt than what is asked later.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from io import BytesIO
 from itertools import islice
 from typing import IO, Any, cast
 
@@ -44,6 +45,9 @@ from flywheel.trajectories.store.stored_traces import traces_of
 MAX_PER_TASK = 4
 """Rows that one task may give beside its corrected answer, so that an easy task does not drown the others."""
 
+MOST_CHARACTERS = 256_000_000
+"""Of all rows of a dataset from elsewhere, as JSON: each answer is written with all that came before it."""
+
 ALIKE_KEPT = 20
 """Pairs of near-duplicates that a dataset remembers."""
 
@@ -67,7 +71,27 @@ class Draft:
 
     @property
     def content(self) -> bytes:
-        return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in self.rows).encode()
+        file = BytesIO()  # a list of lines beside their sum would be twice the memory
+        file.writelines(f"{json.dumps(row, ensure_ascii=False, sort_keys=True)}\n".encode() for row in self.rows)
+        return file.getvalue()
+
+
+def characters(rows: Iterable[Mapping[str, Any]]) -> int:
+    """About how many characters rows take as JSON. Messages and tools that several rows share are read once."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for row in rows:
+        for name in ("prompt", "completion", "chosen", "rejected", "tools"):
+            for each in row.get(name, ()):
+                if id(each) not in sizes:
+                    sizes[id(each)] = len(json.dumps(each, ensure_ascii=False))
+                total += sizes[id(each)]
+    return total
+
+
+def row_digest(row: Mapping[str, Any]) -> bytes:
+    """Return what rows that repeat each other have in common, short however long they are."""
+    return hashlib.sha256(key_of_row(row).encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)

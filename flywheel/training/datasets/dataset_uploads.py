@@ -13,7 +13,6 @@ from django.db import transaction
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
-from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.recipes import ALGORITHMS
 from flywheel.core.traces import worked_examples
 from flywheel.edge.refusals import Refused, check_choice
@@ -101,14 +100,16 @@ def look(project: Project, source: BinaryIO, kind: str = "") -> Uploaded:
     read = uploaded_rows.read_rows(source, kind)
     found = Uploaded(read.kind, read.format, read.read, problems=read.problems)
     measured = Measured(project)
-    kept: dict[str, dict[str, Any]] = {}
+    seen = set[bytes]()
     for line in read.lines:
         if measured.has_beginning(line.messages):
             found.measured.append(line.at)
             continue
         for row in line.rows:
-            found.repeated += kept.setdefault(key_of_row(row), row) is not row
-    found.rows = list(kept.values())
+            key = dataset_builder.row_digest(row)
+            found.repeated += key in seen
+            found.rows += [] if key in seen else [row]
+            seen.add(key)
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from flywheel.core.traces import Message, openai_messages
 from flywheel.edge.refusals import Refused
+from flywheel.training.datasets import dataset_builder
 from flywheel.training.models import Dataset
 from flywheel.trajectories.formats.files import file_values, table_rows
 from flywheel.trajectories.formats.files.file_limits import Bounds, Item, TooMuch
@@ -59,6 +60,7 @@ class Line:
     messages: list[Message]
     """All that is learnt from it."""
     rows: list[dict[str, Any]]
+    """They share their messages."""
 
 
 @dataclass
@@ -89,7 +91,7 @@ def read_rows(source: BinaryIO, kind: str = "") -> Read:
 
 def _read_all(found: Read, items: Iterator[Item]) -> None:
     """Read what there is into `found`. Raises TooMuch where the rest is left."""
-    rows = 0
+    rows = written = 0
     for item in items:
         if found.read == MOST_LINES or rows > MOST_ROWS:
             raise TooMuch(f"more than {MOST_LINES:,} lines or {MOST_ROWS:,} rows; upload it in parts")
@@ -103,6 +105,7 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
                 raise FormatError(f"is a row of {Dataset.Kind(kind).label}; the file holds {_label(found.kind)}")
             line = READERS[kind](item.at, root)
             _check_size(line.messages)
+            size = _written(line, dataset_builder.MOST_CHARACTERS - written)
         except FormatError as error:
             name, reason = _parts(str(error))
             found.problems.append(Problem(item.at, name, reason))
@@ -110,7 +113,7 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
             found.problems.append(Problem(item.at, "", "is not an object"))
         else:
             found.kind = kind
-            rows += len(line.rows)
+            rows, written = rows + len(line.rows), written + size
             found.lines.append(line)
 
 
@@ -151,8 +154,10 @@ def _conversation(at: str, root: Row) -> Line:
         learnt = range(len(turns))
     _check(turns)
     messages = [turn.message for turn in turns]
+    whole = _row(at, root, prompt=messages)
+    written = whole["prompt"]
     rows = [
-        _row(at, root, prompt=messages[:place], completion=messages[place : place + 1])
+        {**whole, "prompt": written[:place], "completion": written[place : place + 1]}
         for place in learnt
         if place and messages[place].role == "assistant" and not _is_masked(turns[place].raw)
     ]
@@ -269,6 +274,16 @@ def _check(turns: Sequence[Turn], where: str = "messages") -> None:
 def _check_size(messages: Sequence[Message]) -> None:
     if (size := sum(len(message.content) for message in messages)) > MOST_CHARACTERS:
         raise FormatError(f"{size:,} characters, and {MOST_CHARACTERS:,} is the most of a line")
+
+
+def _written(line: Line, left: int) -> int:
+    """The characters of a line's rows. Raises FormatError where the dataset has no room for them."""
+    if (size := dataset_builder.characters(line.rows)) > left:
+        raise FormatError(
+            f"{len(line.rows)} rows, each answer with all that came before it, are {size:,} characters; of "
+            f"{dataset_builder.MOST_CHARACTERS:,} that a dataset may have {left:,} are left"
+        )
+    return size
 
 
 def _row(at: str, root: Row, **messages: Sequence[Message]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.training.datasets import dataset_mix, uploaded_rows
+from flywheel.training.datasets import dataset_builder, dataset_mix, uploaded_rows
 from flywheel.training.datasets.dataset_builder import build, open_rows
 from flywheel.training.datasets.dataset_uploads import Uploaded, take
 from flywheel.training.models import Dataset
@@ -207,3 +207,23 @@ def test_a_mix_has_uploaded_rows_beside_those_of_tasks(room: Room) -> None:
     alone = dataset_mix.mix(name="alone", parts=[(plain, 1), (other, 1)], actor=Actor(room.cast.trainer))
     assert (alone.task_set, alone.is_placed) == (None, False)
     assert room.launch(dataset=alone).task_sets == [room.task_set]
+
+
+def test_a_line_whose_rows_are_too_long_is_named_and_the_others_are_taken(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_builder, "MOST_CHARACTERS", 20_000)
+    long = [each for number in range(100) for each in chat(f"Number {number}?", "Yes")["messages"]]
+    made, found = taken(room, lines(chat("First?"), {"messages": long}, chat("Third?")))
+    assert [row["task_id"] for row in rows(made)] == ["uploaded line 1", "uploaded line 3"]
+    (problem,) = found.problems
+    assert problem.at == "line 2"
+    assert "100 rows, each answer with all that came before it, are " in problem.reason
+    assert " of 20,000 that a dataset may have 19," in problem.reason
+
+
+def test_rows_of_a_line_share_their_messages() -> None:
+    talk = [each for number in range(200) for each in chat(f"Number {number}?", "Yes")["messages"]]
+    (line,) = uploaded_rows.read_rows(lines({"messages": talk})).lines
+    assert len(line.rows) == 200
+    assert len({id(each) for row in line.rows for each in [*row["prompt"], *row["completion"]]}) == 400
