@@ -11,7 +11,6 @@ session, itself or beginning the project measures with.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from typing import Any
 
 from django.db import transaction
@@ -19,7 +18,6 @@ from django.db import transaction
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
-from flywheel.core.evidence.contamination import key_of_row
 from flywheel.core.traces import (
     Conversation,
     Message,
@@ -66,6 +64,7 @@ LEFT_OUT = {
     "not_good": "nobody calls it good, or somebody calls it bad",
     "measured": "its session, itself or its beginning is in a held-out or sealed task",
     "nothing": "nothing to learn from that place on",
+    "too_long": "its answers, each with all that came before it, are more than a dataset may have",
     "duplicate": "says the same as others do",
 }
 """Why a trajectory gives no row."""
@@ -95,8 +94,11 @@ class Gathered:
     chosen: int = 0
     """Trajectories that were looked at."""
     beyond: int = 0
-    """Older ones that were not: `MOST` at a time."""
+    """Older ones that were not: `MOST` at a time, and no more once the rows are `MOST_ROWS` or `MOST_CHARACTERS`."""
     rows: list[dict[str, Any]] = field(default_factory=list)
+    """Those of one trajectory share their messages."""
+    characters: int = 0
+    """About how many the rows take."""
     used: int = 0
     """Trajectories that gave a row."""
     masked: int = 0
@@ -123,8 +125,10 @@ class Gathered:
         """`{"reason", "words", "count", "first"}`, the first ones by trace id."""
         return reasons_shown({name: {"count": len(ids), "first": ids[:NAMED]} for name, ids in self.left_out.items()})
 
-    def leave_out(self, reason: str, row: Trajectory) -> None:
+    def leave_out(self, reason: str, row: Trajectory) -> bool:
+        """Count it. Returns that there is room for the next one."""
         self.left_out.setdefault(reason, []).append(row.trace_id)
+        return True
 
 
 def reasons_shown(left_out: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -144,25 +148,25 @@ def gather(wanted: Wanted) -> Gathered:
     found = Gathered(wanted)
     chosen = list(rows.order_by("-started_at", "-pk")[:MOST])
     found.chosen, found.beyond = len(chosen), max(0, rows.count() - MOST) if len(chosen) == MOST else 0
-    measured, seen = Measured(project), set[str]()
+    measured, seen = Measured(project), set[bytes]()
     good = list(_good(found, chosen, project, measured))
     for start in range(0, len(good), AT_ONCE):
         part = good[start : start + AT_ONCE]
         failing = dict(Failure.objects.filter(trajectory__in=part, current=True).values_list("trajectory", "step"))
         traces = traces_of(part)
-        for row in part:
-            _take(found, row, traces[row.pk], failing.get(row.pk, ""), measured, seen)
+        for at, row in enumerate(part, start):
+            if not _take(found, row, traces[row.pk], failing.get(row.pk, ""), measured, seen):
+                found.chosen, found.beyond = found.chosen - (len(good) - at), found.beyond + len(good) - at
+                return found
     return found
 
 
 def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
-    """The dataset that the choice would be. Raises Refused where it has no row, or too many."""
+    """The dataset that the choice would be. Raises Refused where it has no row."""
     found = found or gather(wanted)
     if not found.rows:
         said = "; ".join(f"{each['count']}: {each['words']}" for each in found.reasons) or "no trajectory is chosen"
         raise Refused(f"nothing is left to learn from ({said})", field="q")
-    if len(found.rows) > MOST_ROWS:
-        raise Refused(f"{len(found.rows):,} rows, and {MOST_ROWS:,} is the most: narrow the filter", field="q")
     recipe = {
         "filter": settled(wanted.q) if not wanted.ids else "",
         "by_hand": len(wanted.ids),
@@ -233,30 +237,35 @@ def _is_called_good(row: Trajectory, said: Collection[str]) -> bool:
     return row.label == Label.PASS or set(said) == {"success"}
 
 
-def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured: Measured, seen: set[str]) -> None:
-    """Add the rows of a trajectory, or say why it has none."""
+def _take(found: Gathered, row: Trajectory, trace: Trace, failing: str, measured: Measured, seen: set[bytes]) -> bool:
+    """Add the rows of a trajectory, or say why it has none. Returns whether there was room for them."""
     messages, said = _answers_in(trace)
     if measured.has_beginning(messages):
-        found.leave_out("measured", row)
-        return
+        return found.leave_out("measured", row)
     masked = _failed(trace, said)
     if failing:
         if (at := _place_of(failing, trace, said)) is None:
-            found.leave_out("failure", row)
-            return
+            return found.leave_out("failure", row)
         masked.add(at)
     first = _first(found.choice, row, said)
     learnt = [at for at, _ in said[first:] if at not in masked] if first is not None else []
-    made = {key_of_row(each): each for each in _rows(row, messages, learnt, trace, found.choice.version)}
+    rows = list(_rows(row, messages, learnt, trace, found.choice.version))
+    size = dataset_builder.characters(rows)
+    if size > dataset_builder.MOST_CHARACTERS or len(rows) > MOST_ROWS:
+        return found.leave_out("too_long", row)
+    if found.characters + size > dataset_builder.MOST_CHARACTERS or len(found.rows) + len(rows) > MOST_ROWS:
+        return False
+    made = {dataset_builder.row_digest(each): each for each in rows}
     fresh = [each for key, each in made.items() if key not in seen]
     seen.update(made)
     found.repeated += len(made) - len(fresh)
     if not fresh:
-        found.leave_out("duplicate" if made else "nothing", row)
-        return
+        return found.leave_out("duplicate" if made else "nothing", row)
     found.used += 1
     found.masked += sum(message.role == "assistant" for message in messages) - len(learnt)
     found.rows += fresh
+    found.characters += dataset_builder.characters(fresh)
+    return True
 
 
 def _answers_in(trace: Trace) -> tuple[list[Message], list[tuple[int, Step]]]:
@@ -301,29 +310,26 @@ def _first(wanted: Wanted, row: Trajectory, said: Sequence[tuple[int, Step]]) ->
 def _rows(
     row: Trajectory, messages: Sequence[Message], learnt: Collection[int], trace: Trace, version: Version
 ) -> Iterator[dict[str, Any]]:
+    """A row for each place. It opens with the version's prompt, which stands for the one that was recorded; what the
+    agent's program told it later as a system message, such as the time, no chat template would show there."""
     config = version.config()
-    written = [call_forms.write(each, config.form) if each.role == "assistant" else each for each in messages]
+    opening = Message("system", config.system_prompt) if config.system_prompt else messages[0]
+    opened = [opening.to_openai()] if opening.role == "system" else []
+    spoken = [call_forms.write(each, config.form) if each.role == "assistant" else each for each in messages]
+    written = [each.to_openai() for each in spoken]
     tools = openai_messages.chat_tools(config.tools or trace.tools)
     for at in learnt:
-        answer = written[at]
-        if not (answer.content.strip() or answer.tool_calls):
+        if not (spoken[at].content.strip() or spoken[at].tool_calls):
             continue
         yield {
             "task_id": f"trajectory {row.trace_id}",
             "trajectory": row.trace_id,
             "cluster": row.cluster,
             "origin": "trajectory",
-            "prompt": [each.to_openai() for each in _opened(written[:at], config.system_prompt)],
-            "completion": [answer.to_openai()],
+            "prompt": [*opened, *(each for each in written[:at] if each["role"] != "system")],
+            "completion": [written[at]],
             **({"tools": tools} if tools else {}),
         }
-
-
-def _opened(messages: list[Message], prompt: str) -> list[Message]:
-    """The messages behind the version's prompt, which stands for the one that was recorded."""
-    if not prompt:
-        return messages
-    return [Message("system", prompt), *dropwhile(lambda each: each.role == "system", messages)]
 
 
 def _messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from flywheel.core.traces import Message, ToolCall
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
 from flywheel.failures.models import Decision, Failure
+from flywheel.training.datasets import dataset_builder, demonstrations
 from flywheel.training.datasets.contamination_checks import checked
 from flywheel.training.datasets.dataset_builder import open_rows, unfit
 from flywheel.training.datasets.demonstrations import Wanted, gather, write
@@ -103,7 +104,7 @@ def test_each_thing_that_the_agent_said_is_a_row_in_the_versions_own_form(room: 
     first, *_, last = found.rows
     assert first["prompt"] == [{"role": "system", "content": SYSTEM}, TALK[1].to_openai()]
     assert last["prompt"][1:] == [message.to_openai() for message in TALK[1:6]]
-    assert [tool["function"]["name"] for tool in first["tools"]] == ["calendar.create_event", "email.send"]
+    assert {"calendar.create_event", "email.send"} <= {tool["function"]["name"] for tool in first["tools"]}
     assert {(each["trajectory"], each["cluster"]) for each in found.rows} == {(row.trace_id, row.cluster)}
 
 
@@ -236,3 +237,50 @@ def test_nothing_left_says_why(room: Room) -> None:
     with pytest.raises(Refused, match="wrong_field"):
         gather(Wanted(version=room.base, q="wrong_field:1"))
     assert not Dataset.objects.exists()
+
+
+@pytest.mark.parametrize("limit", ["rows", "characters"])
+def test_older_ones_are_not_looked_at_once_the_rows_are_too_many(
+    room: Room, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    rows = [
+        stored(room, [Message("user", f"Book the room number {number}"), *TALK[2:]], started_at=datetime.now(UTC))
+        for number in range(3)
+    ]
+    version = native(room)
+    whole = gather(Wanted(version=version))
+    assert (whole.chosen, whole.beyond, len(whole.rows)) == (3, 0, 9)
+    if limit == "rows":
+        monkeypatch.setattr(demonstrations, "MOST_ROWS", 7)
+    else:
+        monkeypatch.setattr(dataset_builder, "MOST_CHARACTERS", whole.characters - 1)
+    found = gather(Wanted(version=version))
+    assert (found.chosen, found.used, found.beyond, len(found.rows)) == (2, 2, 1, 6)
+    assert rows[0].trace_id not in {each["trajectory"] for each in found.rows}
+
+
+def test_one_that_is_too_long_by_itself_is_left_out_and_the_others_are_taken(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(room, [Message("user", "Cancel my lunch"), Message("assistant", "Done.")])
+    long = stored(room)
+    monkeypatch.setattr(demonstrations, "MOST_ROWS", 2)
+    found = gather(Wanted(version=native(room)))
+    assert (len(found.rows), found.left_out) == (1, {"too_long": [long.trace_id]})
+
+
+@pytest.mark.parametrize(("prompt", "opening"), [(SYSTEM, SYSTEM), ("", "It is nine.")])
+def test_a_row_has_no_system_message_but_the_opening_one(room: Room, prompt: str, opening: str) -> None:
+    talk = [
+        Message("system", "It is nine."),
+        Message("user", "Put Ada into my calendar"),
+        Message("assistant", "When?"),
+        Message("system", "It is ten."),
+        Message("user", "On friday"),
+        Message("assistant", "Done."),
+    ]
+    stored(room, talk)
+    last = gather(Wanted(version=native(room, system_prompt=prompt))).rows[-1]
+    assert [message["role"] for message in last["prompt"]] == ["system", "user", "assistant", "user"]
+    assert last["prompt"][0]["content"] == opening
+    assert last["completion"] == [talk[-1].to_openai()]
