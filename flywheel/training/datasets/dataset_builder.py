@@ -363,10 +363,12 @@ def written_for(version: Version | None) -> dict[str, Any]:
 
 def unfit(dataset: Dataset, base: Version) -> str:
     """Why a version may not learn from these rows, which open with another's prompt; empty where it may."""
-    wanted = written_for(base)["config"]
-    if dataset.origin == Dataset.Origin.UPLOAD:
-        return _unreadable(dataset, base)
+    wanted, is_uploaded = written_for(base)["config"], dataset.origin == Dataset.Origin.UPLOAD
+    if (is_uploaded or dataset.mix) and (problem := _unreadable(dataset, base)):
+        return problem
     if dataset.kind == Dataset.Kind.TASKS or dataset.recipe.get("config") == wanted:
+        return ""
+    if is_uploaded and "config" not in dataset.recipe:
         return ""
     other = dataset.recipe.get("version") or "no version in particular"
     return f"{dataset} is written for {other}, whose prompt, tools or form of calls are not those of {base}"

@@ -153,16 +153,21 @@ def _recipe(parts: Sequence[Part], counts: Sequence[int], rows: Sequence[dict[st
         "from_rollouts": sum(row.get("origin") == "rollout" for row in rows),
         "synthetic": sum(row.get("synthetic", False) for row in rows),
         **_written_for(parts),
+        "from_traces": list(dict.fromkeys(name for part, _ in parts for name in part.recipe.get("from_traces", ()))),
         "chosen_by_reward": any(part.is_chosen_by_reward for part, _ in parts),
         "duplicates": 0,
     }
 
 
 def _written_for(parts: Sequence[Part]) -> dict[str, Any]:
-    """Say for which version all parts are written; nothing where they are for several, for then nobody may learn from
-    the mix as one."""
-    written = [part for part, _ in parts if part.origin != Dataset.Origin.UPLOAD]
-    whose = [{name: part.recipe.get(name) for name in ("version", "config")} for part in written]
+    """Say for which version all parts are written, and how many native calls those make that are for none. No config
+    where they are for several, for then nobody may learn from the mix as one; none said where all were uploaded."""
+    uploaded = [part for part, _ in parts if part.origin == Dataset.Origin.UPLOAD]
+    whose = [
+        {name: part.recipe.get(name) for name in ("version", "config")} for part, _ in parts if part not in uploaded
+    ]
+    calls = {"native_calls": sum(part.recipe.get("native_calls", 0) for part in uploaded)}
     if not whose:
-        return {"native_calls": sum(part.recipe.get("native_calls", 0) for part, _ in parts)}
-    return whose[0] if whose[0]["config"] and all(one["config"] == whose[0]["config"] for one in whose) else {}
+        return calls
+    is_one = all(one["config"] == whose[0]["config"] for one in whose)
+    return calls | (whose[0] if is_one else {"version": None, "config": None})

@@ -102,7 +102,7 @@ def look(project: Project, source: BinaryIO, kind: str = "") -> Uploaded:
     measured = Measured(project)
     seen = set[bytes]()
     for line in read.lines:
-        if measured.has_beginning(line.messages):
+        if any(map(measured.has_beginning, line.talks)):
             found.measured.append(line.at)
             continue
         for row in line.rows:

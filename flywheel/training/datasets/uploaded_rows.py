@@ -57,8 +57,8 @@ class Line:
     """One line of the file: its rows."""
 
     at: str
-    messages: list[Message]
-    """All that is learnt from it."""
+    talks: list[list[Message]]
+    """All that is learnt from it: of a preference both conversations."""
     rows: list[dict[str, Any]]
     """They share their messages."""
 
@@ -99,12 +99,14 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
         try:
             if item.error:
                 raise FormatError(item.error)
-            root = Row({name: value for name, value in plain(item.value).items() if value is not None})
-            kind = kind_of(root.value)
+            given = plain(item.value)
+            kind = kind_of(given)
+            _refuse_null(kind, given)
+            root = Row({name: value for name, value in given.items() if value is not None})
             if kind != (found.kind or kind):
                 raise FormatError(f"is a row of {Dataset.Kind(kind).label}; the file holds {_label(found.kind)}")
             line = READERS[kind](item.at, root)
-            _check_size(line.messages)
+            _check_size(line.talks)
             size = _written(line, dataset_builder.MOST_CHARACTERS - written)
         except FormatError as error:
             name, reason = _parts(str(error))
@@ -118,7 +120,8 @@ def _read_all(found: Read, items: Iterator[Item]) -> None:
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """The kind of a row, by its fields. Raises FormatError for none that is known."""
+    """The kind of a row, by its fields, also where they hold nothing: a thumb that nobody gave makes no demonstration.
+    Raises FormatError for none that is known."""
     if any(good in row and bad in row for good, bad in PAIRS):
         return Dataset.Kind.PAIRS
     if "completion" in row:
@@ -128,6 +131,20 @@ def kind_of(row: Mapping[str, Any]) -> str:
     if "prompt" in row:
         return Dataset.Kind.PROMPTS
     raise FormatError("messages, conversations, prompt, or chosen and rejected is wanted; it has none of them")
+
+
+def _refuse_null(kind: str, row: Mapping[str, Any]) -> None:
+    """Raise FormatError for a field that a row of this kind needs and holds nothing."""
+    needed = {
+        Dataset.Kind.PAIRS.value: next((pair for pair in PAIRS if pair[0] in row and pair[1] in row), ()),
+        Dataset.Kind.THUMBS.value: ("completion", "label"),
+        Dataset.Kind.PROMPTS.value: ("prompt",),
+        Dataset.Kind.SFT.value: tuple(name for name in ("completion", "messages", "conversations") if name in row),
+    }[kind]
+    empty = [name for name in needed if row[name] is None]
+    # A table has a column for each way in which some row says it.
+    if empty and not (kind == Dataset.Kind.SFT and len(empty) < len(needed)):
+        raise FormatError(f"{empty[0]}: is null")
 
 
 def _label(kind: str) -> str:
@@ -163,7 +180,7 @@ def _conversation(at: str, root: Row) -> Line:
     ]
     if not rows:
         raise FormatError("messages: nothing that the assistant says after somebody else, so nothing to learn")
-    return Line(at, messages, rows)
+    return Line(at, [messages], rows)
 
 
 def _is_masked(raw: Mapping[str, Any]) -> bool:
@@ -187,7 +204,10 @@ def _preference(at: str, root: Row) -> Line:
             raise FormatError(f"{name}: says nothing of the assistant’s")
     if one == other:
         raise FormatError(f"{bad}: is the same as {good}")
-    return Line(at, [*before, *one], [_row(at, root, prompt=before, chosen=one, rejected=other)])
+    asked, also = ([message.content for message in said if message.role == "user"] for said in (one, other))
+    if asked != also:
+        raise FormatError(f"{bad}: a user says something else in it than in {good}")
+    return Line(at, [[*before, *one], [*before, *other]], [_row(at, root, prompt=before, chosen=one, rejected=other)])
 
 
 def _thumb(at: str, root: Row) -> Line:
@@ -200,7 +220,7 @@ def _thumb(at: str, root: Row) -> Line:
     prompt, answer = ([turn.message for turn in turns] for turns in (before, said))
     if not prompt or not answer:
         raise FormatError(f"{'completion' if prompt else 'prompt'}: is empty")
-    return Line(at, [*prompt, *answer], [_row(at, root, prompt=prompt, completion=answer) | {"label": label}])
+    return Line(at, [[*prompt, *answer]], [_row(at, root, prompt=prompt, completion=answer) | {"label": label}])
 
 
 def _is_plain(value: Any) -> bool:
@@ -213,7 +233,7 @@ def _bare_prompt(at: str, root: Row) -> Line:
     messages = [turn.message for turn in turns]
     if not messages or messages[-1].role not in ("user", "tool"):
         raise FormatError("prompt: does not end with a user’s message")
-    return Line(at, messages, [_row(at, root, prompt=messages)])
+    return Line(at, [messages], [_row(at, root, prompt=messages)])
 
 
 READERS = {
@@ -259,6 +279,8 @@ def _check(turns: Sequence[Turn], where: str = "messages") -> None:
     waiting: list[str] = []
     for at, turn in enumerate(turns):
         message = turn.message
+        if at and message.role == "system":
+            raise FormatError(f"{where}[{at}].role: a system message is wanted in the first place, or none")
         for call in message.tool_calls:
             if not isinstance(call.arguments, dict):
                 raise FormatError(f"{where}[{at}].tool_calls: the arguments of {quote(call.name)} are no JSON object")
@@ -271,8 +293,8 @@ def _check(turns: Sequence[Turn], where: str = "messages") -> None:
             raise FormatError(f"{where}[{at}].content: is empty")
 
 
-def _check_size(messages: Sequence[Message]) -> None:
-    if (size := sum(len(message.content) for message in messages)) > MOST_CHARACTERS:
+def _check_size(talks: Sequence[Sequence[Message]]) -> None:
+    if (size := sum(len(message.content) for talk in talks for message in talk)) > MOST_CHARACTERS:
         raise FormatError(f"{size:,} characters, and {MOST_CHARACTERS:,} is the most of a line")
 
 

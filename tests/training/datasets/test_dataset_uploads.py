@@ -13,7 +13,10 @@ from flywheel.environments.models import Split
 from flywheel.training.datasets import dataset_builder, dataset_mix, uploaded_rows
 from flywheel.training.datasets.dataset_builder import build, open_rows
 from flywheel.training.datasets.dataset_uploads import Uploaded, take
+from flywheel.training.datasets.demonstrations import Wanted, write
 from flywheel.training.models import Dataset
+from flywheel.trajectories.models import Label
+from flywheel.trajectories.operations import deletion
 from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
@@ -227,3 +230,90 @@ def test_rows_of_a_line_share_their_messages() -> None:
     (line,) = uploaded_rows.read_rows(lines({"messages": talk})).lines
     assert len(line.rows) == 200
     assert len({id(each) for row in line.rows for each in [*row["prompt"], *row["completion"]]}) == 400
+
+
+def test_a_null_is_refused_by_field_and_changes_no_kind(room: Room) -> None:
+    made, found = taken(
+        room,
+        lines(
+            {"prompt": "Hi?", "completion": "Hello!", "label": None},
+            {"prompt": "Bye?", "completion": "Bye!", "label": True},
+            {"prompt": "Why?", "completion": None, "label": False},
+        ),
+    )
+    assert (made.kind, made.rows, problems(found)) == ("thumbs", 1, [("line 1", "label"), ("line 3", "completion")])
+    pairs, told = taken(
+        room,
+        lines(
+            {"prompt": "3 + 3?", "chosen": "6", "rejected": None}, {"prompt": "3 + 3?", "chosen": "6", "rejected": "7"}
+        ),
+        name="pairs",
+    )
+    assert (pairs.kind, pairs.rows, problems(told)) == ("pairs", 1, [("line 1", "rejected")])
+    talks, _ = taken(room, lines({**chat("A?"), "conversations": None, "completion": None}), name="talks")
+    assert (talks.kind, talks.rows) == ("sft", 1)
+
+
+def test_a_system_message_stands_first_or_nowhere(room: Room) -> None:
+    system = {"role": "system", "content": "It is nine."}
+    talk = chat("Hello?")["messages"]
+    made, found = taken(room, lines({"messages": [system, *talk]}, {"messages": [*talk, system, *talk]}))
+    assert (made.rows, problems(found)) == (1, [("line 2", "messages[2].role")])
+
+
+HELD_OUT = "Cancel my lunch with Bako on tuesday"
+
+
+def pair(rejected: list[tuple[str, str]], chosen: list[tuple[str, str]] | None = None) -> dict[str, Any]:
+    usual = [("assistant", "When?"), ("user", "On friday"), ("assistant", "Done.")]
+    said = {"chosen": chosen or usual, "rejected": rejected}
+    talks = {name: [{"role": role, "content": text} for role, text in turns] for name, turns in said.items()}
+    return {"prompt": "Book a room for me", **talks}
+
+
+def test_what_is_measured_does_not_come_in_through_what_is_rejected(room: Room) -> None:
+    replay = room.build.environment("recorded")
+    type(replay).objects.filter(pk=replay.pk).update(kind="replay")
+    begun = [("user", "Book a room for me"), ("assistant", "No."), ("user", "On friday")]
+    messages = [{"role": role, "content": text} for role, text in begun]
+    room.build.task(Split.HELD_OUT, prompt=HELD_OUT)
+    room.build.task(Split.SEALED, replay, prompt="On friday", state={"messages": messages})
+    made, found = taken(
+        room,
+        lines(
+            pair([("assistant", "No!"), ("user", HELD_OUT), ("assistant", "Done.")]),
+            pair([("assistant", "No."), ("user", "On friday"), ("assistant", "So?")]),
+            pair([("assistant", "Later."), ("user", "On friday"), ("assistant", "So?")]),
+        ),
+    )
+    assert [row["task_id"] for row in rows(made)] == ["uploaded line 3"]
+    assert problems(found) == [("line 1", "rejected")]
+    assert found.measured == ["line 2"]
+
+
+def test_a_mix_with_native_calls_is_no_programs_that_reads_text(room: Room) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    calls, _ = taken(room, lines(chat("Weather?", "", tool_calls=[call])), name="calls")
+    text = room.build.version(weights=room.base.weights, form="json")
+    own = build(name="mail", kind="sft", task_set=room.task_set, version=text, actor=Actor(room.cast.trainer))
+    both = dataset_mix.mix(name="both", parts=[(own, 1), (calls, 1)], actor=Actor(room.cast.trainer))
+    assert dataset_builder.unfit(own, text) == ""
+    assert "makes native calls" in dataset_builder.unfit(both, text)
+
+
+def test_a_mix_opening_with_an_upload_is_written_for_whom_its_other_parts_are(room: Room) -> None:
+    room.build.trajectory(label=Label.PASS)
+    plain, _ = taken(room, lines(chat("A?")))
+    own = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    both = dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
+    assert dataset_builder.unfit(both, room.base) == ""
+    assert "is written for" in dataset_builder.unfit(both, room.build.version(system_prompt="Other."))
+
+
+def test_what_was_made_of_a_trajectory_names_the_mixes_too(room: Room) -> None:
+    row = room.build.trajectory(label=Label.PASS)
+    plain, _ = taken(room, lines(chat("A?")))
+    own = write(name="good", wanted=Wanted(version=room.base), actor=Actor(room.cast.trainer))
+    both = dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
+    assert both.recipe["from_traces"] == [row.trace_id]
+    assert deletion.made_of(row).datasets == [own, both]
