@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,7 +124,8 @@ def data(spec: Spec) -> Data:
 
 def _refuse_contamination(train: Sequence[Mapping[str, Any]], held_out: Sequence[Task]) -> None:
     """Once more what the launch has checked, of the very files that are used: ids, clusters, requests with answers."""
-    report = contamination.check(map(contamination.item_of_row, train), map(contamination.item_of_task, held_out))
+    items = chain.from_iterable(map(contamination.items_of_row, train))
+    report = contamination.check(items, map(contamination.item_of_task, held_out))
     blocking = [finding for finding in report.findings if finding.level in contamination.BLOCKING]
     if blocking:
         some = "; ".join(f"{contamination.LEVELS[found.level]}: {found.shared!r}" for found in blocking[:3])

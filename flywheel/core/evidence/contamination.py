@@ -12,6 +12,7 @@ by MinHash). Why this line and no other: docs/design/contamination.md.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from flywheel.core.digests import canonical, read_json
@@ -171,6 +172,20 @@ def item_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[st
     )
 
 
+def items_of_row(row: Mapping[str, Any], *, place: str = "", sources: Iterable[str] = ()) -> list[Item]:
+    """A row with all that is asked in it: what a user says in the middle of its answers, also of those that are
+    rejected, is a request of its own, with what the agent says next."""
+    found = [item_of_row(row, place=place, sources=sources)]
+    for name in ("completion", "chosen", "rejected"):
+        said, is_asked = row.get(name) or (), False
+        for at, message in enumerate(said):
+            is_asked = is_asked or message["role"] == "user"
+            if is_asked and message["role"] == "assistant":
+                later = {**row, "prompt": [*row["prompt"], *said[:at]], "completion": [message]}
+                found.append(item_of_row(later, place=place, sources=sources))
+    return found
+
+
 def asked_in(messages: Sequence[Message]) -> str:
     """Return a beginning as text: the users' words, and what was called and came back where a run was under way."""
     kept = [as_native(message) for message in messages if message.role != "system"]
@@ -243,8 +258,10 @@ class _Read:
 def check(train: Iterable[Item], held_out: Iterable[Item]) -> Report:
     """Everything of the held-out items that the training items have too.
 
-    What blocks an item is not told again by what only warns. Time is about linear in both: thousands of held-out items
-    against tens of thousands of rows take seconds.
+    What blocks an item is not told again by what only warns.
+    Whole requests are compared at each turn of a conversation that comes in several rows; what is only like a request,
+    or a passage of one, in its last row alone. Time is about linear in both: thousands of held-out items against tens
+    of thousands of rows take seconds.
     """
     rows = [_Read(item, normalise(item.prompt)) for item in train]
     tasks = [_Read(item, normalise(item.prompt)) for item in held_out]
@@ -296,8 +313,10 @@ def _passages(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding
         ([row.text for row in rows], [task.text for task in tasks]),
         ([_answer_text(row) for row in rows], [_answer_text(task) for task in tasks]),
     ):
-        for at, (places, words) in shared(train, asked, [row.item.id for row in rows]).items():
-            hits.setdefault(at, ([rows[place] for place in places], words))
+        ends = _ends(rows, train)
+        kept = [rows[at] for at in ends]
+        for at, (places, words) in shared([train[at] for at in ends], asked, [row.item.id for row in kept]).items():
+            hits.setdefault(at, ([kept[place] for place in places], words))
     for at, (same, words) in sorted(hits.items()):
         yield _finding("passage", tasks[at], same, _clip(words))
 
@@ -307,9 +326,21 @@ def _answer_text(read: _Read) -> str:
 
 
 def _near(rows: Sequence[_Read], tasks: Sequence[_Read]) -> Iterable[Finding]:
+    rows = [rows[at] for at in _ends(rows, [row.text for row in rows])]
     for at, (place, likeness) in near_duplicates.nearest([r.text for r in rows], [t.text for t in tasks], NEAR).items():
         same = f"{percent(likeness)} of the runs of {SHINGLE} characters that either has"
         yield _finding("near", tasks[at], [rows[place]], same, likeness)
+
+
+def _ends(rows: Sequence[_Read], texts: Sequence[str]) -> list[int]:
+    """Places of the texts that no other of the same id begins with, or is."""
+    order = sorted(range(len(rows)), key=lambda at: (rows[at].item.id, texts[at]))
+    begun = {
+        at
+        for at, after in pairwise(order)
+        if rows[at].item.id == rows[after].item.id and texts[after].startswith(texts[at])
+    }
+    return [at for at in range(len(rows)) if at not in begun]
 
 
 def _finding(level: Level, task: _Read, same: Sequence[_Read], shared: str, likeness: float | None = None) -> Finding:
@@ -368,8 +399,9 @@ def alike(items: Sequence[Item]) -> list[Pair]:
     """Near-duplicates inside a set, of each item the nearest before it, the most alike first. Requests that are the
     very same are none: there the answer or the world differs, or they were told as duplicates."""
     texts: dict[str, Item] = {}
-    for item in items:
-        texts.setdefault(normalise(item.prompt), item)
+    reads = [_Read(item, normalise(item.prompt)) for item in items]
+    for at in _ends(reads, [read.text for read in reads]):
+        texts.setdefault(reads[at].text, items[at])
     own = list(texts)
     found = near_duplicates.nearest(own, own, NEAR, before=True)
     pairs = []

@@ -6,9 +6,9 @@
     kept_checks(datasets, task_sets)      of these pairs those that were found already
     preview(draft)                  the same for rows that are not kept yet
 
-A dataset is checked where it is built, in that request: the work is about linear. Pages make up for pairs that came
-later (a set that was frozen after the dataset) while that is a matter of a second; launching, evaluating and proposing
-always do.
+A dataset of a task set is checked where it is built, in that request: the work is about linear. One from elsewhere may
+be much larger and is checked there while that is a matter of a second. Pages make up for pairs that are missing (a set
+that was frozen after the dataset) under the same condition; launching, evaluating and proposing always do.
 """
 
 import json
@@ -19,7 +19,15 @@ from typing import Any
 from django.core.files.storage import default_storage
 
 from flywheel.agents.models import Version
-from flywheel.core.evidence.contamination import METHOD, Item, Report, check, item_of_row, item_of_task
+from flywheel.core.evidence.contamination import (
+    METHOD,
+    Item,
+    Report,
+    check,
+    item_of_row,
+    item_of_task,
+    items_of_row,
+)
 from flywheel.core.recipes import ELSEWHERE
 from flywheel.environments.models import MEASURED, Split, Suite, Task, TaskSet, TaskSetMember
 from flywheel.environments.task_sets.leaks import line_of
@@ -55,7 +63,7 @@ def kept_checks(
 
 
 def shown(dataset: Dataset) -> list[ContaminationCheck]:
-    """The checks that a page of the dataset shows, what is missing made up for where that is quick."""
+    """The checks that a page of the dataset shows, what is missing made up for where that is quick (`AT_ONCE`)."""
     held_out = TaskSetMember.objects.filter(task_set__project=dataset.project_id, split__in=MEASURED)
     if dataset.rows + held_out.order_by().values("task").distinct().count() <= AT_ONCE:
         return check_all(dataset)
@@ -94,7 +102,7 @@ def preview(
     items, members = _held_out(sets)
     if len(rows) + len(items) > (most or AT_ONCE):
         return None
-    return _reports(_items(rows, [task_set]), sets, items, members)
+    return _reports(rows, [task_set], sets, items, members)
 
 
 def datasets_of(version: Version) -> list[Dataset]:
@@ -113,7 +121,7 @@ def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
     missing = [row for row in sets if row.pk not in kept]
     if missing:
         items, members = _held_out(missing)
-        found = _reports(_items(_rows(dataset), dataset.task_sets), missing, items, members)
+        found = _reports(_rows(dataset), dataset.task_sets, missing, items, members)
         ContaminationCheck.objects.bulk_create(
             [
                 ContaminationCheck(
@@ -127,11 +135,16 @@ def _make(dataset: Dataset, sets: Any) -> list[ContaminationCheck]:
 
 
 def _reports(
-    train: list[Item], sets: list[TaskSet], items: Mapping[int, Item], members: Mapping[int, set[int]]
+    rows: Sequence[Mapping[str, Any]],
+    task_sets: Sequence[TaskSet],
+    sets: list[TaskSet],
+    items: Mapping[int, Item],
+    members: Mapping[int, set[int]],
 ) -> dict[TaskSet, Report]:
-    """One pass over the held-out tasks of all sets, then each set's part of it."""
+    """One pass of the rows, which are of `task_sets`, over the held-out tasks of all sets, then each set's part."""
     sealed = set(Task.objects.filter(pk__in=items, split=Split.SEALED).values_list("pk", flat=True))
-    whole = check(train, items.values()).without_words({items[task].id for task in sealed})
+    found = replace(check(_items(rows, task_sets), items.values()), train=len(rows))
+    whole = found.without_words({items[task].id for task in sealed})
     return {row: whole.among({items[task].id for task in members.get(row.pk, ())}) for row in sets}
 
 
@@ -174,7 +187,7 @@ def _items(rows: Iterable[Mapping[str, Any]], task_sets: Sequence[TaskSet]) -> l
     for row in rows:
         name = row.get("task_id", row.get("id", ""))
         if row.get("origin") in ELSEWHERE:
-            found.append(item_of_row(row, sources=[f"trajectory {row['trajectory']}"] if "trajectory" in row else ()))
+            found += items_of_row(row, sources=[f"trajectory {row['trajectory']}"] if "trajectory" in row else ())
             continue
         place = "" if row.get("environment") else own
         task = tasks.get(f"{place}/{name}" if place else name)

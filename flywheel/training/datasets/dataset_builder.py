@@ -393,10 +393,14 @@ def _recipe(tasks: list[Task], rows: list[dict[str, Any]], rollouts: EvalRun | N
     }
 
 
-@transaction.atomic
 def keep(name: str, made: Draft, actor: Actor) -> Dataset:
     """The dataset of these rows under the name: the one that there is, or its next version. Raises Refused."""
-    content = made.content
+    content, near = made.content, _alike(made)  # before the lock, for both take long
+    return _kept_once(name, made, content, near, actor)
+
+
+@transaction.atomic
+def _kept_once(name: str, made: Draft, content: bytes, near: dict[str, Any] | None, actor: Actor) -> Dataset:
     digest = hashlib.sha256(content).hexdigest()
     project = Project.objects.select_for_update(no_key=True).get(pk=made.project.pk)
     file = f"datasets/{digest[:2]}/{digest}.jsonl"
@@ -411,7 +415,7 @@ def keep(name: str, made: Draft, actor: Actor) -> Dataset:
         version=(project.datasets.filter(name=name).aggregate(last=Max("version"))["last"] or 0) + 1,
         **same,
         rows=len(made.rows),
-        recipe=made.recipe | {"alike": _alike(made)},
+        recipe=made.recipe | {"alike": near},
         file=file,
         created_by=actor.user,
     )
@@ -420,8 +424,11 @@ def keep(name: str, made: Draft, actor: Actor) -> Dataset:
     return dataset
 
 
-def _alike(made: Draft) -> dict[str, Any]:
-    """Count the requests of the rows that are nearly another's, and return the pairs that are most alike."""
+def _alike(made: Draft) -> dict[str, Any] | None:
+    """Count the requests of the rows that are nearly another's, and return the pairs that are most alike; None for more
+    rows than are compared while somebody waits."""
+    if len(made.rows) > contamination_checks.AT_ONCE:
+        return None
     pairs = alike([item_of_row(row) for row in made.rows])
     return {"requests": len(pairs), "pairs": [asdict(pair) for pair in pairs[:ALIKE_KEPT]]}
 

@@ -219,6 +219,22 @@ def test_planted_leaks_are_found_whole_passages_always_and_light_paraphrases_nea
     assert not flagged & {one.id for one in fresh}
 
 
+def test_rows_of_one_conversation_are_read_for_likeness_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, read = random.Random(15), list[int]()
+    said = [spoken(rng, 20) for _ in range(6)]
+    rows = [Item("line 1", "\n".join(said[: at + 1]), begun=" ".join(said[: at + 1])) for at in range(6)]
+
+    def nearest(train: list[str], *_: Any, **__: Any) -> dict[int, Any]:
+        read.append(len(train))
+        return {}
+
+    monkeypatch.setattr("flywheel.core.evidence.contamination.near_duplicates.nearest", nearest)
+    report = check(rows, [item(1, f"{said[0]}."), item(2, f"{spoken(rng, 9)} {said[2]}")])
+    assert {(each.held_out, each.level) for each in report.findings} >= {("t-1", "request"), ("t-2", "passage")}
+    assert alike(rows) == []
+    assert read == [1, 1]
+
+
 def test_twenty_thousand_rows_against_five_thousand_tasks_take_seconds() -> None:
     rng = random.Random(13)
     frames = [spoken(rng, 10) for _ in range(40)]

@@ -2,15 +2,18 @@
 
 import io
 import json
+from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry
+from flywheel.core.envs.replay.episode_replay import KIND
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Split
-from flywheel.training.datasets import dataset_builder, dataset_mix, uploaded_rows
+from flywheel.training.datasets import contamination_checks, dataset_builder, dataset_mix, uploaded_rows
 from flywheel.training.datasets.dataset_builder import build, open_rows
 from flywheel.training.datasets.dataset_uploads import Uploaded, take
 from flywheel.training.datasets.demonstrations import Wanted, write
@@ -273,7 +276,7 @@ def pair(rejected: list[tuple[str, str]], chosen: list[tuple[str, str]] | None =
 
 def test_what_is_measured_does_not_come_in_through_what_is_rejected(room: Room) -> None:
     replay = room.build.environment("recorded")
-    type(replay).objects.filter(pk=replay.pk).update(kind="replay")
+    type(replay).objects.filter(pk=replay.pk).update(kind=KIND)
     begun = [("user", "Book a room for me"), ("assistant", "No."), ("user", "On friday")]
     messages = [{"role": role, "content": text} for role, text in begun]
     room.build.task(Split.HELD_OUT, prompt=HELD_OUT)
@@ -317,3 +320,58 @@ def test_what_was_made_of_a_trajectory_names_the_mixes_too(room: Room) -> None:
     both = dataset_mix.mix(name="both", parts=[(plain, 1), (own, 1)], actor=Actor(room.cast.trainer))
     assert both.recipe["from_traces"] == [row.trace_id]
     assert deletion.made_of(row).datasets == [own, both]
+
+
+def measured_later(room: Room, prompt: str, answer: str) -> None:
+    task = room.build.task(Split.HELD_OUT, prompt=prompt, target={"answer": answer})
+    room.task_set.members.create(task=task, split=Split.HELD_OUT)
+
+
+def test_a_large_one_is_compared_when_it_is_launched(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination_checks, "AT_ONCE", 1)
+    made, _ = taken(room, lines(chat("First?"), chat(HELD_OUT, "Done.")))
+    assert made.recipe["alike"] is None
+    assert not made.contamination_checks.exists()
+    measured_later(room, HELD_OUT, "Done.")
+    with pytest.raises(Refused, match=r"1 of 9 held-out tasks .* are in the training data"):
+        room.launch(dataset=made)
+
+
+@pytest.mark.parametrize("other", [chat("And the weather?", "Sunny."), chat("The weather?", "Sunny.")])
+def test_what_is_measured_later_is_found_at_any_turn(room: Room, other: dict[str, Any]) -> None:
+    talk = [*chat(HELD_OUT, "Cancelled.")["messages"], *other["messages"]]
+    made, _ = taken(room, lines({"messages": talk}))
+    measured_later(room, HELD_OUT, "Cancelled.")
+    later = room.build.task_set(name="later")
+    task = room.task_set.tasks.get(prompt=HELD_OUT)
+    later.members.create(task=task, split=Split.HELD_OUT)
+    assert contamination_checks.checked(made, later).report["counts"]["content"] == 1
+
+
+def test_what_is_measured_later_is_found_in_a_turn_of_a_preference(room: Room) -> None:
+    turns = [("assistant", "No!"), ("user", HELD_OUT), ("assistant", "Cancelled.")]
+    made, _ = taken(room, lines(pair(turns, [("assistant", "Yes?"), *turns[1:]])))
+    replay = room.build.environment("recorded")
+    type(replay).objects.filter(pk=replay.pk).update(kind=KIND)
+    begun = [{"role": "user", "content": "Book a room for me"}, {"role": "assistant", "content": "No!"}]
+    messages = [*begun, {"role": "user", "content": HELD_OUT}]
+    later = room.build.task_set(name="later")
+    task = room.build.task(
+        Split.HELD_OUT, replay, prompt=HELD_OUT, state={"messages": messages}, target={"answer": "Cancelled."}
+    )
+    later.members.create(task=task, split=Split.HELD_OUT)
+    check = contamination_checks.checked(made, later)
+    assert (check.verdict, check.report["counts"]["content"], check.report["train"]) == ("contaminated", 1, 1)
+
+
+def test_nothing_long_is_done_under_the_lock(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth, found = len(connection.savepoint_ids), list[int]()
+
+    def watched(real: Any, *given: Any) -> Any:
+        found.append(len(connection.savepoint_ids))
+        return real(*given)
+
+    for module, name in ((contamination_checks, "check"), (dataset_builder, "alike")):
+        monkeypatch.setattr(module, name, partial(watched, getattr(module, name)))
+    taken(room, lines(chat()))
+    assert found == [depth, depth]
