@@ -4,8 +4,9 @@ A cost that the sender states is always his; whoever asks here has none. In the 
 its dated snapshots, a beginning with `*` for all names that begin so; the closest wins, and of its rows the last one
 that was valid on the day of the call. What nobody has named has no price, which is not 0.
 
-The list is `list_prices.json`: what providers said at the date that each row has. Its rows are added to and not
-changed, since steps refer to them by model and date.
+The list is `list_prices.json`: what a provider's own page said, and the day on which it was read, since such pages have
+no date. No row stands there that nobody read. Rows are added to and not changed, since steps refer to them by model and
+date.
 """
 
 import functools
@@ -44,8 +45,9 @@ class Listed:
     price_out: float
     price_cached: float | None
     as_of: str
-    """The day, `YYYY-MM-DD`, on which the provider said so."""
+    """The day, `YYYY-MM-DD`, on which the page was read."""
     source: str
+    """The address of that page, the provider's own."""
 
     @property
     def origin(self) -> str:
@@ -60,6 +62,11 @@ def listed() -> Sequence[Listed]:
 
 
 # Looking up
+
+
+def names_of(model: str) -> tuple[str, str]:
+    """The names that a price of this model may stand under: its own, and that without the date of its snapshot."""
+    return model, _SNAPSHOT.sub("", model)
 
 
 class Table:
@@ -77,7 +84,7 @@ class Table:
         return self._named(model, day) or (_list()._named(model, day) if self is not _list() else None)
 
     def _named(self, model: str, day: date) -> Price | None:
-        for name in (model, _SNAPSHOT.sub("", model), *self._beginnings):
+        for name in (*names_of(model), *self._beginnings):
             if name.endswith("*") and not model.startswith(name[:-1]):
                 continue
             valid = [row for row in self._rows.get(name, ()) if row[0] <= day]
@@ -135,7 +142,7 @@ def words_of(project_id: int, origin: str) -> str:
         return f"{row.model}{since}: {_dollars(row)} (Settings › Prices)" if row else ""
     if kind == "list":
         found = next((row for row in listed() if row.origin == origin), None)
-        return f"{found.model}: {_dollars(found)}, list price as of {found.as_of}, {found.source}" if found else ""
+        return f"{found.model}: {_dollars(found)}, list price, read on {found.as_of} from {found.source}" if found else ""
     return "the prices of its version’s endpoint" if kind == "version" else ""
 
 
@@ -166,7 +173,7 @@ def set_price(
     for field, price in prices.items():
         if price is not None and not (math.isfinite(price) and 0 <= price <= DEAREST):
             raise Refused(f"{price!r} is not from 0 to {DEAREST:.0f} dollars", field=field)
-    Project.objects.select_for_update().get(pk=project.pk)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     own = ModelPrice.objects.filter(project=project, removed_at=None)
     before = own.filter(model=name, valid_from=valid_from).first()
     if before is None and own.count() >= MOST:
@@ -202,7 +209,7 @@ def set_hour(*, project: Project, actor: Actor, usd_per_hour: float | None, sour
         raise Refused(f"{usd_per_hour!r} is not above 0 and up to {DEAREST_HOUR:.0f} dollars", field="usd_per_hour")
     if len(source) > 500:
         raise Refused("is longer than 500 characters", field="source")
-    Project.objects.select_for_update().get(pk=project.pk)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     row = DevicePrice.objects.filter(project=project).first()
     before = None if row is None else row.usd_per_hour
     if before == usd_per_hour and (row is None or row.source == source):

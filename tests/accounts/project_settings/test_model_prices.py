@@ -6,10 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.apps import apps
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import AuditEntry, DevicePrice, ModelPrice, Project, User
@@ -20,6 +23,7 @@ from tests.conftest import Cast
 
 pytestmark = pytest.mark.django_db
 PAGE = "/p/acme/settings/prices/"
+PROVIDERS = {"developers.openai.com", "docs.anthropic.com", "platform.claude.com"}
 
 
 def named(cast: Cast, model: str, price: float = 1.0, **more: Any) -> ModelPrice:
@@ -66,10 +70,20 @@ def test_every_listed_price_says_when_and_where() -> None:
     assert len({row.origin for row in rows}) == len(rows)
     for row in rows:
         assert date.fromisoformat(row.as_of) <= date(2026, 12, 31)
-        assert row.source.startswith("https://")
+        assert urlsplit(row.source).hostname in PROVIDERS, "a page of the provider's own that was read"
         assert row.price_cached is not None
         assert 0 < row.price_cached < row.price_in < row.price_out
-        assert row.as_of in model_prices.words_of(0, row.origin)
+        assert f"list price, read on {row.as_of} from {row.source}" in model_prices.words_of(0, row.origin)
+
+
+def test_setting_a_price_does_not_wait_for_spans_that_arrive(cast: Cast) -> None:
+    """A new row locks the key of its project, which only a change of that key may wait for."""
+    with CaptureQueriesContext(connection) as asked:
+        named(cast, "m")
+        model_prices.set_hour(project=cast.project, actor=Actor(cast.admin), usd_per_hour=2.0)
+    locks = [row["sql"] for row in asked if "FOR " in row["sql"] and "accounts_project" in row["sql"]]
+    assert len(locks) == 2
+    assert all("FOR NO KEY UPDATE" in lock for lock in locks)
 
 
 def test_a_price_is_replaced_and_never_changed(cast: Cast) -> None:

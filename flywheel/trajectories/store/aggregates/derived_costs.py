@@ -41,9 +41,9 @@ def _is_open(step: Arrival) -> bool:
 
 
 def _of_version(version: int | None, model: str) -> Price | None:
-    """The price that the version names of its own model."""
+    """The price that the version names of its own model, or of a snapshot of it."""
     own, price = _endpoint_price(version) if version is not None else ("", None)
-    return price if own == model else None
+    return price if own in model_prices.names_of(model) else None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -48,7 +48,7 @@ def test_a_cost_is_derived_where_none_was_sent(cast: Cast, send: Send) -> None:
     assert steps[1] == (pytest.approx(0.002), origin)
     assert steps[2] == (1, None)
     assert steps[3] == (None, None), "unknown is not free"
-    assert steps[4] == (pytest.approx((1000 * 0.25 + 100 * 2) / 1e6), "list:gpt-5-mini@2025-08-07")
+    assert steps[4] == (pytest.approx((1000 * 0.25 + 100 * 2) / 1e6), "list:gpt-5-mini@2026-11-23")
     assert Trajectory.objects.get().cost_usd == pytest.approx(0.002 + 1 + 0.00045)
 
 
@@ -73,8 +73,11 @@ def test_the_versions_own_endpoint_holds_over_the_table(build: Build, cast: Cast
     said = {"gen_ai__agent__name": version.agent.name, "gen_ai__agent__version": str(version.number)}
     send(1, gen_ai__request__model="m", **said)
     send(2, gen_ai__request__model="gpt-5-mini", **said)
+    send(3, gen_ai__request__model="m-2026-01-31", **said)
+    send(4, gen_ai__request__model="m-20260131", **said)
     found = list(Step.objects.order_by("span_id").values_list("priced_by", flat=True))
-    assert found == [f"version:{version.pk}", "list:gpt-5-mini@2025-08-07"]
+    own = f"version:{version.pk}"
+    assert found == [own, "list:gpt-5-mini@2026-11-23", own, own], "snapshots are the model's own too"
 
 
 def test_imported_steps_have_it_too_and_rollouts_keep_what_their_eval_says(cast: Cast) -> None:
