@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+import psycopg
 from django.contrib.postgres.fields import ArrayField
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import DateField, F, Func, Max, Q, TextField, Value
 from django.db.models.functions import TruncDay, TruncWeek
 from django.utils import timezone
@@ -22,11 +23,11 @@ from flywheel.agents.models import Version
 from flywheel.core.evidence.statistics.estimates import Estimate, proportion
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Unreadable
-from flywheel.system.sql import sql_of
+from flywheel.system.sql import patience, sql_of
 from flywheel.trajectories.formats.semantics.sent_attributes import LONGEST_KEY
 from flywheel.trajectories.metrics import daily_metrics
 from flywheel.trajectories.models import Source, Trajectory
-from flywheel.trajectories.search import grammar
+from flywheel.trajectories.search import fields, grammar
 from flywheel.trajectories.search.query import Query, parse
 
 PERIODS = (7, 30, 90)
@@ -36,7 +37,9 @@ EVERY = {"day": TruncDay, "week": TruncWeek}
 WEEKLY_FROM = 60
 """Days from which on a point is a week, where nobody asks."""
 GROUPS = 50
-"""Versions, tools or environments that are listed, the most used."""
+"""Versions, tools, environments or values that are listed, the most used."""
+PATIENCE_S = 30
+"""Seconds that a page waits for its figures."""
 
 
 class BadPeriod(Unreadable):
@@ -237,6 +240,9 @@ def by_of(name: str) -> By | None:
 def ask(project: Project, values: Mapping[str, str]) -> Asked:
     """Parse these parameters of an address. Raises BadPeriod."""
     by, every = values.get("by", ""), values.get("every", "")
+    kind, _, key = by.partition(".")
+    if kind == ATTRIBUTE:
+        by = fields.own_field(key) or by
     if by and by_of(by) is None:
         raise BadPeriod(f"by: {by[:80]!r} is unknown, one of {', '.join(BY)} or attr.<key> is wanted")
     if every and every not in EVERY:
@@ -285,7 +291,7 @@ def _node(text: str) -> grammar.Node:
 
 
 def measure(project: Project, asked: Asked) -> Metrics:
-    """The figures; without any while the filter has a problem."""
+    """The figures; without any while the filter has a problem. Raises BadPeriod where they take too long."""
     found = Metrics(asked, times=dict.fromkeys(asked.starts, Figures()))
     if asked.query.problems:
         return found
@@ -350,11 +356,17 @@ def _read(project: Project, asked: Asked) -> Iterator[Found]:
 
 def _rows(project: Project, asked: Asked) -> list[Any]:
     statement, values = statement_of(project, asked)
-    with transaction.atomic(), connection.cursor() as cursor:
-        # Sorting by latency needs memory; compiling a statement that runs once costs more than it gains.
-        cursor.execute("SET LOCAL jit = off; SET LOCAL work_mem = '32MB'")
-        cursor.execute(statement, values)
-        return list(cursor.fetchall())
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            patience(statement_s=PATIENCE_S, lock_s=PATIENCE_S)
+            # Sorting by latency needs memory; compiling a statement that runs once costs more than it gains.
+            cursor.execute("SET LOCAL jit = off; SET LOCAL work_mem = '32MB'")
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+    except OperationalError as error:
+        if not isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+            raise
+        raise BadPeriod(f"took longer than {PATIENCE_S:g} seconds; ask for a shorter period or filter more") from error
 
 
 def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:
@@ -376,12 +388,14 @@ def statement_of(project: Project, asked: Asked) -> tuple[str, tuple[Any, ...]]:
     )
     inner, values = sql_of(chosen)
     has_several = asked.by == "tool" or asked.by.startswith(f"{ATTRIBUTE}.")
-    parts = [_WHOLE, _BUCKETS]
-    if has_several:
-        parts.append(_GROUPS.format(one="one", spread="CROSS JOIN unnest(key) AS one"))
-    elif asked.by:
-        parts.append(_GROUPS.format(one="key", spread=""))
-    return f"WITH chosen AS MATERIALIZED ({inner})\n{'UNION ALL'.join(parts)}", values
+    parts, top = [_WHOLE, _BUCKETS], ""
+    if asked.by:
+        spread = (
+            {"one": "one", "spread": "CROSS JOIN unnest(key) AS one"} if has_several else {"one": "key", "spread": ""}
+        )
+        parts.append(_GROUPS.format(**spread))
+        top = _TOP.format(**spread)
+    return f"WITH chosen AS MATERIALIZED ({inner}){top}\n{'UNION ALL'.join(parts)}", values
 
 
 _INTERVENED = Trajectory.objects.exclude(interventions=[])
@@ -391,8 +405,13 @@ _LATENCY = "percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY latency_ms)
 _WHOLE = f"""
 SELECT 'time', start::date, NULL, {_COUNTS}, {_LATENCY} FROM chosen GROUP BY GROUPING SETS ((start), ())
 """  # noqa: S608
+_TOP = f""", top AS MATERIALIZED (
+    SELECT {{one}} AS name FROM chosen {{spread}} GROUP BY 1 ORDER BY count(*) DESC, {{one}} COLLATE "C" LIMIT {GROUPS}
+)"""  # noqa: S608
+"""The groups that are listed: of a key whose every value is another, such as a request's id, no others are measured."""
 _GROUPS = f"""
 SELECT 'group', start::date, {{one}}, {_COUNTS}, {_LATENCY} FROM chosen {{spread}}
+WHERE {{one}} IN (SELECT name FROM top)
 GROUP BY GROUPING SETS (({{one}}, start), ({{one}}))
 """  # noqa: S608
 _BUCKETS = f"""

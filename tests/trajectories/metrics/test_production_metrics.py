@@ -245,3 +245,28 @@ def test_programs_get_the_same_figures(cast: Cast, key: Callable[..., dict[str, 
     assert {bucket["bucket"]: bucket["count"] for bucket in found["buckets"]} == {"format_error": 1, "wrong_tool": 1}
     refused = Client().get("/api/v1/metrics", {"q": "moon:full"}, headers=key("read"))
     assert refused.status_code == 400
+
+
+def test_of_a_key_whose_every_value_is_another_only_those_listed_are_measured(
+    cast: Cast, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        build.trajectory(started_at=at(2), attributes=[f"job={number // 2 if number < 4 else number}"])
+    monkeypatch.setattr(production_metrics, "GROUPS", 3)
+    monkeypatch.setattr(production_metrics, "_TOP", production_metrics._TOP.replace("LIMIT 50", "LIMIT 3"))
+    asked = production_metrics.ask(cast.project, {"from": "2026-11-02", "to": "2026-11-02", "by": "attr.job"})
+    rows = production_metrics._rows(cast.project, asked)
+    assert sorted(row[2] for row in rows if row[0] == "group" and row[1] is None) == ["0", "1", "4"]
+    found = production_metrics.measure(cast.project, asked)
+    assert [(group.name, group.total.count) for group in found.groups] == [("0", 2), ("1", 2), ("4", 1)]
+    assert found.is_cut
+    assert found.total.count == 6, "the whole is that of all"
+
+
+def test_figures_that_take_too_long_are_given_up(cast: Cast, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(production_metrics, "statement_of", lambda *_: ("SELECT pg_sleep(60)", ()))
+    monkeypatch.setattr(production_metrics, "PATIENCE_S", 0.05)
+    address = reverse("trajectories:metrics_figures", args=["acme"])
+    response = sign_in(cast.viewer).get(address, {"q": "env:dev"})
+    assert response.status_code == 400
+    assert "took longer than 0.05 seconds; ask for a shorter period" in response.content.decode()

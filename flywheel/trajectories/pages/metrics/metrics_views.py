@@ -38,9 +38,9 @@ def figures(request: PageRequest) -> HttpResponse:
     """Fragment: adding up a long period takes a moment, and the page does not wait for it."""
     try:
         asked = production_metrics.ask(request.project, request.GET.dict())
+        found = production_metrics.measure(request.project, asked)
     except production_metrics.BadPeriod as problem:
         return HttpResponse(str(problem), status=400, content_type="text/plain; charset=utf-8")
-    found = production_metrics.measure(request.project, asked)
     here = reverse("trajectories:index", args=[request.project.slug])
     context = {
         "asked": asked,
