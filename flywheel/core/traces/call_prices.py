@@ -20,7 +20,8 @@ class Price:
     def cost(self, tokens_in: int | None, tokens_out: int | None, tokens_cached: int | None = None) -> float | None:
         """Dollars for one call; None when a count is unknown, which is not free.
 
-        Cached tokens are among those that came in. Where they are more than those, the sender counts them apart.
+        Cached tokens are among those that came in: readers of formats that count them apart (Langfuse, Inspect) add
+        them. Where they are more than those nonetheless, the sender counts them apart.
         """
         if tokens_in is None or tokens_out is None:
             return None

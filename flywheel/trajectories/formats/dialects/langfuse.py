@@ -1,8 +1,13 @@
 """Langfuse's SDKs from version 3 on, which speak OpenTelemetry: `langfuse.*`.
 
 https://langfuse.com/integrations/native/opentelemetry
+
+Usage is told in buckets that exclude each other: `input` is without what was read from a cache, `output` without the
+reasoning (langfuse.com/docs/observability/features/token-and-cost-tracking, "mutually exclusive buckets"). Only
+OpenAI's own shape of usage, which has objects of details, includes them. Tokens in and out are all that came in or out.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from flywheel.core.traces import Kind
@@ -30,6 +35,8 @@ KINDS: dict[str, Kind] = {"generation": "assistant", "tool": "tool", "agent": "a
 _IN = ("input", "input_tokens", "prompt_tokens", "promptTokens")
 _OUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
 _CACHED = ("input_cached_tokens", "input_cache_read", "cache_read_input_tokens")
+_BESIDE_IN = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Buckets of what came in that are not called `input_…`."""
 
 
 def kind(span: Span) -> Kind | None:
@@ -42,11 +49,7 @@ def facts(span: Span, facts: Facts) -> None:
     if facts.kind == "assistant":
         usage = structured(attributes.get("langfuse.observation.usage_details"))
         if isinstance(usage, dict) and facts.tokens_in is None and facts.tokens_out is None:
-            facts.tokens_in, facts.tokens_out = _first(usage, _IN), _first(usage, _OUT)
-            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-            facts.tokens_cached = _first(usage, _CACHED)
-            if facts.tokens_cached is None and isinstance(details, dict):
-                facts.tokens_cached = count(details.get("cached_tokens"))
+            facts.tokens_in, facts.tokens_out, facts.tokens_cached = tokens_of(usage)
         costs = structured(attributes.get("langfuse.observation.cost_details"))
         if isinstance(costs, dict) and facts.cost_usd is None:
             facts.cost_usd = cost(costs.get("total"))
@@ -80,5 +83,23 @@ def content(span: Span, kind: Kind | None, read: Content) -> None:
         read.sampling = read.sampling or sampling(params=settings(params))
 
 
-def _first(row: dict[str, Any], keys: tuple[str, ...]) -> int | None:
+def tokens_of(usage: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
+    """Tokens in, with those read from a cache and written to it; out, with the reasoning; and those read from a cache.
+
+    None where the usage does not say.
+    """
+    came_in, out, cached = _first(usage, _IN), _first(usage, _OUT), _first(usage, _CACHED)
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    if isinstance(details, dict):
+        return came_in, out, count(details.get("cached_tokens")) if cached is None else cached
+    for key, value in usage.items():
+        tokens = count(value) or 0
+        if came_in is not None and key not in _IN and (key.startswith("input_") or key in _BESIDE_IN):
+            came_in += tokens
+        if out is not None and key not in _OUT and key.startswith("output_"):
+            out += tokens
+    return came_in, out, cached
+
+
+def _first(row: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     return next((found for key in keys if (found := count(row.get(key))) is not None), None)

@@ -158,6 +158,9 @@ def _tell(turn: Turn, event: dict[str, Any], choice: dict[str, Any]) -> None:
     turn.finish_reason = message_shapes.as_text(choice.get("stop_reason"))
     turn.tokens_in, turn.tokens_out = usage.count("input_tokens"), usage.count("output_tokens")
     turn.tokens_cached, turn.cost_usd = usage.count("input_tokens_cache_read"), usage.cost("total_cost")
+    if turn.tokens_in is not None:
+        # Inspect takes off what was read from a cache, whoever the provider is, and counts what was written apart.
+        turn.tokens_in += (turn.tokens_cached or 0) + (usage.count("input_tokens_cache_write") or 0)
     turn.sampling = sampling(logprobs=logprobs(choice.get("logprobs")), params=settings(event.get("config")))
     if choice.get("logprobs"):
         turn.raw = {**turn.raw, "logprobs": choice["logprobs"]}

@@ -3,6 +3,7 @@ and scores (JSON, JSON Lines, CSV), and pages of the API (`{"data": […]}`).
 
 An observation becomes a step; rows of one trace may stand in any order and in several files. A trace's own input and
 output speak only where no model call does. Names are read in camelCase and, as blob exports have them, in snake_case.
+Usage stands in buckets that exclude each other, which `dialects.langfuse` adds up.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from flywheel.core.traces import Kind, Message, Step, Trace, count
+from flywheel.trajectories.formats.dialects.langfuse import tokens_of
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.messages.message_turns import agreed
 from flywheel.trajectories.formats.messages.sampling import sampling, settings
@@ -209,11 +211,9 @@ def _usage(step: Step, row: Row) -> None:
         return next((found for value in values if (found := count(value)) is not None), None)
 
     given = row.value
-    step.tokens_in = first(usage.get("input"), old.get("input"), given.get("promptTokens"), given.get("inputUsage"))
-    step.tokens_out = first(
-        usage.get("output"), old.get("output"), given.get("completionTokens"), given.get("outputUsage")
-    )
-    step.tokens_cached = first(usage.get("input_cached_tokens"), usage.get("cache_read_input_tokens"))
+    came_in, out, step.tokens_cached = tokens_of(usage)
+    step.tokens_in = first(came_in, old.get("input"), given.get("promptTokens"), given.get("inputUsage"))
+    step.tokens_out = first(out, old.get("output"), given.get("completionTokens"), given.get("outputUsage"))
     total = as_dict(structured(given.get("costDetails"))).get("total")
     costs = [cost(_number(value)) for value in (total, given.get("totalCost"), given.get("calculatedTotalCost"))]
     step.cost_usd = next((each for each in costs if each is not None), None)

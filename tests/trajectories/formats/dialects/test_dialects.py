@@ -172,12 +172,26 @@ def test_tools_are_found_in_a_request_wherever_they_stand() -> None:
 
 
 def test_langfuse_says_what_a_call_cost() -> None:
-    usage = {"input": 7, "output": 2, "input_cached_tokens": 3, "total": 9}
+    usage = {"input": 7, "output": 2, "input_cached_tokens": 3, "total": 12}
     fields = {"langfuse.observation.usage_details": usage, "langfuse.observation.cost_details": {"total": 0.5}}
     read = step({"langfuse.observation.type": "generation", "langfuse.observation.model.name": "m", **fields})
-    assert (read.model, read.tokens_in, read.tokens_out, read.tokens_cached, read.cost_usd) == ("m", 7, 2, 3, 0.5)
+    assert (read.model, read.tokens_in, read.tokens_out, read.tokens_cached, read.cost_usd) == ("m", 10, 2, 3, 0.5)
     for kind in ("span", "agent", "tool", "embedding"):
         assert step({"langfuse.observation.type": kind, **fields}).tokens_in is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"input": 6000, "input_cached_tokens": 4000, "output": 5, "output_reasoning_tokens": 2}, (10_000, 7, 4000)),
+        ({"input": 6000, "cache_read_input_tokens": 4000, "cache_creation_input_tokens": 10}, (10_010, None, 4000)),
+        ({"prompt_tokens": 10_000, "prompt_tokens_details": {"cached_tokens": 4000}}, (10_000, None, 4000)),
+        ({"input_cached_tokens": 3}, (None, None, 3)),
+    ],
+)
+def test_langfuses_buckets_exclude_each_other(usage: dict[str, Any], tokens: tuple[Any, ...]) -> None:
+    read = step({"langfuse.observation.type": "generation", "langfuse.observation.usage_details": usage})
+    assert (read.tokens_in, read.tokens_out, read.tokens_cached) == tokens
 
 
 def test_a_span_that_langfuse_only_labels_keeps_its_own_dialect() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flywheel.core.traces import Trace
+from flywheel.core.traces.call_prices import Price
 from tests.trajectories.formats.exports import CALL, OUTPUT, of_file, read, said
 from tests.trajectories.formats.samples import FILES
 
@@ -119,6 +120,17 @@ def test_a_log_of_inspect_is_read_sample_by_sample(name: str) -> None:
     assert (right.metadata["scores"], right.metadata["metadata"]) == ({"includes": "C"}, {"level": 1})
     assert [tool["name"] for tool in right.tools] == ["add"]
     assert right.session_id == "task-add-1"
+
+
+def test_what_inspect_takes_off_for_the_cache_came_in_too() -> None:
+    sample = json.loads((FILES / "inspect.json").read_text())["samples"][0]
+    usage = {"input_tokens": 6000, "output_tokens": 5, "input_tokens_cache_read": 4000, "input_tokens_cache_write": 10}
+    for event in sample["events"]:
+        if event["event"] == "model":
+            event["output"]["usage"] = usage
+    answer = next(step for step in read(sample, "inspect").steps if step.tokens_cached)
+    assert (answer.tokens_in, answer.tokens_cached) == (10_010, 4000)
+    assert Price(1.0, 1.0, 0.1).cost(10_000, 0, 4000) == pytest.approx((6000 + 400) / 1e6)
 
 
 def test_errors_and_limits_of_inspect_are_shown() -> None:

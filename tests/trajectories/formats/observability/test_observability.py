@@ -17,7 +17,7 @@ def test_a_trace_of_langfuse_with_its_observations() -> None:
         ("ob-3", "other", "error"),
     ]
     answer = trace.steps[1]
-    assert (answer.tokens_in, answer.tokens_out, answer.tokens_cached, answer.cost_usd) == (12, 3, 4, 0.003)
+    assert (answer.tokens_in, answer.tokens_out, answer.tokens_cached, answer.cost_usd) == (16, 3, 4, 0.003)
     assert answer.sampling == {"params": {"temperature": 0.2}}
     assert (trace.steps[2].arguments, trace.steps[2].result) == ({"q": 1}, "none")
     assert said(trace) == [
