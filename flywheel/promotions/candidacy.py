@@ -133,6 +133,7 @@ def _evidence(version_eval: EvalRun, baseline_eval: EvalRun) -> tuple[Evidence, 
         train_overlap=[name.rpartition("/")[2] for check in checks for name in check.report["blocked"]],
         artefact_digests=(version_eval.version.digest, digest(version_eval.version.content())),
         unlike_live=(differences(baseline_eval), differences(version_eval)),
+        usd_per_hour=(baseline_eval.summary.get("usd_per_hour"), version_eval.summary.get("usd_per_hour")),
         cells=len(buckets) * version_eval.samples,
         slice_of=buckets,
     )

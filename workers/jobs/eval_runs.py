@@ -47,7 +47,7 @@ from flywheel.trajectories.store.merge import store_rollouts
 from flywheel.trajectories.store.rollout_traces import trace_of_rollout
 from workers.engines.process_engine import open_beside
 from workers.judging import attempt_verdicts, project_judges
-from workers.policies.answer_prices import by_the_hour, with_price
+from workers.policies.answer_prices import by_the_hour, hour_of, with_price
 from workers.policies.answer_stream import AHEAD, Asking
 from workers.policies.endpoint_keys import with_key
 from workers.policies.program_runs import ProgramRuns
@@ -203,7 +203,7 @@ def _refuse_silence(rollouts: Sequence[Rollout], *, is_first: bool) -> None:
 
 def _conclude(lease: Lease, run: EvalRun) -> None:
     if run.split != Split.SEALED:  # its sums stand with the candidate that it was asked for, and nowhere else
-        run.summary = summary_of(run)
+        run.summary = {**summary_of(run), **hour_of(run)}
     lease.update(summary=run.summary, message="")
     causes = Counter(run.results.filter(score=None).values_list("cause", flat=True))
     if causes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flywheel.accounts.project_settings import model_prices
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse, Engine
+from flywheel.evals.models import EvalRun, runs
 
 
 def with_price(endpoint: Mapping[str, Any], project_id: int) -> dict[str, Any]:
@@ -19,6 +20,14 @@ def by_the_hour(engine: Engine, project_id: int) -> Engine:
     """The engine of own weights, its answers with their cost where the project says what a device-hour costs."""
     usd_per_hour = model_prices.hour_of(project_id)
     return engine if usd_per_hour is None else DeviceHours(engine, usd_per_hour)
+
+
+def hour_of(run: EvalRun) -> dict[str, float]:
+    """The dollars of a device-hour by which the run's answers cost what they cost, as its summary has them: evals made
+    at different ones cannot be compared by cost. Empty where none was."""
+    is_own = run.engine == runs.Engine.VLLM or run.version.endpoint.get("kind") == "transformers"
+    usd_per_hour = model_prices.hour_of(run.project_id) if is_own else None
+    return {} if usd_per_hour is None else {"usd_per_hour": usd_per_hour}
 
 
 class DeviceHours:

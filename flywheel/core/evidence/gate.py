@@ -165,6 +165,8 @@ class Evidence:
     """(what was evaluated, what would go live)."""
     unlike_live: tuple[Sequence[str], Sequence[str]] = ((), ())
     """Parts of the first request in which an arm was asked otherwise than its version would be live."""
+    usd_per_hour: tuple[float | None, float | None] = (None, None)
+    """What an hour of the device cost when an arm's own weights were asked; None for models of a provider."""
     cells: int | None = None
     """Attempts planned per arm, tasks x samples; None = all that either arm holds."""
     slice_of: Mapping[str, str] = field(default_factory=dict)
@@ -431,6 +433,9 @@ def _cost(policy: Policy, evidence: Evidence, seed: int) -> Check:
     before, after = evidence.baseline, evidence.candidate
     if not any(row.cost_usd for row in [*before, *after]):
         return Check("cost", None, "cost not measured, or nothing in both arms")
+    if None not in evidence.usd_per_hour and len(set(evidence.usd_per_hour)) > 1:
+        hours = " and ".join(f"${price:g}" for price in evidence.usd_per_hour)
+        return Check("cost", None, f"cost not measured alike: the arms had other prices of a device-hour, {hours}")
     a, b, _ = pair(before, after, METRICS["cost_usd"].value)
     harm = _relative(cost_ratio(before, after, level=1 - 2 * policy.alpha, seed=seed))
     return _unmeasured(policy, "cost", a, b) or _guard(policy, "cost", harm, policy.cost_margin, _percent)

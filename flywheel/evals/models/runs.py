@@ -41,7 +41,8 @@ class EvalRun(Job):
     """Digests of what was sent first, `core.envs.agent_config.first_request`, with the key of its `task`; empty for
     runs from before the version's own prompt was sent."""
     summary = models.JSONField(default=dict, blank=True)
-    """`{metric: Estimate}` plus `slices`, written once at the end; empty until then."""
+    """`{metric: Estimate}` plus `slices`, and for own weights the device's `usd_per_hour`; written once at the end,
+    empty until then."""
 
     cancel_entry = "evals.cancel"
 

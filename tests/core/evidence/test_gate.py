@@ -275,6 +275,15 @@ def test_dearer_and_slower(column: str, name: str, margin: str) -> None:
     assert "(not gated)" in check(free, name).detail
 
 
+def test_costs_at_different_prices_of_a_device_hour_are_not_compared() -> None:
+    before = [replace(row, cost_usd=0.01) for row in BASELINE]
+    after = [replace(row, cost_usd=0.02) for row in BETTER]
+    for hours, passed in (((2.0, 2.0), False), ((None, 2.0), False), ((2.0, 4.0), None)):
+        found = check(decide(Policy(), replace(evidence(before, after), usd_per_hour=hours)), "cost")
+        assert found.passed is passed
+    assert found.detail == "cost not measured alike: the arms had other prices of a device-hour, $2 and $4"
+
+
 def test_a_price_that_appears_fails_the_cost_guard() -> None:
     before = [replace(row, cost_usd=0.0) for row in BASELINE]
     after = [replace(row, cost_usd=0.01) for row in BETTER]

@@ -9,8 +9,9 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import ModelPrice
 from flywheel.accounts.project_settings import model_prices
 from flywheel.core.envs.policy_rollouts import ChatRequest, ChatResponse
-from tests.conftest import Cast
-from workers.policies.answer_prices import DeviceHours, by_the_hour, with_price
+from flywheel.evals.models import EvalRun
+from tests.conftest import Build, Cast
+from workers.policies.answer_prices import DeviceHours, by_the_hour, hour_of, with_price
 
 pytestmark = pytest.mark.django_db
 
@@ -49,3 +50,13 @@ def test_a_hosted_model_has_its_own_price_or_the_projects(cast: Cast) -> None:
     assert with_price(endpoint, cast.project.pk) == priced
     own = endpoint | {"price_in": 7.0, "price_out": 8.0}
     assert with_price(own, cast.project.pk) == own
+
+
+def test_an_eval_of_own_weights_keeps_the_price_of_the_hour(build: Build) -> None:
+    own, hosted = build.version(endpoint={"kind": "transformers"}), build.version(endpoint={"kind": "openai"})
+    runs = [EvalRun(project=build.cast.project, version=version) for version in (own, hosted)]
+    assert [hour_of(run) for run in runs] == [{}, {}]
+    model_prices.set_hour(project=build.cast.project, actor=Actor(build.cast.admin), usd_per_hour=2.0)
+    assert [hour_of(run) for run in runs] == [{"usd_per_hour": 2.0}, {}]
+    runs[1].engine = "vllm"
+    assert hour_of(runs[1]) == {"usd_per_hour": 2.0}
