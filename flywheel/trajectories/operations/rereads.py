@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from flywheel.accounts.models import Project
+from flywheel.accounts.project_settings import model_prices
 from flywheel.trajectories.formats.semantics import otlp_traces
 from flywheel.trajectories.models import Event, Feedback, Source, Step, Trajectory
 from flywheel.trajectories.store import attachments
@@ -32,6 +33,8 @@ COLUMNS = (
     "tokens_cached", "cost_usd", "priced_by",
 )  # fmt: skip
 """Of a step, what is read out of its span."""
+_PRICED = {"cost_usd", "priced_by"}
+"""What a change of prices changes: no detector reads it."""
 _COMPARED = (*claims.COMPARED, "agent_id", "version_id")
 
 
@@ -44,8 +47,10 @@ class Progress:
 
 
 def reread(project: Project, after: int = 0) -> Iterator[Progress]:
-    """Read the trajectories of a project from that key on, a few at a time; yields between them, where it may stop."""
+    """Read the trajectories of a project from that key on, a few at a time, by the prices of its beginning; yields
+    between them, where it may stop."""
     progress = Progress(at=after)
+    table = model_prices.table_of(project.pk)
     every = Trajectory.objects.filter(project=project)
     while True:
         further = every.filter(pk__gt=progress.at).order_by("pk")
@@ -54,20 +59,20 @@ def reread(project: Project, after: int = 0) -> Iterator[Progress]:
             return
         for key in keys:
             progress.done += 1
-            progress.changed += read_again(project, key)
+            progress.changed += read_again(project, key, table)
             progress.at = key
         yield progress
 
 
-def read_again(project: Project, key: int) -> bool:
-    """Read one trajectory again. Returns whether anything reads differently now."""
+def read_again(project: Project, key: int, table: model_prices.Table | None = None) -> bool:
+    """Read one trajectory again, by these prices or the project's. Returns whether anything reads differently now."""
     with transaction.atomic():
         row = Trajectory.objects.select_for_update(no_key=True).filter(project=project, pk=key).first()
         if row is None or not row.steps.filter(is_span=True).exists():
             return False
         said: list[Said] = []
         names: set[str] = set()
-        moved = _steps(row, said, names)
+        moved = _steps(row, said, names, table)
         before = {name: getattr(row, name) for name in _COMPARED}
         beside_it = {"project": project, "trace_id": row.trace_id}
         said += attachments.said_of(list(Feedback.objects.filter(**beside_it)), {row.trace_id: row})
@@ -77,20 +82,22 @@ def read_again(project: Project, key: int) -> bool:
         if moved:
             running_totals.add_again(row, [], [])
         agent_resolution.resolve(project, [row])
-        changed = moved or any(getattr(row, name) != value for name, value in before.items())
-        if changed:
+        is_other = any(getattr(row, name) != value for name, value in before.items())
+        if moved or is_other:
             trajectory_rows.update_trajectories([row])
+        if is_other or moved - _PRICED:
             # Detectors read what is new to them.
             Trajectory.objects.filter(pk=key).update(detected_at=None)
-    return changed
+    return is_other or bool(moved)
 
 
-def _steps(row: Trajectory, said: list[Said], names: set[str]) -> bool:
-    """Read its spans, write those columns that differ, and collect what they say of the whole.
+def _steps(row: Trajectory, said: list[Said], names: set[str], table: model_prices.Table | None) -> set[str]:
+    """Read its spans, write those columns that differ, and collect what they say of the whole. Returns those columns.
 
     A reader knows resources by their identity, so it lives no longer than the spans that it reads.
     """
-    moved, at = False, -1
+    moved: set[str] = set()
+    at = -1
     spans: QuerySet[Step] = row.steps.filter(is_span=True).select_related("trajectory").order_by("position")
     while found := list(spans.filter(position__gt=at)[:STEPS_AT_ONCE]):
         restore(found)
@@ -102,22 +109,21 @@ def _steps(row: Trajectory, said: list[Said], names: set[str]) -> bool:
             said.append(spoken)
             names.add(step.span_id)
             arrivals.append(arrival)
-        derived_costs.derive(row.project, {row.trace_id: row}, {row.trace_id: arrivals})
-        changed = [step for step, arrival in zip(found, arrivals, strict=True) if _differs(step, arrival)]
-        Step.objects.bulk_update(changed, COLUMNS)
-        moved = moved or bool(changed)
+        derived_costs.derive(row.project, {row.trace_id: row}, {row.trace_id: arrivals}, table)
+        differing = [(step, _differing(step, arrival)) for step, arrival in zip(found, arrivals, strict=True)]
+        Step.objects.bulk_update([step for step, columns in differing if columns], COLUMNS)
+        moved = moved.union(*(columns for _, columns in differing))
         at = found[-1].position
     return moved
 
 
-def _differs(step: Step, arrival: Arrival) -> bool:
-    """Whether the span reads differently from the step's columns, which are then set."""
+def _differing(step: Step, arrival: Arrival) -> set[str]:
+    """The columns of the step that read differently by the span, which are then set."""
     new = {name: getattr(arrival, name) for name in COLUMNS} | {"priced_by": arrival.priced_by or None}
-    if all(getattr(step, name) == value for name, value in new.items()):
-        return False
-    for name, value in new.items():
-        setattr(step, name, value)
-    return True
+    columns = {name for name, value in new.items() if getattr(step, name) != value}
+    for name in columns:
+        setattr(step, name, new[name])
+    return columns
 
 
 def _take_back(row: Trajectory, names: set[str]) -> None:

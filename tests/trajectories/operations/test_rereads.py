@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flywheel.accounts.models import AuditEntry, User
+from flywheel.accounts.project_settings import model_prices
 from flywheel.core import traces
 from flywheel.edge.jobs import Lease, State
 from flywheel.trajectories.formats.semantics import span_meaning
@@ -60,6 +61,36 @@ def test_reading_again_with_the_same_eyes_changes_nothing(cast: Cast, send: Call
     assert before[0]["tool_names"]
     assert read_all(cast) == (2, 0)
     assert columns() == before
+
+
+def test_another_price_is_no_news_to_detectors(cast: Cast, send: Callable[..., Any]) -> None:
+    for trace in ("22" * 16, "33" * 16):
+        send(body_of(episode(trace)))
+    Step.objects.filter(kind="assistant").update(cost_usd=1.0, priced_by="table:1")
+    read_on = timezone.now()
+    Trajectory.objects.update(detected_at=read_on)
+    assert read_all(cast) == (2, 2)
+    assert not Step.objects.filter(priced_by="table:1").exists()
+    assert set(Trajectory.objects.values_list("detected_at", flat=True)) == {read_on}
+    Step.objects.filter(kind="assistant").update(model="former")
+    assert read_all(cast) == (2, 2)
+    assert set(Trajectory.objects.values_list("detected_at", flat=True)) == {None}
+
+
+def test_prices_are_read_once_for_all_of_them(
+    cast: Cast, send: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trace in ("22" * 16, "33" * 16):
+        send(body_of(episode(trace)))
+    asked = []
+
+    def table_of(project: int) -> model_prices.Table:
+        asked.append(project)
+        return model_prices.Table([])
+
+    monkeypatch.setattr(model_prices, "table_of", table_of)
+    read_all(cast)
+    assert asked == [cast.project.pk]
 
 
 def test_what_is_read_now_reaches_the_columns(

@@ -17,14 +17,20 @@ from flywheel.trajectories.models import Trajectory
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival
 
 
-def derive(project: Project, trajectories: Mapping[str, Trajectory], fresh: Mapping[str, Sequence[Arrival]]) -> None:
-    """Set the cost of these new steps, by trace id, where it is to be derived. The prices are read once."""
+def derive(
+    project: Project,
+    trajectories: Mapping[str, Trajectory],
+    fresh: Mapping[str, Sequence[Arrival]],
+    table: model_prices.Table | None = None,
+) -> None:
+    """Set the cost of these new steps, by trace id, where it is to be derived: by this table, else by the project's,
+    which is then read once."""
     open_steps = [
         (trajectories[trace_id], step) for trace_id, steps in fresh.items() for step in steps if _is_open(step)
     ]
     if not open_steps:
         return
-    table = model_prices.table_of(project.pk)
+    table = table or model_prices.table_of(project.pk)
     for row, step in open_steps:
         price = _of_version(row.version_id, step.model)
         if price is None:
