@@ -142,7 +142,8 @@ def words_of(project_id: int, origin: str) -> str:
         return f"{row.model}{since}: {_dollars(row)} (Settings › Prices)" if row else ""
     if kind == "list":
         found = next((row for row in listed() if row.origin == origin), None)
-        return f"{found.model}: {_dollars(found)}, list price, read on {found.as_of} from {found.source}" if found else ""
+        read = f"list price, read on {found.as_of} from {found.source}" if found else ""
+        return f"{found.model}: {_dollars(found)}, {read}" if found else ""
     return "the prices of its version’s endpoint" if kind == "version" else ""
 
 

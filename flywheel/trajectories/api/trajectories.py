@@ -16,6 +16,7 @@ from flywheel.edge.refusals import Unreadable, one
 from flywheel.trajectories.api.schemas import FeedbackOut
 from flywheel.trajectories.detail import transcript
 from flywheel.trajectories.formats.files.file_limits import TooMuch
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.formats.values.hostile_json import FormatError
 from flywheel.trajectories.import_export import trajectory_export, trajectory_import
 from flywheel.trajectories.import_export.trajectory_import import bounds_of_waiting, import_file, kept_aside
@@ -125,6 +126,10 @@ class TrajectoryWithSteps(TrajectoryOut):
     steps: list[StepOut]
     next_step: int | None
     """`start` of the next page of steps, or null."""
+
+    @staticmethod
+    def resolve_attributes(row: Any) -> list[str]:
+        return sent_attributes.sent(row.attributes)
 
     @staticmethod
     def resolve_feedback(row: Any) -> list[Feedback]:

@@ -83,7 +83,8 @@ class Trajectory(models.Model):
     """Tool definitions that the agent had."""
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     attributes = ArrayField(models.CharField(max_length=200), default=list, blank=True)
-    """What its resource and its spans said that has no column of its own, as `key=value` (`sent_attributes.py`)."""
+    """What its resource and its spans said that has no column of its own, as `key=value`, and then the keys alone
+    (`sent_attributes.py`)."""
     metadata = models.JSONField(default=dict, blank=True)
     claims = models.JSONField(default=dict, blank=True)
     """Which step said what about the whole, and when: `claims.py` merges late parts with it, in any order."""

@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flywheel.edge.numbers import number
+from flywheel.trajectories.formats.semantics import attribute_plans
 from flywheel.trajectories.models import Comment, Feedback, Label, ModelCall, Outcome, Source
 from flywheel.trajectories.search import ranges
 from flywheel.trajectories.search.grammar import Value
@@ -178,11 +179,30 @@ def _metadata(key: str, value: Value) -> Q:
     return condition
 
 
+_OWN = {
+    "agent": "agent", "version": "version", "session_id": "session", "user_id": "user", "environment": "env",
+    "tags": "tag", "tool_name": "tool",
+}  # fmt: skip
+"""The fields that hold what attributes of some names say."""
+
+
+def own_field(key: str) -> str:
+    """The field that holds what an attribute of this name says, such as `env`; empty where none does."""
+    return _OWN.get(attribute_plans.fact_of(key), "")
+
+
 def _attribute(key: str, value: Value) -> Q:
+    if own := own_field(key):
+        return FIELDS[own].condition("", value)
+    if name := attribute_plans.metadata_of(key):
+        return _metadata(name, value)
+    if attribute_plans.reads(key):
+        raise Problem(f"attr.{key}: attributes of this name are read as what a step says, and cannot be filtered by.")
     _no_comparison(f"attr.{key}", value)
     if pattern := _glob(value):
+        is_sent = Q(attributes__contains=[key])
         name = re.sub(r"([\\%_])", r"\\\1", key)
-        return Q(attributes__any_like=f"{name}={pattern}")
+        return is_sent if set(pattern) == {"%"} else is_sent & Q(attributes__any_like=f"{name}={pattern}")
     return Q(attributes__contains=[f"{key}={value.text}"])
 
 

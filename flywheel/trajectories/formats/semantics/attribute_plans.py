@@ -151,3 +151,13 @@ def _named(key: str) -> str:
 def reads(key: str) -> bool:
     """Whether an attribute of this name is one of those that are read."""
     return key in _KNOWN or key.startswith((*_PREFIXES, "gen_ai.", "llm.", "openinference.", "input.", "output."))
+
+
+def fact_of(key: str) -> str:
+    """The fact that an attribute of this name says, such as `environment`; empty where it says none."""
+    return next((name for name, keys in _ALL_KEYS.items() if key in keys), "")
+
+
+def metadata_of(key: str) -> str:
+    """The name in the metadata of what an attribute of this name says; empty where it is none."""
+    return _named(key) if key.startswith(_PREFIXES) else ""

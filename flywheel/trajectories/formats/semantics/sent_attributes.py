@@ -1,4 +1,5 @@
-"""Attributes that were sent and have no column of their own, as `key=value`: what `attr.key:value` finds.
+"""Attributes that were sent and have no column of their own, as `key=value`: what `attr.key:value` finds. Behind them
+stands each key alone, so that the index finds who sent it, whatever the value.
 
 A trajectory has those of its resource, its spans and, where a format has no spans, its metadata, each once. Left
 out are lists and objects, values and keys that are too long, and values with control characters. Of one key the first
@@ -17,8 +18,12 @@ EACH = 4
 """Values of one key."""
 MOST = 64
 """Items of one trajectory."""
-_NEVER = re.compile(r"telemetry\.|process\.|service\.instance\.id$|thread\.|code\.")
-"""What libraries say of themselves, another with each start."""
+_NEVER = re.compile(
+    r"(?:telemetry|process|host|os|container|thread|code)\.|k8s\.pod\.|service\.instance\.id$"
+    r"|(?:.*[._-])?(?:request|trace|span|correlation)[._-]?id$",
+    re.IGNORECASE,
+)
+"""What libraries say of themselves and of where they run, another with each start, and ids, another with each call."""
 
 
 def items_of(attributes: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
@@ -43,12 +48,18 @@ def keys_of(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def merged(known: Sequence[str], more: set[str]) -> list[str]:
-    """All of these, cut to what a trajectory keeps."""
+    """All of these, cut to what a trajectory keeps, and then their keys."""
     counts: dict[str, int] = {}
     kept = []
-    for item in sorted(more.union(known)):
+    for item in sorted(more.union(sent(known))):
         key = item.partition("=")[0]
         counts[key] = counts.get(key, 0) + 1
         if counts[key] <= EACH:
             kept.append(item)
-    return kept[:MOST]
+    kept = kept[:MOST]
+    return kept + sorted({item.partition("=")[0] for item in kept})
+
+
+def sent(kept: Sequence[str]) -> list[str]:
+    """The items of these as `key=value`, without the keys alone."""
+    return [item for item in kept if "=" in item]

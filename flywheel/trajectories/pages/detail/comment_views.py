@@ -167,4 +167,6 @@ def _comment(request: PageRequest, row: Trajectory, comment: int) -> Comment:
 
 def _find(request: PageRequest, trace_id: str) -> Trajectory:
     rows = Trajectory.objects.filter(project=request.project).select_related("project")
-    return get_object_or_404(rows.defer("claims", "metadata", "tools", "interventions"), trace_id=trace_id)
+    return get_object_or_404(
+        rows.defer("claims", "metadata", "attributes", "tools", "interventions"), trace_id=trace_id
+    )

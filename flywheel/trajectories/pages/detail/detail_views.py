@@ -17,6 +17,7 @@ from flywheel.templatetags.texts import safe_text
 from flywheel.trajectories.annotations.project_buckets import name_of
 from flywheel.trajectories.detail import anomalies, outline, step_search, transcript, value_tree
 from flywheel.trajectories.detail.usage import AT_ONCE, totals_of
+from flywheel.trajectories.formats.semantics import sent_attributes
 from flywheel.trajectories.import_export import trajectory_export
 from flywheel.trajectories.models import Blob, Source, Step, Trajectory
 from flywheel.trajectories.pages.detail.selected_step import chosen_of
@@ -52,7 +53,7 @@ def detail(request: PageRequest, trace_id: str) -> HttpResponse:
         **chosen_of(row, chosen, request.GET.get("side", ""), failure),
         **(_totals(row) if row.step_count <= AT_ONCE else {}),
         "outline": outline.outline_of(row, shown=safe_text).decode() if row.step_count <= outline.INLINE else None,
-        "attributes": [(item, grammar.attribute(item)) for item in row.attributes],
+        "attributes": [(item, grammar.attribute(item)) for item in sent_attributes.sent(row.attributes)],
         "views": VIEWS,
         "view": request.GET.get("view", "") if request.GET.get("view", "") in VIEWS else VIEWS[0],
         "chosen": wanted,

@@ -11,7 +11,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from flywheel.accounts.models import User
 from flywheel.core import traces
-from flywheel.trajectories.formats.semantics.sent_attributes import EACH, MOST, items_of, keys_of, merged
+from flywheel.trajectories.formats.semantics.sent_attributes import EACH, MOST, items_of, keys_of, merged, sent
+from flywheel.trajectories.metrics import production_metrics
 from flywheel.trajectories.models import Source, Trajectory
 from flywheel.trajectories.operations.rereads import reread
 from flywheel.trajectories.search.facets import facets_of
@@ -44,10 +45,22 @@ def test_scalars_are_kept_and_what_cannot_be_is_left_out() -> None:
     assert items_of(sent, keys_of(sent)) == ["app.release=rc 7", "n=3", "x=1.5", "on=true"]
 
 
+def test_ids_of_each_call_and_what_libraries_say_of_themselves_are_left_out() -> None:
+    never = [
+        "host.name", "os.type", "process.pid", "container.id", "k8s.pod.uid", "telemetry.sdk.name", "thread.id",
+        "code.function", "service.instance.id", "request_id", "http.request.id", "requestId", "x-correlation-id",
+        "dd.trace_id", "span.id",
+    ]  # fmt: skip
+    assert keys_of(never) == ()
+    usual = ("app.release", "customer.id", "hostel", "k8s.deployment.name", "region", "service.name", "tenant_id")
+    assert keys_of(usual) == usual
+
+
 def test_what_is_kept_does_not_depend_on_the_order_of_arrival() -> None:
     items = [f"key.{number}={value}" for number in range(40) for value in range(7)]
     wanted = merged([], set(items))
-    assert len(wanted) == MOST
+    assert len(sent(wanted)) == MOST
+    assert set(wanted) - set(sent(wanted)) == {item.partition("=")[0] for item in sent(wanted)}, "and each key alone"
     assert sum(item.startswith("key.0=") for item in wanted) == EACH
     for seed in range(20):
         random.Random(seed).shuffle(items)
@@ -83,6 +96,36 @@ def test_the_filter_bar_finds_any_attribute(cast: Cast, send: Send) -> None:
     assert Trajectory.objects.get(trace_id=f"{1:032x}").attributes[:2] == [
         "app.release=2026.11-rc7", "app.release=2026.11-rc8",
     ]  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_who_sent_a_key_is_found_by_the_index(cast: Cast, send: Send) -> None:
+    send(1, tier="gold")
+    send(2, tiers="gold")
+    assert found(cast, "attr.tier:*") == [1]
+    assert found(cast, "-attr.tier:*") == [2]
+    asked = parse("attr.tier:*").apply(Trajectory.objects.filter(project=cast.project), cast.project.pk)
+    sql = str(asked.query)
+    assert "@>" in sql
+    assert "unnest" not in sql
+    assert "@>" in str(parse("attr.tier:g*").apply(Trajectory.objects.all()).query), "other patterns begin there"
+
+
+@pytest.mark.django_db
+def test_a_key_that_has_a_field_is_answered_by_it(cast: Cast, send: Send) -> None:
+    send(1, session__id="s1", gen_ai__agent__name="helper", gen_ai__request__model="m")
+    send(2, user__id="u2")
+    Trajectory.objects.filter(trace_id=f"{2:032x}").update(environment="staging", metadata={"region": "eu"})
+    assert found(cast, "attr.session.id:s1") == found(cast, "attr.gen_ai.agent.name:help*") == [1]
+    assert found(cast, "attr.user.id:u2") == found(cast, "attr.deployment.environment:staging") == [2]
+    assert found(cast, "attr.flywheel.meta.region:eu") == [2]
+    assert parse("attr.gen_ai.request.model:m").problems == [
+        "attr.gen_ai.request.model: attributes of this name are read as what a step says, and cannot be filtered by."
+    ]
+    asked = {"from": "2026-05-01", "to": "2026-06-30"}
+    assert production_metrics.ask(cast.project, {**asked, "by": "attr.deployment.environment"}).by == "env"
+    with pytest.raises(production_metrics.BadPeriod):
+        production_metrics.ask(cast.project, {**asked, "by": "attr.session.id"})
 
 
 @pytest.mark.django_db
