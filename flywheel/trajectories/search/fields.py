@@ -278,7 +278,7 @@ FIELDS: dict[str, Field] = {
     ),
     "after": Field(_moment("after", ">="), "From then on: after:7d, after:2026-01-31"),
     "before": Field(_moment("before", "<"), "Until then: before:24h, before:2026-01-31"),
-    "attr": Field(_attribute, "attr.<key>:<value>, any attribute that was sent: attr.app.release:2026.11-rc7"),
+    "attr": Field(_attribute, "attr.<key>:<value>, an attribute that was sent: attr.app.release:2026.11-rc7"),
     "meta": Field(_metadata, "meta.<key>:<value>, such as meta.region:eu"),
     "feedback": Field(_feedback, "feedback.<key>:<value>, such as feedback.helpful:true, feedback.score:>0.5"),
 }

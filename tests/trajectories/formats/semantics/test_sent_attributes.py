@@ -90,7 +90,7 @@ def test_the_filter_bar_finds_any_attribute(cast: Cast, send: Send) -> None:
     assert found(cast, 'attr.tier:"gold, silver"') == [1]
     assert found(cast, "attr.app.releas:*") == found(cast, "attr.app_release:2026.12") == []
     assert found(cast, 'attr."no such key":*') == []
-    assert parse("attr:x").problems == ["attr: needs a key. Write attr.<key>:<value>, any attribute that was sent: "
+    assert parse("attr:x").problems == ["attr: needs a key. Write attr.<key>:<value>, an attribute that was sent: "
                                         "attr.app.release:2026.11-rc7."]  # fmt: skip
     assert "cannot be compared" in parse("attr.n:>2").problems[0]
     assert Trajectory.objects.get(trace_id=f"{1:032x}").attributes[:2] == [
