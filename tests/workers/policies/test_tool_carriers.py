@@ -337,10 +337,10 @@ def test_a_silent_program_is_given_its_attempt_again_only_if_nothing_was_sent(
 def test_looking_for_calls_reads_no_more_than_which_they_are(claimed: Callable[..., ProgramAttempt]) -> None:
     attempt = claimed()
     ProgramAttempt.objects.update(open_call={"number": 0, "name": "cancel", "arguments": ORDER})
-    looking = carrier(attempt)
+    hand = carrier(attempt)
     with CaptureQueriesContext(connection) as queries:
-        assert looking._found(ProgramAttempt.objects.all()) == [attempt.pk]
-        assert looking._found(ProgramAttempt.objects.all()) == [], "it is in hand"
+        assert hand._found(ProgramAttempt.objects.all()) == [attempt.pk]
+        assert hand._found(ProgramAttempt.objects.all()) == [], "it is in hand"
     assert not any('"uses"' in query["sql"] or '"messages"' in query["sql"] for query in queries)
 
 
