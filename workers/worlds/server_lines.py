@@ -67,7 +67,7 @@ class Line(Protocol):
         """The state of the session by now."""
 
     def name(self) -> dict[str, Any]:
-        """What names the session, as JSON."""
+        """Return what names the session, as JSON."""
 
     def go_on(self, named: Mapping[str, Any]) -> None:
         """Go on in the session of this `name`; nothing is asked yet."""

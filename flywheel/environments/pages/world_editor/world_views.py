@@ -94,8 +94,8 @@ def stop_trial(request: PageRequest, world_trial: int) -> HttpResponse:
 
 
 def _shown(request: PageRequest, found: WorldTrial, *, is_taken: bool = False) -> HttpResponse:
-    """What was left out or marked in the form stays so: its definitions are replaced on request alone, or if there are
-    none."""
+    """Show a trial. What was left out or marked in the form stays so: its definitions are replaced on request alone, or
+    if there are none."""
     now = world_trials.tools_of(found)
     context: dict[str, Any] = {"trial": found, "tools": lines_of(now)}
     if found.report.get("tools"):
