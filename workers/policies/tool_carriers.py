@@ -50,7 +50,7 @@ class ToolCarrier:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tool") as pool:
                 while not self._stopped.is_set():
                     try:
-                        for key in self._found(rows):
+                        for key in self._take(rows):
                             pool.submit(self._carry_out, key)
                     except Exception:
                         log.exception("calls of tools of eval %s cannot be looked for", self._run.pk)
@@ -61,7 +61,7 @@ class ToolCarrier:
         finally:
             connections.close_all()
 
-    def _found(self, rows: QuerySet[ProgramAttempt]) -> list[int]:
+    def _take(self, rows: QuerySet[ProgramAttempt]) -> list[int]:
         """Keys of the rows whose call waits and is in nobody's hand here; from now on it is."""
         with self._lock:
             waiting = waiting_calls.waiting(rows.exclude(pk__in=self._begun))

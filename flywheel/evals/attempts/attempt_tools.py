@@ -133,7 +133,7 @@ def _unlimited(world: OwnWorld) -> OwnWorld:
 
 
 def _messages(done: Sequence[ToolUse], at_once: int) -> list[Message]:
-    """What was done, so many calls a message."""
+    """Messages of what was done, so many calls in each."""
     found: list[Message] = []
     calls = [ToolCall(f"use-{number}", each.name, dict(each.arguments)) for number, each in enumerate(done)]
     for start in range(0, len(done), at_once):

@@ -257,5 +257,5 @@ def follow(
 
 
 def turns_of(messages: Sequence[Message]) -> int:
-    """How many turns of an episode these messages take: whatever is said, or called, at once is one."""
+    """Count the turns of an episode that these messages take: whatever is said, or called, at once is one."""
     return sum(message.role == "assistant" for message in messages)
