@@ -265,7 +265,7 @@ def test_a_dataset_is_shown_and_comes_as_a_file(room: Room, sign_in: SignIn) -> 
     address = f"{HERE}datasets/{dataset.name}/{dataset.version}/"
     page = text(client.get(address))
     assert dataset.digest in page
-    assert "First 6 of 6 rows" in page
+    assert "Rows 1 to 6 of 6" in page
     file = client.get(f"{address}rows.jsonl")
     assert isinstance(file, FileResponse)
     assert file.headers["Content-Disposition"] == f'attachment; filename="{dataset.name}-1.jsonl"'
