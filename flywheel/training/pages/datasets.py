@@ -91,7 +91,11 @@ def download_format(request: PageRequest, name: str, version: int, format: str) 
         if problem := contamination_checks.refusal(check, check.task_set):
             raise Refused(problem, field="dataset")
     try:
-        content = list(provider_files.lines(format, dataset_builder.kept(found).rows))
+        rows = dataset_builder.kept(found).rows
+    except Refused as error:
+        raise Missing(error.problem) from error
+    try:
+        content = list(provider_files.lines(format, rows))
     except ValueError as error:
         raise Refused(str(error), field="tools") from None
     about: dict[str, Any] = {"format": format, "rows": len(content)}

@@ -339,8 +339,8 @@ def test_looking_for_calls_reads_no_more_than_which_they_are(claimed: Callable[.
     ProgramAttempt.objects.update(open_call={"number": 0, "name": "cancel", "arguments": ORDER})
     hand = carrier(attempt)
     with CaptureQueriesContext(connection) as queries:
-        assert hand._found(ProgramAttempt.objects.all()) == [attempt.pk]
-        assert hand._found(ProgramAttempt.objects.all()) == [], "it is in hand"
+        assert hand._take(ProgramAttempt.objects.all()) == [attempt.pk]
+        assert hand._take(ProgramAttempt.objects.all()) == [], "it is in hand"
     assert not any('"uses"' in query["sql"] or '"messages"' in query["sql"] for query in queries)
 
 
