@@ -25,6 +25,7 @@ from django.utils import timezone
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import DevicePrice, ModelPrice, Project
 from flywheel.core.traces.call_prices import DEAREST, Price
+from flywheel.edge.numbers import key
 from flywheel.edge.refusals import Refused
 from flywheel.system.sql import planned
 
@@ -137,7 +138,7 @@ def words_of(project_id: int, origin: str) -> str:
     """Where a price comes from, in words for who looks at a cost; empty where nobody knows any more."""
     kind, _, name = origin.partition(":")
     if kind == "table":
-        row = ModelPrice.objects.filter(project=project_id, pk=int(name)).first() if name.isdecimal() else None
+        row = ModelPrice.objects.filter(project=project_id, pk=key(name) or 0).first()
         since = f" from {row.valid_from} on" if row and row.valid_from else ""
         return f"{row.model}{since}: {_dollars(row)} (Settings › Prices)" if row else ""
     if kind == "list":

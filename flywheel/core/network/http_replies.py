@@ -47,9 +47,8 @@ class Reply(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_Reader(sock, deadline))
         try:
             return self._body(is_enough)
-        except BaseException:
+        finally:
             self.close()  # or it would hold the socket open, whoever closes that
-            raise
 
     def _body(self, is_enough: Callable[[bytes], bool] | None) -> bytes:
         self.begin()
@@ -61,7 +60,6 @@ class Reply(http.client.HTTPResponse):
             if size > BODY_LIMIT:
                 raise TooLong(f"the server's answer is longer than {BODY_LIMIT // 2**20} MiB")
             if is_enough is not None and is_enough(part):
-                self.close()
                 return b"".join(parts)
         if self.length:
             raise http.client.IncompleteRead(b"".join(parts), self.length)

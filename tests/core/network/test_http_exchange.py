@@ -52,6 +52,11 @@ def test_it_gives_the_answer_whatever_its_status_and_follows_no_redirect(server:
     assert post(f"{server}/elsewhere") == (302, b"hello")
 
 
+def test_an_answer_that_was_read_holds_no_socket(server: str) -> None:
+    reply, _ = exchange("POST", server, b"hello", connect_s=5, deadline=time.monotonic() + 30)
+    assert reply.isclosed()
+
+
 def test_an_answer_that_comes_too_late_is_not_waited_for(server: str) -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError):
