@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from flywheel.core.envs.worlds.server_world import MCP_VERSIONS
 from flywheel.core.network.http_replies import Reply
 from flywheel.core.verifiers import WorldError
 from flywheel.trajectories.formats.values.hostile_json import text
 from workers.worlds.server_lines import ENDING, Asked, answer_text, decoded, refuse, shown
 
-VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-"""Of the protocol: the first is asked for, and each is taken."""
 PAGES_MOST = 50
 INVALID_PARAMS = -32602
 SESSION, VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
@@ -32,13 +31,14 @@ class McpLine:
 
     def begin(self, seed: int, task: Mapping[str, Any]) -> None:
         about = {"name": "flywheel", "version": "1"}
-        wanted = {"protocolVersion": VERSIONS[0], "capabilities": {}, "clientInfo": about}
+        wanted = {"protocolVersion": MCP_VERSIONS[0], "capabilities": {}, "clientInfo": about}
         reply, answer = self._request("initialize", wanted)
         result = _result(answer, "initialize")
         version = result.get("protocolVersion")
-        if version not in VERSIONS:
+        if version not in MCP_VERSIONS:
             raise WorldError(
-                f"initialize: it speaks MCP {str(version)[:40]!r}, and {', '.join(VERSIONS)} are spoken here", "refused"
+                f"initialize: it speaks MCP {str(version)[:40]!r}, and {', '.join(MCP_VERSIONS)} are spoken here",
+                "refused",
             )
         self._asked.more[VERSION] = version
         if session := reply.headers.get(SESSION, ""):

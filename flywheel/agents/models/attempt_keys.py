@@ -51,6 +51,11 @@ class AttemptKey(models.Model):
         return self.deadline <= timezone.now()
 
 
+def is_attempts(token: str) -> bool:
+    """Whether this is an attempt's key, and no project's."""
+    return token.startswith(f"{PREFIX}_")
+
+
 def parts_of(token: str) -> tuple[str, str]:
     """The public part of an attempt's key and the hash of its secret; two empty texts for any other token."""
     prefix, _, rest = token.partition("_")

@@ -8,13 +8,12 @@ stream of the server's own, so GET is answered with 405, as the specification al
 from collections.abc import Mapping
 from typing import Any
 
+from flywheel.core.envs.worlds.server_world import MCP_VERSIONS
 from flywheel.core.traces import openai_messages
 from flywheel.edge.refusals import Refused
 from flywheel.evals.attempts import attempt_tools
 from flywheel.evals.models import ProgramAttempt
 
-VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-"""Of the protocol. A client that asks for another is offered the first."""
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 OVER = "The episode is over."
 
@@ -44,7 +43,7 @@ def _result(attempt: ProgramAttempt, method: str, params: Mapping[str, Any]) -> 
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {
-            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+            "protocolVersion": asked if asked in MCP_VERSIONS else MCP_VERSIONS[0],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "flywheel", "version": "1"},
         }

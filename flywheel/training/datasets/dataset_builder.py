@@ -30,7 +30,7 @@ from flywheel.agents.models import Version
 from flywheel.agents.references import current_version
 from flywheel.core import digests, envs
 from flywheel.core.evidence.contamination import alike, item_of_row, key_of_row
-from flywheel.core.traces import Message, call_forms, openai_messages
+from flywheel.core.traces import Message, call_forms, openai_messages, worked_examples
 from flywheel.edge.jobs import State
 from flywheel.edge.refusals import Refused, at_field, check_choice
 from flywheel.environments.models import Split, Task, TaskSet
@@ -76,12 +76,28 @@ class Draft:
         return file.getvalue()
 
 
+SAID = ("prompt", "completion", "chosen", "rejected")
+"""Fields of a row that hold messages."""
+
+
+def tokens(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = SAID) -> int:
+    """About how many tokens these fields of the rows hold."""
+    texts = (m["content"] + str(m.get("tool_calls", "")) for row in rows for name in names for m in row.get(name, ()))
+    return sum(map(worked_examples.tokens, texts))
+
+
+def native_calls(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Count the rows in which a native call is learnt."""
+    learnt = ((m for name in ("completion", "chosen") for m in row.get(name, ())) for row in rows)
+    return sum(any(message.get("tool_calls") for message in said) for said in learnt)
+
+
 def characters(rows: Iterable[Mapping[str, Any]]) -> int:
     """About how many characters rows take as JSON. Messages and tools that several rows share are read once."""
     sizes: dict[int, int] = {}
     total = 0
     for row in rows:
-        for name in ("prompt", "completion", "chosen", "rejected", "tools"):
+        for name in (*SAID, "tools"):
             for each in row.get(name, ()):
                 if id(each) not in sizes:
                     sizes[id(each)] = len(json.dumps(each, ensure_ascii=False))

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.core.recipes import ALGORITHMS
-from flywheel.core.traces import worked_examples
 from flywheel.edge.refusals import Refused, check_choice
 from flywheel.environments.versions.environment_versions import check_name
 from flywheel.training.datasets import contamination_checks, dataset_builder, uploaded_rows
@@ -49,9 +48,7 @@ class Uploaded:
     @property
     def tokens(self) -> int:
         """About how many the rows hold, prompts included."""
-        names = ("prompt", "completion", "chosen", "rejected")
-        texts = (m["content"] + str(m.get("tool_calls", "")) for r in self.rows for n in names for m in r.get(n, ()))
-        return sum(map(worked_examples.tokens, texts))
+        return dataset_builder.tokens(self.rows)
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
@@ -145,12 +142,6 @@ def _recipe(found: Uploaded, file_name: str) -> dict[str, Any]:
         "duplicates": found.repeated,
         "tokens": found.tokens,
         "thumbs": dict(Counter(str(row["label"]).lower() for row in found.rows if "label" in row)),
-        "native_calls": sum(_calls(row) for row in found.rows),
+        "native_calls": dataset_builder.native_calls(found.rows),
         **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
     }
-
-
-def _calls(row: Mapping[str, Any]) -> bool:
-    """Whether what is learnt from a row has native calls."""
-    said = [*row.get("completion", ()), *row.get("chosen", ())]
-    return any(message.get("tool_calls") for message in said)

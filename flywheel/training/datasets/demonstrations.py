@@ -25,7 +25,6 @@ from flywheel.core.traces import (
     episodes,
     openai_messages,
     speaking,
-    worked_examples,
 )
 from flywheel.edge.refusals import Refused, at_field
 from flywheel.environments.versions.environment_versions import check_name
@@ -109,14 +108,12 @@ class Gathered:
     @property
     def tokens(self) -> int:
         """About how many the rows hold, prompts included."""
-        texts = (m["content"] + str(m.get("tool_calls", "")) for row in self.rows for m in _messages(row))
-        return sum(map(worked_examples.tokens, texts))
+        return dataset_builder.tokens(self.rows)
 
     @property
     def learnt_tokens(self) -> int:
         """About how many carry loss."""
-        texts = (m["content"] + str(m.get("tool_calls", "")) for row in self.rows for m in row["completion"])
-        return sum(map(worked_examples.tokens, texts))
+        return dataset_builder.tokens(self.rows, ["completion"])
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
@@ -181,7 +178,7 @@ def draft(wanted: Wanted, found: Gathered | None = None) -> Draft:
         "tokens": found.tokens,
         "learnt_tokens": found.learnt_tokens,
         "duplicates": found.repeated,
-        "native_calls": sum(any(m.get("tool_calls") for m in row["completion"]) for row in found.rows),
+        "native_calls": dataset_builder.native_calls(found.rows),
         **written_for(wanted.version),
         **dict.fromkeys(("tasks", "from_failures", "from_rollouts", "synthetic"), 0),
     }
@@ -327,7 +324,3 @@ def _rows(
             "completion": [written[at]],
             **({"tools": tools} if tools else {}),
         }
-
-
-def _messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [*row["prompt"], *row["completion"]]

@@ -13,7 +13,7 @@ from django.utils import timezone
 from flywheel.accounts.access import KeyRefused
 from flywheel.accounts.models import Project
 from flywheel.agents.models import AttemptKey, AttemptSpan
-from flywheel.agents.models.attempt_keys import PREFIX, TRACE_MARK, parts_of
+from flywheel.agents.models.attempt_keys import TRACE_MARK, is_attempts, parts_of
 from flywheel.core.traces import Step
 from flywheel.trajectories.formats.otlp.spans import Span
 from flywheel.trajectories.formats.semantics import otlp_traces
@@ -29,7 +29,7 @@ SIZE_MAX = 256 * 1024
 
 def key_of(token: str) -> AttemptKey | None:
     """The attempt's key that this is; None for a token of another kind. Raises KeyRefused."""
-    if not token.startswith(f"{PREFIX}_"):
+    if not is_attempts(token):
         return None
     public, hashed = parts_of(token)
     key = AttemptKey.objects.select_related("version__agent__project").filter(public=public, hashed=hashed).first()

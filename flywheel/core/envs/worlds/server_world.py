@@ -30,6 +30,8 @@ from flywheel.core.verifiers import VerifierError, WorldError
 
 KIND = "tool_server"
 HTTP, MCP = PROTOCOLS = ("http", "mcp")
+MCP_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
+"""Of the protocol, as it is spoken here on either side; the first is asked for or offered, and each is taken."""
 SETTINGS = (
     "base_url", "protocol", "tools", "api_key_env", "resets", "shows_state", "system_prompt", "max_turns",
     "token_limit",

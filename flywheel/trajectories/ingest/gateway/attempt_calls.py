@@ -13,7 +13,7 @@ from flywheel.accounts.access import KeyRefused
 from flywheel.accounts.project_settings.model_prices import price_of
 from flywheel.accounts.project_settings.server_addresses import KEY_NAME
 from flywheel.agents.models import AttemptKey, AttemptSpan
-from flywheel.agents.models.attempt_keys import PREFIX, parts_of
+from flywheel.agents.models.attempt_keys import parts_of
 from flywheel.core.traces import Step
 from flywheel.system.sql import planned
 from flywheel.trajectories.formats.values.hostile_json import plain
@@ -23,11 +23,6 @@ from flywheel.trajectories.ingest.gateway.routing import NoRoute, Route
 
 REMEMBERED = 1000
 TOO_MANY, BAD_GATEWAY = 429, 502
-
-
-def is_attempts(token: str) -> bool:
-    """Whether this is an attempt's key, and no project's."""
-    return token.startswith(f"{PREFIX}_")
 
 
 def route(token: str, model: str) -> Route:

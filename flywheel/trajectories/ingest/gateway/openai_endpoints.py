@@ -23,6 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from flywheel.accounts.access import Declared, KeyRefused, admit, bearer, keyed
 from flywheel.accounts.models import Scope
+from flywheel.agents.models.attempt_keys import is_attempts
 from flywheel.edge.numbers import BIGINT, number
 from flywheel.trajectories.formats.messages import message_shapes
 from flywheel.trajectories.formats.values.hostile_json import text
@@ -97,8 +98,8 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
     body = _body(request)
     asked = _request_body(body)
     token = bearer(request.headers.get("Authorization", ""))
-    is_attempts = attempt_calls.is_attempts(token)
-    route = attempt_calls.route(token, asked["model"]) if is_attempts else routing.route(request, asked["model"])
+    is_of_attempt = is_attempts(token)
+    route = attempt_calls.route(token, asked["model"]) if is_of_attempt else routing.route(request, asked["model"])
     key = route.key()
     sent = _sent(route, asked, body)
     if not slots.take():
@@ -110,10 +111,10 @@ def chat_completions(request: HttpRequest) -> HttpResponseBase:
         )
     journal, is_handed_on = None, False
     try:
-        if is_attempts:
+        if is_of_attempt:
             attempt_calls.begin(route)
         head = _head(request, route, asked, started)
-        is_recorded = is_attempts or _is_wanted(request)
+        is_recorded = is_of_attempt or _is_wanted(request)
         journal = Journal.begin(head, sent) if is_recorded else Journal()
         headers = {
             **upstream_connection.passed_on(request.headers),
