@@ -106,8 +106,8 @@ def table_of(project_id: int) -> Table:
     """The prices of a project."""
     rows = planned(_READ, [project_id])
     return Table(
-        (model, valid_from, Price(price_in, price_out, price_cached, f"table:{key}"))
-        for key, model, valid_from, price_in, price_out, price_cached in rows
+        (model, valid_from, Price(price_in, price_out, price_cached, f"table:{pk}"))
+        for pk, model, valid_from, price_in, price_out, price_cached in rows
     )
 
 

@@ -167,7 +167,10 @@ def _conversation(at: str, root: Row) -> Line:
         before, said = _prompt(root), _turns(root, "completion", "assistant")
         turns, learnt = [*before, *said], range(len(before), len(before) + len(said))
     else:
-        turns = _turns(root, "messages" if "messages" in root.value else "conversations")
+        key = "messages" if "messages" in root.value else "conversations"
+        if isinstance(structured(root.value[key]), str):
+            raise FormatError(f"{key}: {quote(root.value[key])} is no list of messages")
+        turns = _turns(root, key)
         learnt = range(len(turns))
     _check(turns)
     messages = [turn.message for turn in turns]

@@ -62,6 +62,7 @@ def test_good_rows_are_taken_and_the_others_are_named(room: Room) -> None:
             {"prompt": "only"},
             chat("Eighth?", ""),
             ["no object"],
+            {"messages": "What is a lamp?"},
         ),
     )
     assert [row["task_id"] for row in rows(made)] == ["uploaded line 1", "uploaded line 3", "uploaded line 5"]
@@ -72,8 +73,10 @@ def test_good_rows_are_taken_and_the_others_are_named(room: Room) -> None:
         ("line 7", ""),
         ("line 8", "messages[1].content"),
         ("line 9", ""),
+        ("line 10", "messages"),
     ]
-    assert (made.recipe["lines"], made.recipe["problem_count"]) == (9, 6)
+    assert found.problems[-1].reason == '"What is a lamp?" is no list of messages'
+    assert (made.recipe["lines"], made.recipe["problem_count"]) == (10, 7)
     assert made.recipe["problems"][1]["field"] == "messages[0].role"
 
 
@@ -189,7 +192,6 @@ def test_a_run_learns_from_it_unless_its_program_reads_other_calls(room: Room) -
     plain, _ = taken(room, lines(chat()))
     calls, _ = taken(room, lines(chat("Weather?", "", tool_calls=[call])), name="calls")
     assert room.launch(dataset=plain).dataset == plain
-    type(room.base).objects.filter(pk=room.base.pk)
     text = room.build.version(weights=room.base.weights, form="json")
     room.base = text
     room.baseline = room.evaluated()
