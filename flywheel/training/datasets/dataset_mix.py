@@ -81,17 +81,18 @@ def check(parts: Sequence[Part]) -> None:
             )
         if part.mix:
             raise Refused(f"{part} is a mix itself; name what it is made of", field=f"parts.{number}")
-        if part.task_set is None:
-            continue
-        if first.task_set is None:
+        if part.task_set is not None and first.task_set is None:
             raise Refused(
                 f"a run on the mix is compared by its first dataset's tasks, and {first} has none; put {part} first",
                 field="parts.0",
             )
-        environment = part.task_set.environment_version.environment
-        if environment.pk in places:
-            raise Refused(f"{environment} is there already; a mix has each environment once", field=f"parts.{number}")
-        places.add(environment.pk)
+        place = part.task_set.environment_version.environment.name if part.task_set else part.name
+        if (place, part.task_set is None) in places:
+            raise Refused(
+                f"{place} is there already; a mix has each environment, and each name from elsewhere, once",
+                field=f"parts.{number}",
+            )
+        places.add((place, part.task_set is None))
         if isinstance(weight, bool) or not 0 < weight <= HEAVIEST:
             raise Refused(
                 f"{weight!r} is not a number above 0, of {HEAVIEST:,} at most", field=f"parts.{number}.weight"

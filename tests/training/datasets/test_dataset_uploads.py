@@ -217,6 +217,24 @@ def test_a_mix_has_uploaded_rows_beside_those_of_tasks(room: Room) -> None:
     assert room.launch(dataset=alone).task_sets == [room.task_set]
 
 
+@pytest.mark.parametrize("weight", [0, -1, True, float("nan"), 1e308])
+def test_a_weight_that_is_none_is_refused_of_rows_from_elsewhere_too(room: Room, weight: Any) -> None:
+    plain, _ = taken(room, lines(chat("A?")))
+    other, _ = taken(room, lines(chat("C?")), name="other")
+    with pytest.raises(Refused, match="is not a number above 0") as error:
+        dataset_mix.check([(plain, 1), (other, weight)])
+    assert error.value.field == "parts.1.weight"
+
+
+def test_rows_from_elsewhere_are_in_a_mix_once(room: Room) -> None:
+    """Versions of one name have rows of the same names."""
+    first, _ = taken(room, lines(chat("A?")))
+    second, _ = taken(room, lines(chat("C?")))
+    with pytest.raises(Refused, match="helpdesk is there already") as error:
+        dataset_mix.check([(first, 1), (second, 1)])
+    assert error.value.field == "parts.1"
+
+
 def test_a_line_whose_rows_are_too_long_is_named_and_the_others_are_taken(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
