@@ -16,7 +16,7 @@ from flywheel.agents.references import UnknownReference, find_version
 from flywheel.edge.refusals import Refused, refusal_shown
 from flywheel.training.datasets import dataset_mix, dataset_uploads
 from flywheel.training.datasets.dataset_uploads import CARD, MAX_BYTES, UNKNOWN
-from flywheel.training.datasets.demonstrations import GOOD, MOST, Wanted, gather, write
+from flywheel.training.datasets.demonstrations import Wanted, gather, write
 from flywheel.training.models import Dataset
 from flywheel.trajectories.import_export import uploads
 from flywheel.trajectories.import_export.trajectory_export import IDS_MAX
@@ -135,7 +135,7 @@ def demonstrations(request: PageRequest) -> HttpResponse:
         form = DemonstrationForm(request.project, initial=first)
     else:
         form = DemonstrationForm(request.project, given)
-    context: dict[str, Any] = {"form": form, "most": MOST, "tab": "datasets", "goods": GOOD}
+    context: dict[str, Any] = {"form": form, "tab": "datasets"}
     if form.is_bound and form.is_valid():
         with refusal_shown(form):
             if "make" in given:
