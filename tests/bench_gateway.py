@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flywheel.accounts.actors import Actor
-
 ROOT = Path(__file__).resolve().parent.parent
 CALLS = {1: 100, 8: 320}
 ANSWER_S = 0.1
@@ -118,6 +116,7 @@ def _at(values: list[float], share: float) -> float:
 
 
 def _served(port: int) -> tuple["subprocess.Popen[bytes]", int, str]:
+    from flywheel.accounts.actors import Actor
     from flywheel.accounts.models import ApiKey, Project, User
     from flywheel.accounts.project_settings.gateway_upstream import set_upstream
 
