@@ -47,6 +47,13 @@ class DemonstrationForm(forms.Form):
     version = forms.CharField(
         max_length=120, label="Written for", help_text="Rows have this version’s prompt, tools and form of calls."
     )
+    step = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput())
+    whole = forms.ChoiceField(
+        choices=[("", "from this step on"), ("1", "the whole trajectory")],
+        required=False,
+        label="Learn",
+        help_text="What came before the step is shown to the model and not learnt.",
+    )
     start = forms.IntegerField(
         min_value=1,
         max_value=10_000,
@@ -60,6 +67,10 @@ class DemonstrationForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.project = project
         self.fields["version"].widget.attrs["list"] = "versions"
+        if len(self.chosen) != 1 or not self["step"].value():
+            del self.fields["step"], self.fields["whole"]
+        else:
+            del self.fields["start"]
 
     def clean_version(self) -> Version:
         try:
@@ -75,7 +86,10 @@ class DemonstrationForm(forms.Form):
     def choice(self) -> Wanted:
         """The choice of a form that is valid."""
         names = ("q", "good", "version", "start")
-        return Wanted(ids=self.chosen, **{name: self.cleaned_data[name] for name in names})
+        fields = {name: self.cleaned_data[name] for name in names if name in self.fields}
+        if "step" in self.fields and not self.cleaned_data["whole"]:
+            fields["steps"] = {self.chosen[0]: self.cleaned_data["step"]}
+        return Wanted(ids=self.chosen, **fields)
 
 
 class UploadForm(forms.Form):
@@ -132,6 +146,8 @@ def demonstrations(request: PageRequest) -> HttpResponse:
         data = request.GET if request.method == "GET" else given
         ids = " ".join(data.getlist("id")[:IDS_MAX]) if not data.get("all") else ""
         first = {"q": data.get("q", ""), "ids": ids, "version": _usual(request.project), "name": "good-answers"}
+        if step := data.get("step", ""):  # somebody looks at it and takes it, whatever others say
+            first |= {"step": step, "good": "filter"}
         form = DemonstrationForm(request.project, initial=first)
     else:
         form = DemonstrationForm(request.project, given)

@@ -54,6 +54,7 @@ def dataset_page(request: PageRequest, name: str, version: int) -> HttpResponse:
         "use": dataset_uploads.use_of(found.kind),
         "is_learnt": any(algorithm.data == found.kind for algorithm in ALGORITHMS.values()),
         "card": [(name, found.card[name]) for name in dataset_uploads.CARD if found.card.get(name)],
+        "chosen_by": _chosen_by(found),
         "formats": [(name, label) for name, (kind, label, _) in provider_files.FORMATS.items() if kind == found.kind],
         **_left_out(found),
         "problem": problem,
@@ -103,6 +104,22 @@ def download_format(request: PageRequest, name: str, version: int, format: str) 
     answer = HttpResponse(b"".join(content), content_type="application/x-ndjson")
     answer["Content-Disposition"] = f'attachment; filename="{found.name}-{found.version}-{format}.jsonl"'
     return answer
+
+
+def _chosen_by(found: Dataset) -> list[str]:
+    """Say who chose its rows, as far as anybody knows; of a mix, of each of its parts."""
+    if found.mix:
+        parts = Dataset.objects.filter(pk__in=[part["dataset"] for part in found.mix]).order_by("pk")
+        return list(dict.fromkeys(words for part in parts for words in _chosen_by(part)))
+    if found.is_chosen_by_reward:
+        return ["the verifier’s reward: what it likes is learnt"]
+    if found.origin == Dataset.Origin.UPLOAD:
+        return ["whoever made the file; whether by a reward is not known here"]
+    if found.origin == Dataset.Origin.TRAJECTORIES:
+        if found.recipe["good"] == "good":
+            return ["people’s labels and feedback"]
+        return ["hand" if found.recipe["by_hand"] else "the filter"]
+    return ["the task set, not by a reward"]
 
 
 def _left_out(found: Dataset) -> dict[str, Any]:

@@ -10,9 +10,12 @@ from django.test import Client
 from django.urls import reverse
 
 from flywheel.accounts.models import User
+from flywheel.core.traces import Message, Step, Trace
 from flywheel.environments.models import Split
 from flywheel.training.models import Dataset
-from flywheel.trajectories.models import Label
+from flywheel.trajectories.models import Label, Source
+from flywheel.trajectories.store.merge import write
+from tests.pages import page_of
 from tests.training.conftest import Room
 
 pytestmark = pytest.mark.django_db
@@ -30,6 +33,20 @@ def file(*rows: Any) -> SimpleUploadedFile:
 
 CHAT = {"messages": [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "<b>Hi</b>"}]}
 CARD = {"name": "talks", "licence": "MIT", "kind": "", "description": "", "source": "", "language": ""}
+
+
+def talk(*asked: str) -> Trace:
+    """A conversation whose answers are the steps s0, s1, …"""
+    steps = [
+        Step(
+            f"s{at}",
+            "assistant",
+            input=[Message("user", text)],
+            output=[Message("assistant", f"To {text}")],
+        )
+        for at, text in enumerate(asked)
+    ]
+    return Trace("9" * 32, steps)
 
 
 def test_ticked_trajectories_are_looked_at_and_then_made(room: Room, sign_in: SignIn) -> None:
@@ -53,6 +70,42 @@ def test_ticked_trajectories_are_looked_at_and_then_made(room: Room, sign_in: Si
     assert "1 of 2 trajectories" in made
     dataset = Dataset.objects.get()
     assert (dataset.rows, dataset.recipe["by_hand"]) == (1, 2)
+
+
+def test_a_trajectory_is_learnt_from_one_of_its_steps_on(room: Room, sign_in: SignIn) -> None:
+    project = room.cast.project
+    write(project, [talk("One?", "Two?", "Three?")], source=Source.IMPORT)
+    client, page = sign_in(room.cast.trainer), reverse("trajectories:detail", args=[project.slug, "9" * 32])
+    shown = client.get(page, {"step": "s1"}).content.decode()
+    link = f"{address(room, 'demonstrations')}?id={'9' * 32}&amp;step=s1"
+    assert link in shown
+    begun = page_of(client.get(link.replace("&amp;", "&")))
+    assert "begun at one of its steps" in begun
+    assert '<option value="filter" selected>' in begun
+    asked = {"name": "good", "ids": "9" * 32, "step": "s1", "whole": "", "good": "filter", "version": str(room.base)}
+    client.post(address(room, "demonstrations"), {**asked, "make": "1"})
+    assert [dataset.rows for dataset in Dataset.objects.all()] == [2]
+    client.post(address(room, "demonstrations"), {**asked, "whole": "1", "make": "1"})
+    assert Dataset.objects.latest("pk").rows == 3
+
+
+def test_who_may_not_train_is_not_offered_it(room: Room, sign_in: SignIn) -> None:
+    project = room.cast.project
+    write(project, [talk("One?")], source=Source.IMPORT)
+    page = reverse("trajectories:detail", args=[project.slug, "9" * 32])
+    assert "Learn from here" not in sign_in(room.cast.reviewer).get(page, {"step": "s0"}).content.decode()
+
+
+def test_each_dataset_says_who_chose_its_rows(room: Room, sign_in: SignIn) -> None:
+    client = sign_in(room.cast.trainer)
+    uploaded = made_of(room, client, CHAT)
+    shown = client.get(address(room, "dataset", uploaded.name, uploaded.version)).content.decode()
+    assert "whether by a reward is not known here" in shown
+    assert "chose none of these rows" not in shown
+    room.build.trajectory(label=Label.PASS)
+    asked = {"name": "good", "good": "good", "version": str(room.base), "start": "1", "make": "1"}
+    shown = client.post(address(room, "demonstrations"), asked, follow=True).content.decode()
+    assert "people’s labels and feedback" in shown
 
 
 @pytest.mark.parametrize(
