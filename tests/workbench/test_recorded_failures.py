@@ -22,12 +22,10 @@ from flywheel.failures.labels.decisions import decide
 from flywheel.failures.models import Failure
 from flywheel.trajectories.models import Bulk, Trajectory
 from tests.conftest import Build, Cast
-from tests.workbench import outcomes, report
+from tests.workbench import outcomes, report, unlabelled_failures
 from workers.jobs.bulk_changes import carry_out
 
 PAGE = Path(__file__).parents[2] / "docs/design/replay.md"
-NOTHING = {"avoid": [], "text": "There is nothing to change, so I left everything as it is."}
-"""The perfect answer where the task's author wants no call."""
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -41,11 +39,7 @@ def corrections() -> dict[str, dict[str, Any]]:
     for file, domain in outcomes.FILES.items():
         lines = (report.RUNS / f"{file}.atif.jsonl").read_bytes().splitlines()
         for line, task in zip(lines, outcomes.tasks(domain), strict=True):
-            calls = task.target["calls"]
-            several = {"calls": calls, "order": "any"}
-            found[json.loads(line)["trajectory_id"]] = (
-                NOTHING if not calls else calls[0] if len(calls) == 1 else several
-            )
+            found[json.loads(line)["trajectory_id"]] = unlabelled_failures.correction(task.target["calls"])
     return found
 
 
