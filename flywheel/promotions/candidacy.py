@@ -38,15 +38,23 @@ def propose_for(evaluation: EvalRun) -> Candidate | None:
 
 
 def _propose_fix(evaluation: EvalRun) -> Candidate | None:
-    """The candidate of a fix trial whose held-out evals are both over with this one."""
+    """The candidate of a fix trial whose held-out evals are both over with this one, or about to be."""
     rows = FixTrial.objects.filter(Q(evaluation=evaluation) | Q(baseline=evaluation), measured_by__isnull=False)
     trial = rows.select_related("evaluation", "baseline", "measured_by").order_by("-pk").first()
     if trial is None or not (trial.evaluation and trial.baseline and trial.measured_by):
         return None
     arms = [evaluation if run.pk == evaluation.pk else run for run in (trial.evaluation, trial.baseline)]
-    if any(run.state != State.SUCCEEDED for run in arms):
+    if not all(_has_every_result(run) for run in arms):
         return None  # the other one's end makes it
+    for run in arms:
+        run.state = State.SUCCEEDED  # of these copies, as the worker that ends a run has it
     return propose(version_eval=arms[0], baseline_eval=arms[1], actor=Actor(trial.measured_by))
+
+
+def _has_every_result(run: EvalRun) -> bool:
+    """Whether it has ended well, or its worker is at that: it stores the summary, and then comes here. So of two that
+    end at once, one at least sees the other."""
+    return run.state == State.SUCCEEDED or (run.state == State.RUNNING and bool(run.summary))
 
 
 def propose(

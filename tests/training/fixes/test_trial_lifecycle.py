@@ -15,6 +15,7 @@ from flywheel.edge.refusals import Refused, Stale
 from flywheel.environments import ledger
 from flywheel.environments.models import Environment, Split
 from flywheel.evals.models import EvalRun, Result
+from flywheel.promotions.candidacy import propose_for
 from flywheel.promotions.models import Candidate
 from flywheel.training.fixes import example_choice, trial_lifecycle
 from flywheel.training.fixes.example_choice import examples_for
@@ -23,6 +24,7 @@ from flywheel.training.launch.fix_recommendation import evidence_of, recommendat
 from flywheel.training.models import FixTrial
 from tests.conftest import SYSTEM
 from tests.training.fixes.conftest import BETTER, WORSE, Desk, begun, draft
+from workers.jobs import eval_runs
 
 pytestmark = pytest.mark.django_db
 
@@ -68,6 +70,32 @@ def test_the_best_goes_on_to_held_out_tasks_and_is_a_candidate(desk: Desk) -> No
     assert candidate.proposed_by == desk.cast.trainer
     assert candidate.verdict == "eligible", candidate.report["decision"]["words"]
     assert ledger.openings(desk.task_set).times == 2
+
+
+def test_two_held_out_evals_that_end_at_once_make_one_candidate(desk: Desk) -> None:
+    """Each has proposed before the other's end is written."""
+    trial = desk.start(draft("names", BETTER))
+    desk.carry_out()
+    trial = trial_lifecycle.measure(trial, Actor(desk.cast.trainer))
+    proposed: list[EvalRun] = []
+    desk.monkeypatch.setattr(eval_runs, "propose_for", proposed.append)
+    desk.carry_out()
+    EvalRun.objects.filter(split=Split.HELD_OUT).update(state="running", finished_at=None)
+    assert sorted(run.pk for run in proposed) == sorted([trial.evaluation_id, trial.baseline_id])
+    made = [propose_for(run) for run in proposed]
+    assert made == [Candidate.objects.get()] * 2
+
+
+def test_a_held_out_eval_that_lacks_results_makes_no_candidate(desk: Desk) -> None:
+    trial = desk.start(draft("names", BETTER))
+    desk.carry_out()
+    trial = trial_lifecycle.measure(trial, Actor(desk.cast.trainer))
+    desk.monkeypatch.setattr(eval_runs, "propose_for", lambda _: None)
+    desk.carry_out()
+    baseline = EvalRun.objects.filter(pk=trial.baseline_id)
+    for fields in ({"state": "running", "summary": {}}, {"state": "failed"}, {"state": "cancelled"}):
+        baseline.update(**fields)
+        assert propose_for(EvalRun.objects.get(pk=trial.evaluation_id)) is None
 
 
 def test_a_baseline_that_is_there_is_not_asked_again(desk: Desk) -> None:
