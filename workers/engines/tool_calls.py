@@ -93,11 +93,10 @@ def _read(
     if getattr(tokenizer, "response_template", None) is not None:
         try:
             row = tokenizer.parse_response(kept, prefix=prompt, tools=tools or None)
-            calls = [_called(call["function"]) for call in row.get("tool_calls") or ()]
+            calls = [_made(at, call["function"]) for at, call in enumerate(row.get("tool_calls") or ())]
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
             return plain, (), ""  # what the model wrote is broken, which a judge of its words finds out
-        made = [ToolCall(f"call-{at}", call["name"], call["arguments"]) for at, call in enumerate(calls)]
-        return row.get("content") or "", tuple(made), ""
+        return row.get("content") or "", tuple(calls), ""
     text, written = read_tool_calls(plain)
     mark = getattr(tokenizer, "unread_mark", "")
     if mark and not written and mark in tokenizer.decode(kept):
@@ -107,6 +106,15 @@ def _read(
             f"a tool call cannot be read: nobody here knows the chat template that writes {mark!r}",
         )
     return text, written, ""
+
+
+def _made(place: int, function: Mapping[str, Any]) -> ToolCall:
+    """Raise KeyError or TypeError for what names no tool, or has arguments that are none."""
+    call = _called(function)
+    name, arguments = call["name"], call["arguments"]
+    if not isinstance(name, str) or not isinstance(arguments, dict | str):
+        raise TypeError("a call's name is text, and its arguments are an object")
+    return ToolCall(f"call-{place}", name, arguments)
 
 
 def templated(tokenizer: Any) -> Any:

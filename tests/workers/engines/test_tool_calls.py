@@ -92,10 +92,21 @@ def test_a_call_that_nobody_reads_is_an_error_and_words_are_not() -> None:
     assert answer_of(tokenizer, prompt, tokens, {END}, 1.0, [TOOL]).error == ""
 
 
-def test_a_broken_call_is_what_the_model_wrote_and_no_error() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "look_up", "arguments": {"day": ',
+        '{"look_up": {"day": "friday"}}',
+        '{"name": "look_up", "arguments": 7}',
+        '{"name": {"look_up": 1}, "arguments": {}}',
+        '{"arguments": {"day": "look_up"}}',
+        '["look_up"]',
+    ],
+)
+def test_a_broken_call_is_what_the_model_wrote_and_no_error(call: str) -> None:
     tokenizer = tokenizer_with(TEMPLATES["qwen3"].read_text())
     prompt, _ = answered(tokenizer, {"role": "assistant", "content": "x"})
-    broken = '<tool_call>\n{"name": "look_up", "arguments": {"day": \n</tool_call>'
+    broken = f"<tool_call>\n{call}\n</tool_call>"
     answer = answer_of(tokenizer, prompt, [*tokenizer.encode(broken), END], {END}, 1.0, [TOOL])
     assert (answer.tool_calls, answer.error) == ((), "")
     assert "look_up" in answer.text
