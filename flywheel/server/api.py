@@ -15,7 +15,8 @@ from flywheel.edge.refusals import status_of
 ROUTERS = {
     "accounts": "members keys provider_keys prices audit",
     "agents": "agents versions",
-    "trajectories": "trajectories detail lists metrics quarantine retention feedback comments versions_from_traffic",
+    "trajectories": "trajectories detail lists metrics quarantine costs retention feedback comments"
+    " versions_from_traffic",
     "failures": "labels buckets queues similar_failures detectors",
     "environments": "environments generations tasks task_sets exchange playground sandbox variants verifiers worlds",
     "evals": "runs attempts task_grid rescores reward_audits",

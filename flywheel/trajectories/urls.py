@@ -1,6 +1,12 @@
 from django.urls import URLPattern, URLResolver, path
 
-from flywheel.trajectories.pages import connect_views, quarantine_views, redaction_views, traffic_version_views
+from flywheel.trajectories.pages import (
+    connect_views,
+    cost_views,
+    quarantine_views,
+    redaction_views,
+    traffic_version_views,
+)
 from flywheel.trajectories.pages.detail import comment_views, deletion_views, detail_views
 from flywheel.trajectories.pages.imports import import_job_views, import_views
 from flywheel.trajectories.pages.metrics import metrics_views
@@ -55,6 +61,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("quarantine/<int:pk>/raw/", quarantine_views.raw, name="quarantined_raw"),
     path("quarantine/<int:pk>/replay/", quarantine_views.replay, name="replay"),
     path("quarantine/<int:pk>/dismiss/", quarantine_views.dismiss, name="dismiss"),
+    # /costs/
+    path("costs/", cost_views.costs, name="costs"),
+    path("costs/start/", cost_views.start_costs, name="start_costs"),
+    path("costs/<int:job>/cancel/", cost_views.cancel, name="cancel_costs"),
     # /redaction/
     path("redaction/dry-run/", redaction_views.dry_run, name="redaction_dry_run"),
     # /<trace_id>/

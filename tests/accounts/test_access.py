@@ -120,6 +120,7 @@ PAGES = {
     """,
     Permission.ADMIN: """
         promotions:policy trajectories:connect_key
+        trajectories:costs trajectories:start_costs trajectories:cancel_costs
         trajectories:delete trajectories:redaction_dry_run settings:retention settings:retention_preview
         settings:index settings:add_member settings:set_roles settings:become_approver settings:keys settings:make_key
         settings:revoke_key failures:switch_detector failures:point_detector
@@ -190,6 +191,7 @@ CALLS = {
         list_members set_member_roles list_keys make_key revoke_key list_audit_entries
         list_provider_keys enter_provider_key try_provider_key remove_provider_key
         list_prices listed_prices set_price remove_price device_hour set_device_hour
+        derive_costs get_derived_costs cancel_derived_costs
         delete_trajectory delete_trajectories get_retention set_retention
     """,
 }

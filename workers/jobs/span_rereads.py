@@ -1,7 +1,9 @@
-"""Reading stored spans again: the worker's side of `trajectories.reread`."""
+"""Reading stored spans again, or deriving costs again: the worker's side of `trajectories.operations.rereads`."""
 
 from flywheel.edge.jobs import Lease
 from flywheel.trajectories.models import Reread, Trajectory
+from flywheel.trajectories.operations.repricing import derive_again
+from flywheel.trajectories.operations.rereads import read_again as read_spans_again
 from flywheel.trajectories.operations.rereads import reread
 from flywheel.trajectories.store import detector_wakeup
 
@@ -13,7 +15,8 @@ def read_again(lease: Lease) -> None:
     total = Trajectory.objects.filter(project=job.project).count()
     done, changed = job.done, job.changed
     lease.update(total=total)
-    for progress in reread(job.project, after=job.at):
+    for progress in reread(job.project, job.at, derive_again if job.is_of_costs else read_spans_again):
         lease.update(done=done + progress.done, changed=changed + progress.changed, at=progress.at)
         lease.go_on()
-    detector_wakeup.now(job.project.pk)
+    if not job.is_of_costs:
+        detector_wakeup.now(job.project.pk)

@@ -20,7 +20,9 @@ def prices(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with refusal_shown(form):
             row = model_prices.set_price(project=request.project, actor=request.actor, **form.cleaned_data)
-            messages.success(request, f"{row.model} has its price. It holds for calls that come in from now on.")
+            messages.success(
+                request, f"{row.model} has its price for calls from now on. For past ones, derive costs again."
+            )
             return redirect("settings:prices", project=request.project.slug)
     return _page(request, form, _hour_form(request))
 
@@ -42,7 +44,9 @@ def set_device_hour(request: PageRequest) -> HttpResponse:
 def end_price(request: PageRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(ModelPrice, pk=pk, project=request.project)
     model_prices.remove_price(row=row, actor=request.actor)
-    messages.success(request, f"{row.model} has lost this price. Costs that were derived from it stay.")
+    messages.success(
+        request, f"{row.model} has lost this price. Costs derived from it stay until you derive them again."
+    )
     return redirect("settings:prices", project=request.project.slug)
 
 

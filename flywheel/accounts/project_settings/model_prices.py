@@ -197,7 +197,7 @@ def set_price(
 
 @transaction.atomic
 def remove_price(*, row: ModelPrice, actor: Actor) -> None:
-    """End a price. Costs that were derived from it stay, and still say so."""
+    """End a price. Costs that were derived from it stay until somebody derives them again, and still say so."""
     if ModelPrice.objects.filter(pk=row.pk, removed_at=None).update(removed_at=timezone.now()):
         prices = {"price_in": row.price_in, "price_out": row.price_out, "price_cached": row.price_cached}
         actor.record(project=row.project, action="accounts.remove_price", subject=row.model, before=prices)

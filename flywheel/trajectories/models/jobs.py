@@ -36,8 +36,10 @@ class ImportEvent(JobEvent):
 
 
 class Reread(Job):
-    """A reading of every stored span by today's dialects, for its columns (`rereads.py`)."""
+    """A reading of every stored span by today's dialects, for its columns (`rereads.py`), or of all that was derived by
+    prices, by today's (`repricing.py`)."""
 
+    is_of_costs = models.BooleanField(default=False)
     at = models.PositiveBigIntegerField(default=0)
     """Key of the last trajectory that was read; a takeover goes on from there."""
     changed = models.PositiveIntegerField(default=0)

@@ -9,7 +9,7 @@ Of a trajectory's own columns, only what its spans said is taken back and read a
 spans (imported steps, feedback) is kept as it was said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ _PRICED = {"cost_usd", "priced_by"}
 _COMPARED = (*claims.COMPARED, "agent_id", "version_id")
 
 
+Read = Callable[[Project, int, model_prices.Table], bool]
+"""Reads one trajectory again. Returns whether anything reads differently now."""
+
+
 @dataclass(slots=True)
 class Progress:
     done: int = 0
@@ -46,9 +50,10 @@ class Progress:
     """Key of the last trajectory that was read."""
 
 
-def reread(project: Project, after: int = 0) -> Iterator[Progress]:
+def reread(project: Project, after: int = 0, read: "Read | None" = None) -> Iterator[Progress]:
     """Read the trajectories of a project from that key on, a few at a time, by the prices of its beginning; yields
     between them, where it may stop."""
+    read = read or read_again
     progress = Progress(at=after)
     table = model_prices.table_of(project.pk)
     every = Trajectory.objects.filter(project=project)
@@ -59,7 +64,7 @@ def reread(project: Project, after: int = 0) -> Iterator[Progress]:
             return
         for key in keys:
             progress.done += 1
-            progress.changed += read_again(project, key, table)
+            progress.changed += read(project, key, table)
             progress.at = key
         yield progress
 
@@ -85,6 +90,8 @@ def read_again(project: Project, key: int, table: model_prices.Table | None = No
         is_other = any(getattr(row, name) != value for name, value in before.items())
         if moved or is_other:
             trajectory_rows.update_trajectories([row])
+        if moved:
+            running_totals.settle_again(row)
         if is_other or moved - _PRICED:
             # Detectors read what is new to them.
             Trajectory.objects.filter(pk=key).update(detected_at=None)

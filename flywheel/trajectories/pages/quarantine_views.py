@@ -149,7 +149,7 @@ def reread(request: PageRequest) -> HttpResponse:
 
 
 def _reread(request: PageRequest) -> Reread | None:
-    return Reread.objects.filter(project=request.project).order_by("-id").first()
+    return Reread.objects.filter(project=request.project, is_of_costs=False).order_by("-id").first()
 
 
 def _find(request: PageRequest, pk: int) -> Quarantined:

@@ -6,7 +6,7 @@ By the prices of the version's own endpoint where it asks that model, else by th
 
 import functools
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings import model_prices
@@ -32,13 +32,16 @@ def derive(
         return
     table = table or model_prices.table_of(project.pk)
     for row, step in open_steps:
-        price = _of_version(row.version_id, step.model)
-        if price is None:
-            at = None if step.start_us is None else EPOCH + timedelta(microseconds=step.start_us)
-            price = table.price_of(step.model, at)
+        at = None if step.start_us is None else EPOCH + timedelta(microseconds=step.start_us)
+        price = price_of(row.version_id, step.model, at, table)
         if price is not None:
             step.cost_usd = price.cost(step.tokens_in, step.tokens_out, step.tokens_cached)
             step.priced_by = price.origin
+
+
+def price_of(version: int | None, model: str, at: datetime | None, table: model_prices.Table) -> Price | None:
+    """The price of a call of this model by a version at that time; None where nobody has named it."""
+    return _of_version(version, model) or table.price_of(model, at)
 
 
 def _is_open(step: Arrival) -> bool:

@@ -79,6 +79,17 @@ def add_again(row: Trajectory, fresh: Sequence[Arrival], replaced: Collection[in
     add(row, [*kept, *fresh])
 
 
+def settle_again(row: Trajectory) -> None:
+    """Count once what a trajectory tells twice, after its figures were computed anew. The caller holds its lock."""
+    found = Step.objects.filter(trajectory=row, kind="assistant").order_by("position")
+    if not found.filter(parent_id__in=found.order_by().values("span_id")).exists():
+        return
+    names = ("span_id", "kind", "parent_id", "tokens_in", "tokens_out", "cost_usd", "priced_by")
+    every = Step.objects.filter(trajectory=row).order_by("position").values(*names)
+    steps = [traces.Step(**{**values, "priced_by": values["priced_by"] or ""}) for values in every]
+    settle({row.pk: traces.Trace(row.trace_id, steps)})
+
+
 def settle(twice: Mapping[int, traces.Trace]) -> None:
     """Count once what these trajectories, by primary key, tell twice (`traces.told_twice`).
 
