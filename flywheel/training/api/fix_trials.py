@@ -30,6 +30,8 @@ class DraftIn(Body):
     """The parent's where it is left out."""
     descriptions: dict[str, str] = {}
     """Of tools, by name; those left out stay, and so do all schemas."""
+    sampling: dict[str, Any] = {}
+    """Any of `temperature`, `top_p` and `max_tokens`; those left out stay."""
 
 
 class TrialIn(Body):

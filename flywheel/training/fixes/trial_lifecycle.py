@@ -18,7 +18,7 @@ from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.registration import make_version
-from flywheel.agents.version_content import VersionContent
+from flywheel.agents.version_content import DEFAULT_SAMPLING, VersionContent, check_sampling
 from flywheel.core import verifiers
 from flywheel.core.envs.kinds import KINDS
 from flywheel.edge.jobs import State
@@ -47,6 +47,8 @@ class DraftContent:
     system_prompt: str | None = None
     descriptions: Mapping[str, str] = field(default_factory=dict)
     """Of tools, by their names. Their schemas stay."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Those of temperature, top_p and max_tokens that are other than the parent's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +180,8 @@ def _contents(wanted: TrialRequest) -> list[VersionContent]:
         prompt = parent.system_prompt if draft.system_prompt is None else draft.system_prompt
         if len(prompt) > LONGEST_PROMPT:
             raise Refused(f"has {len(prompt)} characters, {LONGEST_PROMPT} at most", field=f"{at}.system_prompt")
-        content = replace(parent, system_prompt=prompt, tools=tools)
+        sampling = _sampling(wanted.parent, draft.sampling, at)
+        content = replace(parent, system_prompt=prompt, tools=tools, sampling=sampling)
         if content == parent:
             raise Refused(f"changes nothing of {wanted.parent}", field=f"{at}.system_prompt")
         if content in found:
@@ -202,6 +205,16 @@ def _tools(wanted: TrialRequest, descriptions: Mapping[str, str]) -> list[dict[s
     return [tool | {"description": changed[tool["name"]]} if tool["name"] in changed else tool for tool in tools]
 
 
+def _sampling(parent: Version, changes: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """The parent's sampling with these changes; one that says what holds anyway is none. Raises Refused."""
+    usual, found = DEFAULT_SAMPLING | parent.sampling, dict(parent.sampling)
+    for name, value in changes.items():
+        with at_field(f"{at}.sampling.{name[:100]}"):
+            checked = check_sampling({name: value})
+        found |= checked if checked[name] != usual[name] else {}
+    return found
+
+
 def _changed_descriptions(parent: Version, version: Version) -> list[str]:
     """The descriptions of the version's tools that its parent's have not."""
     before = {tool["name"]: tool.get("description", "") for tool in parent.tools}
@@ -220,6 +233,7 @@ def _draft(
     changes = {
         "prompt": version.system_prompt != wanted.parent.system_prompt,
         "tool_change": version.tools != wanted.parent.tools,
+        "sampling": version.sampling != wanted.parent.sampling,
     }
     return FixDraft(
         trial=trial,

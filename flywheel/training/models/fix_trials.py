@@ -47,7 +47,8 @@ class FixDraft(models.Model):
     place = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=60)
     changes = models.JSONField(default=list)
-    """What it changes of its parent: `prompt`, `tool_change`, as the fix ladder calls them."""
+    """What it changes of its parent: `prompt`, `tool_change`, as the fix ladder calls them, and `sampling`, which is
+    no step of it."""
     examples = models.JSONField(default=list)
     """Train tasks whose examples stand in its prompt, word for word: `t-3`, …"""
     version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="fix_drafts")

@@ -12,6 +12,7 @@ from django.utils.text import capfirst
 from flywheel.accounts.models import Project
 from flywheel.agents.models import Version
 from flywheel.agents.references import current_version, find_version
+from flywheel.agents.version_content import DEFAULT_SAMPLING, MAX_TOKENS
 from flywheel.core.errors import FieldError
 from flywheel.edge.numbers import number
 from flywheel.edge.refusals import Missing
@@ -43,9 +44,16 @@ class DraftForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 12, "spellcheck": "false", "class": "code"}),
     )
 
+    temperature = forms.FloatField(min_value=0, max_value=5, required=False)
+    top_p = forms.FloatField(label="Top p", min_value=0, max_value=1, required=False)
+    max_tokens = forms.IntegerField(label="Most tokens per answer", min_value=1, max_value=MAX_TOKENS, required=False)
+
     def __init__(self, parent: Version, place: int, data: Mapping[str, Any]) -> None:
         super().__init__(data, prefix=f"draft-{place}")
         self.parent, self.place = parent, place
+        self.usual_sampling = DEFAULT_SAMPLING | parent.sampling
+        for name, value in self.usual_sampling.items():
+            self.fields[name].widget.attrs["placeholder"] = value
         self.tools = {f"tool-{number}": tool for number, tool in enumerate(parent.tools)}
         for field, tool in self.tools.items():
             widget = forms.Textarea(attrs={"rows": 3})
@@ -53,14 +61,30 @@ class DraftForm(forms.Form):
 
     @classmethod
     def texts(cls, parent: Version, place: int, name: str, system_prompt: str) -> dict[str, str]:
-        """Return what the form of a draft sends that has this prompt and every description as it is."""
+        """Return what the form of a draft sends that has this prompt and all else as it is."""
         tools = {f"tool-{number}": tool.get("description", "") for number, tool in enumerate(parent.tools)}
-        said = {"name": name, "system_prompt": system_prompt, **tools}
+        sampling = {name: str(value) for name, value in (DEFAULT_SAMPLING | parent.sampling).items()}
+        said = {"name": name, "system_prompt": system_prompt, **sampling, **tools}
         return {f"draft-{place}-{field}": text for field, text in said.items()}
 
     @property
     def descriptions(self) -> list[forms.BoundField]:
         return [self[field] for field in self.tools]
+
+    @property
+    def sampling(self) -> list[forms.BoundField]:
+        return [self[name] for name in DEFAULT_SAMPLING]
+
+    @property
+    def changes_sampling(self) -> bool:
+        return bool(self._sampling)
+
+    @property
+    def _sampling(self) -> dict[str, Any]:
+        """Return what is other than the parent's; an empty field is as it is."""
+        self.is_valid()
+        filled = {name: self.cleaned_data.get(name) for name in DEFAULT_SAMPLING}
+        return {name: value for name, value in filled.items() if value not in (None, self.usual_sampling[name])}
 
     @property
     def changes_tools(self) -> bool:
@@ -69,7 +93,8 @@ class DraftForm(forms.Form):
     @property
     def content(self) -> DraftContent:
         """Its content, once it is valid. Browsers send line ends as CRLF; what was only looked at stays as it was."""
-        texts = {name: text.replace("\r\n", "\n") for name, text in self.cleaned_data.items()}
+        words = {name: self.cleaned_data[name] for name in ("name", "system_prompt", *self.tools)}
+        texts = {name: text.replace("\r\n", "\n") for name, text in words.items()}
         described = {tool["name"]: texts[field] for field, tool in self.tools.items()}
         return DraftContent(
             name=texts["name"],
@@ -79,11 +104,13 @@ class DraftForm(forms.Form):
                 for tool in self.parent.tools
                 if described[tool["name"]] != tool.get("description", "").replace("\r\n", "\n")
             },
+            sampling=self._sampling,
         )
 
     @property
     def is_unchanged(self) -> bool:
-        return self.content.system_prompt == self.parent.system_prompt and not self.content.descriptions
+        content = self.content
+        return content.system_prompt == self.parent.system_prompt and not (content.descriptions or content.sampling)
 
 
 class FixForm(forms.Form):
@@ -174,7 +201,7 @@ class FixForm(forms.Form):
             return None
         changed = [draft for draft in drafts if not draft.is_unchanged]
         if not changed:
-            self.problem = f"No draft changes anything of {self.parent}. Edit a prompt or a description."
+            self.problem = f"No draft changes anything of {self.parent}. Edit a prompt, a description or the sampling."
             return None
         asked = self.cleaned_data
         return TrialRequest(
@@ -190,6 +217,7 @@ class FixForm(forms.Form):
         """Put a refusal at its field: `drafts.1.system_prompt` is of the second draft that changes something."""
         changed = [draft for draft in drafts if not draft.is_unchanged]
         at, _, field = error.field.removeprefix("drafts.").partition(".")
+        field = field.removeprefix("sampling.")
         place = number(at, most=len(changed) - 1)
         if error.field.startswith("drafts.") and place is not None:
             draft = changed[place]

@@ -23,6 +23,7 @@ from flywheel.training.fixes.trial_results import candidate_of, results_of
 from flywheel.training.launch.fix_recommendation import evidence_of, recommendation_for
 from flywheel.training.models import FixTrial
 from tests.conftest import SYSTEM
+from tests.evals.fake import right, wrong
 from tests.training.fixes.conftest import BETTER, WORSE, Desk, begun, draft
 from workers.jobs import eval_runs
 
@@ -81,7 +82,7 @@ def test_two_held_out_evals_that_end_at_once_make_one_candidate(desk: Desk) -> N
     desk.monkeypatch.setattr(eval_runs, "propose_for", proposed.append)
     desk.carry_out()
     EvalRun.objects.filter(split=Split.HELD_OUT).update(state="running", finished_at=None)
-    assert sorted(run.pk for run in proposed) == sorted([trial.evaluation_id, trial.baseline_id])
+    assert {run.pk for run in proposed} == {trial.evaluation_id, trial.baseline_id}
     made = [propose_for(run) for run in proposed]
     assert made == [Candidate.objects.get()] * 2
 
@@ -90,12 +91,14 @@ def test_a_held_out_eval_that_lacks_results_makes_no_candidate(desk: Desk) -> No
     trial = desk.start(draft("names", BETTER))
     desk.carry_out()
     trial = trial_lifecycle.measure(trial, Actor(desk.cast.trainer))
+    assert trial.evaluation
+    assert trial.baseline
     desk.monkeypatch.setattr(eval_runs, "propose_for", lambda _: None)
     desk.carry_out()
-    baseline = EvalRun.objects.filter(pk=trial.baseline_id)
+    baseline = EvalRun.objects.filter(pk=trial.baseline.pk)
     for fields in ({"state": "running", "summary": {}}, {"state": "failed"}, {"state": "cancelled"}):
         baseline.update(**fields)
-        assert propose_for(EvalRun.objects.get(pk=trial.evaluation_id)) is None
+        assert propose_for(EvalRun.objects.get(pk=trial.evaluation.pk)) is None
 
 
 def test_a_baseline_that_is_there_is_not_asked_again(desk: Desk) -> None:
@@ -141,6 +144,24 @@ def test_the_same_key_is_the_same_trial(desk: Desk) -> None:
     assert Version.objects.count() == 2
 
 
+def sampled(name: str, **sampling: Any) -> trial_lifecycle.DraftContent:
+    return trial_lifecycle.DraftContent(name=name, sampling=sampling)
+
+
+def test_sampling_is_a_draft_too_and_is_asked_with_it(desk: Desk) -> None:
+    trial = desk.start(sampled("greedy", temperature=0, max_tokens=64))
+    (made,) = trial.drafts.all()
+    assert (made.changes, made.version.sampling) == (["sampling"], {**desk.parent.sampling, "temperature": 0.0})
+    desk.carry_out(lambda request: right(request) if request.sampling.temperature == 0 else wrong(request))
+    best = results_of(FixTrial.objects.get()).best
+    assert best is not None
+    assert best.difference is not None
+    assert best.difference.mean == pytest.approx(1.0)
+    trial_lifecycle.measure(trial, Actor(desk.cast.trainer))
+    desk.carry_out(lambda request: right(request) if request.sampling.temperature == 0 else wrong(request))
+    assert Candidate.objects.get().verdict == "eligible"
+
+
 def test_a_description_of_a_tool_is_a_draft_too_and_schemas_stay(desk: Desk) -> None:
     trial = desk.start(draft("tells more", None, **{"email.send": "Send an email to one person."}))
     (made,) = trial.drafts.all()
@@ -162,6 +183,10 @@ def test_a_description_of_a_tool_is_a_draft_too_and_schemas_stay(desk: Desk) -> 
         ([draft("one", BETTER), draft("two", BETTER)], "drafts.1.system_prompt", "is the same as draft 1"),
         ([draft("no", None, fly="Fly.")], "drafts.0.descriptions", "has no tool 'fly'"),
         ([draft("long", "x" * 200_001)], "drafts.0.system_prompt", "has 200001 characters"),
+        ([sampled("hot", temperature=9)], "drafts.0.sampling.temperature", "9 is not a number from 0 to 5"),
+        ([sampled("none", top_p=0)], "drafts.0.sampling.top_p", "0 leaves nothing to choose from"),
+        ([sampled("other", top_k=5)], "drafts.0.sampling.top_k", "is unknown"),
+        ([sampled("usual", top_p=1, max_tokens=64)], "drafts.0.system_prompt", "changes nothing of assistant@1"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_and_nothing_is_made(

@@ -72,6 +72,21 @@ def test_drafts_are_added_and_removed_and_what_was_written_stays(desk: Desk, sig
     assert FixTrial.objects.count() == 0
 
 
+def test_a_draft_of_sampling_is_started_and_an_impossible_one_is_told_at_its_field(desk: Desk, sign_in: SignIn) -> None:
+    client = sign_in(desk.cast.builder)
+    page = page_of(client.get(NEW))
+    assert 'name="draft-0-temperature" value="1.0"' in page
+    page = page_of(client.post(NEW, fields(desk, SYSTEM) | {"draft-0-top_p": "0"}))
+    assert "0 leaves nothing to choose from" in page
+    sent = fields(desk, SYSTEM) | {"draft-0-temperature": "0.2", "draft-0-top_p": "", "draft-0-max_tokens": "64"}
+    answer = client.post(NEW, sent)
+    (made,) = FixTrial.objects.get().drafts.all()
+    assert (made.changes, made.version.sampling["temperature"]) == (["sampling"], 0.2)
+    assert ">sampling</a>" in page_of(client.get(answer["Location"]))
+    page = page_of(client.get(f"/p/acme/agents/assistant/versions/{made.version.number}/against/1/"))
+    assert "0.2" in page
+
+
 def test_the_drafts_are_started_and_the_page_tells_how_they_do(desk: Desk, sign_in: SignIn) -> None:
     client = sign_in(desk.cast.trainer)
     sent = fields(desk, f"{BETTER}\r\nNow.", SYSTEM, WORSE)
@@ -221,6 +236,7 @@ def test_a_program_does_the_same(desk: Desk, client: Client, key: Headers) -> No
             {"name": "names", "system_prompt": BETTER},
             {"name": "shows", "system_prompt": f"{SYSTEM}\n\n{examples['block']}"},
             {"name": "tells", "descriptions": {"email.send": "Send one email."}},
+            {"name": "cools", "sampling": {"temperature": 0.5}},
         ],
     }
 
@@ -231,7 +247,7 @@ def test_a_program_does_the_same(desk: Desk, client: Client, key: Headers) -> No
     assert answer.status_code == 201, answer.content
     trial = answer.json()
     assert post("fix-trials", body, build).status_code == 200
-    assert [one["changes"] for one in trial["drafts"]] == [["prompt"], ["prompt"], ["tool_change"]]
+    assert [one["changes"] for one in trial["drafts"]] == [["prompt"], ["prompt"], ["tool_change"], ["sampling"]]
     assert len(trial["drafts"][1]["examples"]) == len(examples["examples"])
     here = f"fix-trials/{trial['id']}"
     assert post(f"{here}/measure", {}, train).status_code == 409
@@ -248,7 +264,7 @@ def test_a_program_does_the_same(desk: Desk, client: Client, key: Headers) -> No
     wrong = post("fix-trials", body | {"key": None, "drafts": [{"name": "x"}]}, build)
     assert (wrong.status_code, wrong.json()["detail"]) == (
         422,
-        "drafts.0.system_prompt: changes nothing of assistant@4",
+        "drafts.0.system_prompt: changes nothing of assistant@5",
     )
     assert client.get(asked.replace("=300", "=0"), headers=read).status_code == 422
     assert client.get("/api/v1/buckets/nowhere/evidence", headers=read).status_code == 404
@@ -261,7 +277,7 @@ def test_a_program_does_the_same(desk: Desk, client: Client, key: Headers) -> No
             "after": "Send one email.",
         }
     ]
-    assert Version.objects.count() == 4
+    assert Version.objects.count() == 5
 
 
 def test_the_ladder_of_a_version_with_weights_says_that_nothing_lighter_was_tried(room: Room, sign_in: SignIn) -> None:
