@@ -2,9 +2,7 @@
 
 from flywheel.edge.jobs import Lease
 from flywheel.trajectories.models import Reread, Trajectory
-from flywheel.trajectories.operations.repricing import derive_again
-from flywheel.trajectories.operations.rereads import read_again as read_spans_again
-from flywheel.trajectories.operations.rereads import reread
+from flywheel.trajectories.operations import repricing, rereads
 from flywheel.trajectories.store import detector_wakeup
 
 
@@ -15,7 +13,8 @@ def read_again(lease: Lease) -> None:
     total = Trajectory.objects.filter(project=job.project).count()
     done, changed = job.done, job.changed
     lease.update(total=total)
-    for progress in reread(job.project, job.at, derive_again if job.is_of_costs else read_spans_again):
+    read = repricing.derive_again if job.is_of_costs else rereads.read_again
+    for progress in rereads.reread(job.project, job.at, read):
         lease.update(done=done + progress.done, changed=changed + progress.changed, at=progress.at)
         lease.go_on()
     if not job.is_of_costs:

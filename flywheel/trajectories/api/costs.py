@@ -29,7 +29,7 @@ def derive_costs(request: HttpRequest) -> Status[Reread]:
 
 @router.get("/prices/derivations/{pk}", response=CostsOut, auth=Key(Scope.ADMIN))
 def get_derived_costs(request: HttpRequest, pk: int) -> Reread:
-    """How far it is."""
+    """Say how far it is."""
     return _find(request, pk)
 
 

@@ -50,7 +50,7 @@ class Progress:
     """Key of the last trajectory that was read."""
 
 
-def reread(project: Project, after: int = 0, read: "Read | None" = None) -> Iterator[Progress]:
+def reread(project: Project, after: int = 0, read: Read | None = None) -> Iterator[Progress]:
     """Read the trajectories of a project from that key on, a few at a time, by the prices of its beginning; yields
     between them, where it may stop."""
     read = read or read_again
