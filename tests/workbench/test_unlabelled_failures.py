@@ -1,6 +1,7 @@
 """Failing runs that nobody labelled become proved tasks, too; here a part of them, for all take half a minute."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,15 +11,17 @@ from tests.workbench.unlabelled_failures import NOTHING, Tried, correction, depa
 
 PAGE = Path(__file__).parents[2] / "docs/design/replay.md"
 EVERY = 6
+DELETE: dict[str, Any]
+SEND: dict[str, Any]
 DELETE, SEND = (
     {"tool": "calendar.delete_event", "arguments": {"event_id": "1"}},
     {"tool": "email.send_email", "arguments": {"recipient": "a@b.c", "subject": "Hello", "body": "Hi"}},
 )
-LOOK = {"tool": "calendar.search_events", "arguments": {"query": "Hello"}}
+LOOK: dict[str, Any] = {"tool": "calendar.search_events", "arguments": {"query": "Hello"}}
 
 
-def trace(*calls: dict[str, object]) -> Trace:
-    said = [Message("assistant", "", (ToolCall("", str(c["tool"]), c["arguments"]),)) for c in calls]  # type: ignore[arg-type]
+def trace(*calls: dict[str, Any]) -> Trace:
+    said = [Message("assistant", "", (ToolCall("", c["tool"], c["arguments"]),)) for c in calls]
     return Trace.from_messages("", [Message("user", "Do it"), *said, Message("assistant", "Done.")])
 
 
