@@ -60,7 +60,7 @@ def kept(run: TrainingRun) -> dict[str, Any]:
     audit, leave = run.reward_audit, run.audit_override
     learns = ALGORITHMS[run.algorithm].is_reinforced or run.dataset.is_chosen_by_reward
     if not learns:
-        words = "learnt from what people wrote, and from no reward"
+        words = "learnt from what people wrote or brought, and from no reward here"
     elif leave is not None:
         words = f"audit overridden by {leave.created_by}: {leave.reason}"
     else:
