@@ -51,6 +51,11 @@ class Kind:
     reserved: tuple[str, ...] = ()
     """Slices that a new environment only ever measures, unless its maker chooses others."""
 
+    @property
+    def takes_failures(self) -> bool:
+        """Whether labelled trajectories can become tasks, in a world beside those that people write."""
+        return self.from_failures or self.is_world
+
 
 KINDS: dict[str, Kind] = {
     episode_replay.KIND: Kind(

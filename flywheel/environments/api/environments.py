@@ -63,7 +63,7 @@ class EnvironmentIn(Body):
     name: str
     version: RefIn = ""
     """`agent@number`, by whose tools calls are judged and whose agent's failures become tasks. For an `episode` the
-    tools of recorded traces where it is left out."""
+    tools of recorded traces where it is left out. A world has tools of its own and takes the agent alone."""
     kind: str = "tool_call"
     config: dict[str, Any] = {}
     """Settings of a kind that makes its own tasks; its defaults when left out. Of `episode`, `{"tools", "max_turns",
@@ -109,12 +109,10 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
     _refuse_attaching(request, wanted.kind)
     config, agent = wanted.config, None
     verifier: dict[str, Any] = {"kind": wanted.kind}
-    if wanted.kind in KINDS and KINDS[wanted.kind].from_failures:
+    if wanted.kind in KINDS and KINDS[wanted.kind].takes_failures:
         config, agent = _of_agent(project, wanted)
-        if wanted.kind == "tool_call":
-            verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
-        elif wanted.weights is not None:
-            verifier |= {"weights": wanted.weights}
+    if wanted.kind == "tool_call":
+        verifier |= {"weights": wanted.weights or DEFAULT_WEIGHTS}
     elif wanted.weights is not None:
         verifier |= {"weights": wanted.weights}
     made = environment_versions.environment(
@@ -136,11 +134,16 @@ def create_environment(request: HttpRequest, wanted: EnvironmentIn) -> Status[En
 
 
 def _of_agent(project: Project, wanted: EnvironmentIn) -> tuple[dict[str, Any], Agent | None]:
-    """The settings of a kind whose tasks are made of failures, and the agent whose failures they are."""
+    """The settings of a kind whose tasks can be made of failures, and the agent whose failures they are."""
+    is_world = KINDS[wanted.kind].is_world
+    if is_world and not wanted.version:
+        return wanted.config, None
     if wanted.kind == episode_replay.KIND and not wanted.version:
         return {"tools": environment_versions.recorded_tools(project), **wanted.config}, None
     with at_field("version"):
         version = find_version(project, wanted.version)
+    if is_world:
+        return wanted.config, version.agent
     return {"tools": version.tools, **(wanted.config if wanted.kind == episode_replay.KIND else {})}, version.agent
 
 

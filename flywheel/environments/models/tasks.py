@@ -77,8 +77,9 @@ class Task(models.Model):
     digest = models.CharField(max_length=64)
     proof = models.JSONField(default=dict)
     """The red-green proof: `{"checks": [{"name", "wanted", "score", "passed", "reason"}], "missing": {name: reason},
-    "warnings": [check], "environment_version", "solved"}`; a warning is a check that a green proof may lack, `solved`
-    the faultless episode in a world that only a worker plays."""
+    "warnings": [check], "environment_version", "solved", "recording"}`; a warning is a check that a green proof may
+    lack, `solved` the faultless episode in a world that only a worker plays, `recording` how far its answers are those
+    that were recorded (`worlds.recorded_runs.compare`)."""
     is_proved = models.BooleanField(default=False)
     """Only proved tasks enter a task set."""
     retired_at = models.DateTimeField(null=True, blank=True)

@@ -27,10 +27,11 @@ from flywheel.core.envs import Environment as Played
 from flywheel.core.envs import Say, always
 from flywheel.core.envs.kinds import KINDS, needs
 from flywheel.core.envs.nemo_gym import NemoGym, same
+from flywheel.core.envs.worlds import recorded_runs
 from flywheel.core.envs.worlds.own_world import world_of
 from flywheel.core.envs.worlds.server_world import ServerWorld
 from flywheel.core.traces import Message, Trace
-from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, WorldError, unscored
+from flywheel.core.verifiers import NO_RUNNERS, Runners, Verdict, VerifierError, WorldError, unscored
 from flywheel.environments.models import Environment, EnvironmentVersion, Split, Task, TaskSet
 from flywheel.trajectories.models import Step
 
@@ -51,6 +52,7 @@ COMMON = "most common wrong answer"
 NONE_KNOWN = "no common wrong answer is known: no two tasks have been answered wrongly alike"
 RIGHT_HERE = "what is commonly wrong is right here: it does what the target wants"
 PASSES = "the verifier passes what does not do what the target wants; right only if that is meant: {answer}"
+DONE_ONCE = "its server cannot begin anew, so that what was recorded is not done there again"
 LONGEST_SHOWN = 300
 """Characters of an answer that a warning names."""
 SEVERAL_TURNS = "an episode has several turns, and what a failed one said first is often right"
@@ -105,7 +107,7 @@ def prove(
         return begun(recorded, is_failure), False
     env = envs.build(version.environment.kind, version.config, version.verifier, runners)
     pure = _as_played(task)
-    answer = _saying(recorded or Message("assistant", ""))
+    answer = _recorded(env, pure, recorded or Message("assistant", ""))
     probes, missing = _choose_probes(env, task, answer, is_failure, common)
     verdicts = _judge(env, pure, [probe.say for probe in probes], runners)
     checks: list[dict[str, Any]] = []
@@ -137,6 +139,8 @@ def _solution(env: Played, task: envs.Task) -> dict[str, Any]:
     server, which promises nothing, it is played once more, to see how many answers are the same."""
     played = envs.episode(env, task, partial(env.solve, task))
     found: dict[str, Any] = {"solved": [message.to_json() for message in played]}
+    if recording := recorded_runs.compare(task, played):
+        found["recording"] = recording
     if isinstance(world_of(env), ServerWorld):
         again = envs.episode(env, task, partial(env.solve, task))
         one, other = ([each.content for each in messages if each.role == "tool"] for messages in (played, again))
@@ -153,7 +157,11 @@ def _choose_probes(
     missing: dict[str, str] = {}
     if is_failure is not None:
         recorded = ("recorded failure", "low", answer, _fails) if is_failure else ("recorded success", "high", answer)
-        probes.append(Probe(*recorded))
+        world = world_of(env)
+        if isinstance(world, ServerWorld) and not world.server.resets:
+            missing[recorded[0]] = DONE_ONCE
+        else:
+            probes.append(Probe(*recorded))
     if not isinstance(env, NemoGym) or env.knows(pure):
         probes.append(Probe(CORRECTED, "high", partial(env.solve, pure)))
     else:
@@ -267,6 +275,15 @@ def _origin(task: Task) -> envs.Task | None:
 def _as_played(task: Task) -> envs.Task:
     """The task without what only statistics need."""
     return envs.Task(id=str(task), prompt=task.prompt, target=task.target, state=task.state)
+
+
+def _recorded(env: Played, task: envs.Task, answer: Message) -> Say:
+    """Do what the agent did when this was recorded; in a world, with the calls that it had made by then."""
+    world = world_of(env)
+    try:
+        return recorded_runs.say_again(world, task, answer) if world else _saying(answer)
+    except VerifierError:  # the target is none, which the checks say
+        return _saying(answer)
 
 
 def _saying(message: Message) -> Say:

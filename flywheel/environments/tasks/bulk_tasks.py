@@ -53,13 +53,15 @@ class Made:
 
 def taking_failures(project: Project) -> QuerySet[Environment]:
     """Those whose tasks are made of labelled trajectories."""
-    kinds = [name for name, kind in KINDS.items() if kind.from_failures]
+    kinds = [name for name, kind in KINDS.items() if kind.takes_failures]
     return Environment.objects.filter(project=project, kind__in=kinds)
 
 
 def without_task(environment: Environment) -> QuerySet[Failure]:
-    """Failures with a corrected action, of the environment's agent, that no task of it was made of."""
-    if not KINDS[environment.kind].from_failures:
+    """Failures with a corrected action, of the environment's agent, that no task of it was made of. Those of any agent
+    are offered to a world of none one by one."""
+    kind = KINDS[environment.kind]
+    if not kind.from_failures and not (kind.is_world and environment.agent_id):
         return Failure.objects.none()
     rows = _untaken(environment.project_id, environment.pk)
     if environment.agent_id:
@@ -71,9 +73,10 @@ def count_without_task(environments: QuerySet[Environment]) -> QuerySet[Environm
     """Environments with how many such failures there are of each, as `waiting`: one statement."""
     rows = _untaken(OuterRef("project"), OuterRef(OuterRef("pk"))).order_by().values("project")
     taking = [name for name, kind in KINDS.items() if kind.from_failures]
+    worlds = [name for name, kind in KINDS.items() if kind.is_world]
     return environments.annotate(
         waiting=Case(
-            When(~Q(kind__in=taking), then=0),
+            When(~Q(kind__in=taking) & ~Q(kind__in=worlds, agent__isnull=False), then=0),
             When(agent=None, then=_counted(rows)),
             default=_counted(rows.filter(_of_agent(OuterRef("agent")))),
             output_field=IntegerField(),

@@ -7,15 +7,19 @@ from django.db import transaction
 from django.utils import timezone
 
 from flywheel.accounts.actors import Actor
+from flywheel.core import envs
 from flywheel.core.digests import digest
 from flywheel.core.envs.kinds import KINDS
 from flywheel.core.envs.replay import episode_replay
+from flywheel.core.envs.worlds import own_world, recorded_runs
+from flywheel.core.envs.worlds.own_world import OwnWorld, world_of
 from flywheel.core.traces import Conversation, Message, Trace, corrections, speaking, tooling
+from flywheel.core.verifiers import VerifierError
 from flywheel.edge.refusals import Refused
-from flywheel.environments.models import Environment, Task
+from flywheel.environments.models import Environment, EnvironmentVersion, Task
 from flywheel.environments.proofs.proof_jobs import ask, is_for_a_worker
 from flywheel.environments.proofs.red_green_proof import begun, common_wrong, prove_again
-from flywheel.environments.tasks.replay_tasks import Content, content_of
+from flywheel.environments.tasks.replay_tasks import Content, content_of, requests_in, wanted_in
 from flywheel.environments.tasks.task_attempts import Attempt, attempt_of
 from flywheel.environments.tasks.task_rows import next_number
 from flywheel.environments.tasks.task_splits import split_in
@@ -32,16 +36,16 @@ def task_from(*, failure: Failure, environment: Environment, actor: Actor, prove
     Another target for the same trajectory retires the task that it had. Whoever makes many `proves` none here, and all
     together afterwards (`prove_made`). Raises Refused.
     """
-    if not KINDS[environment.kind].from_failures:
+    if not KINDS[environment.kind].takes_failures:
         raise Refused(f"{environment} makes its own tasks; those of kind {environment.kind} are generated")
     source, attempt = failure.trajectory, _learnable_attempt(failure)
-    made, answer = content_from(failure, environment.kind)
+    version = latest(environment)
+    made, answer = content_from(failure, environment.kind, world=_world(version))
     slice_ = str(source.metadata.get("slice", ""))[:100]
     Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
     content = digest({"prompt": made.prompt, "state": made.state, "target": made.target})
     if existing := environment.tasks.filter(digest=content).first():
         return _again(existing, failure), False
-    version = latest(environment)
     task = Task(
         project=environment.project,
         environment=environment,
@@ -94,9 +98,11 @@ def _learnable_attempt(failure: Failure) -> Attempt:
     return attempt
 
 
-def content_from(failure: Failure, kind: str, trace: Trace | None = None) -> tuple[Content, Message | None]:
-    """The content of a decision's task in an environment of this kind, and the agent's recorded answer. Nothing is
-    written. Raises Refused, saying what is missing; what needs no look at the steps comes first."""
+def content_from(
+    failure: Failure, kind: str, trace: Trace | None = None, world: OwnWorld | None = None
+) -> tuple[Content, Message | None]:
+    """The content of a decision's task in an environment of this kind, or in this `world`, and the agent's recorded
+    answer. Nothing is written. Raises Refused, saying what is missing; what needs no look at the steps comes first."""
     if failure.is_failure and not failure.corrected:
         raise Refused("this failure has no corrected action: write what should have happened (key c) first")
     source = failure.trajectory
@@ -107,10 +113,39 @@ def content_from(failure: Failure, kind: str, trace: Trace | None = None) -> tup
     if kind == episode_replay.KIND:
         before, answer = recorded_action(trace, failure)
         return content_of(trace, failure, before, answer, state), answer
+    if world is not None:
+        before, answer = recorded_action(trace, failure)
+        return _content_in(world, failure, before, answer, state), answer
     prompt = _prompt(trace)
     before, answer = recorded_action(trace, failure)
     _refuse_middle(before)
     return Content(prompt, state, _target(failure, answer)), answer
+
+
+def _world(version: EnvironmentVersion) -> OwnWorld | None:
+    """The world that tasks of this version are played in; None for other kinds."""
+    kind = version.environment.kind
+    return world_of(envs.build(kind, version.config, version.verifier)) if KINDS[kind].is_world else None
+
+
+def _content_in(
+    world: OwnWorld, failure: Failure, before: Sequence[Message], answer: Message | None, state: dict[str, Any]
+) -> Content:
+    """The task in a team's own world, which begins with the user's request. Raises Refused."""
+    begun = [message for message in before if message.role != "system"]
+    prompt, *later = requests_in(begun)
+    if later:  # an episode of a world has one request, and nobody answers what the agent said in between
+        raise Refused(
+            f"the user had asked {1 + len(later)} times before the marked step, and a task of a world begins with one "
+            "request: mark a step before the second, or make a task of kind Replay of it"
+        )
+    own = {"state": state} if state else {}
+    try:
+        target = recorded_runs.target_of(world, begun, wanted_in(failure, answer))
+        own_world.check_task(world.tools, own, target, has_state=world.has_state)
+    except VerifierError as error:
+        raise Refused(str(error)) from None
+    return Content(prompt, own, target)
 
 
 def prove_made(environment: Environment, tasks: Sequence[Task]) -> None:

@@ -32,11 +32,9 @@ def content_of(
 
     Raises Refused.
     """
-    wanted = _wanted_items(failure, answer)
+    wanted = wanted_in(failure, answer)
     begun = [replace(message, reasoning="") for message in before if message.role != "system"]
-    asked = [message.content for message in begun if message.role == "user" and message.content.strip()]
-    if not asked:
-        raise Refused("this trajectory has no request by a user before the marked step to make a task of")
+    asked = requests_in(begun)
     if problem := explain_cut(begun):
         raise Refused(problem)
     later = answered([message for message in trace.conversation() if message.role != "system"])[len(answered(begun)) :]
@@ -45,6 +43,14 @@ def content_of(
         "replies": [{"tool": name, "arguments": arguments, "result": result} for name, arguments, result in later],
     }
     return Content(asked[-1], state | ({"world": dict(world)} if world else {}), {"wanted": wanted})
+
+
+def requests_in(before: Sequence[Message]) -> list[str]:
+    """Return what the user asked before the step that counts. Raises Refused where that is nothing."""
+    asked = [message.content for message in before if message.role == "user" and message.content.strip()]
+    if not asked:
+        raise Refused("this trajectory has no request by a user before the marked step to make a task of")
+    return asked
 
 
 def items_of(corrected: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -71,7 +77,8 @@ def _calls(calls: Sequence[Mapping[str, Any]], order: str = "given") -> dict[str
     return {"type": "calls", "calls": kept, "order": order}
 
 
-def _wanted_items(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
+def wanted_in(failure: Failure, answer: Message | None) -> list[dict[str, Any]]:
+    """The items that a decision wants of the step that counts. Raises Refused."""
     if not failure.is_failure:
         return _guarded(answer)
     assert failure.corrected, "content_from looks"

@@ -88,13 +88,13 @@ def create(request: PageRequest) -> HttpResponse:
     form = _new_form(request, name, kind)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
-        version = data.get("version")
+        version = data.get("version") or (_version_named(request) if isinstance(form, WorldForm) else None)
         content: dict[str, Any] = {"config": {}, "verifier": {"kind": name}}
         terms = Terms(kind=name, agent=version.agent if version else None)
         if isinstance(form, ReplayForm):
             tools = version.tools if version else environment_versions.recorded_tools(request.project)
             content["config"] = {"tools": tools, "judged": data["judged"]}
-        elif version:
+        elif version and kind.from_failures:
             content = {"config": {"tools": version.tools}, "verifier": data["verifier"]}
         if isinstance(form, AttachForm | WorldSettingsForm):
             content["config"] = form.config
@@ -135,8 +135,13 @@ def _starter(request: PageRequest, of: str) -> dict[str, str]:
     if of == "recorded":
         tools = environment_versions.recorded_tools(request.project)
         return {"source": stubs("recorded runs", tools)} if tools else {}
-    chosen = _versions_with_tools(request).filter(pk=key(of) or 0).first()
+    chosen = _version_named(request)
     return {"source": stubs(str(chosen), chosen.tools)} if chosen else {}
+
+
+def _version_named(request: PageRequest) -> Version | None:
+    """The version in the address whose tools a world begins with; the failures of its agent can become tasks there."""
+    return _versions_with_tools(request).filter(pk=key(request.GET.get("of", "")) or 0).first()
 
 
 def _versions_with_tools(request: PageRequest) -> QuerySet[Version]:
@@ -147,7 +152,7 @@ def _versions_with_tools(request: PageRequest) -> QuerySet[Version]:
 
 def _next_step(form: forms.Form, kind: Kind, version: Version | None) -> str:
     if isinstance(form, WorldSettingsForm):
-        return "Write its tasks here."
+        return f"Write its tasks here{f', or make tasks of failures of {version.agent}' if version else ''}."
     if kind.from_failures:
         return f"Failures of {version.agent if version else 'any agent'} can become its tasks."
     return "Import the rows of its data here." if kind.is_external else "Generate its tasks here."

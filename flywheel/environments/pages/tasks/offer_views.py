@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from flywheel.accounts.access import PageRequest, requires
 from flywheel.accounts.models import Permission
+from flywheel.core.envs.kinds import KINDS
 from flywheel.edge.refusals import Refused
 from flywheel.environments.models import Task
 from flywheel.environments.proofs.red_green_proof import failed_checks
@@ -60,6 +61,7 @@ def make_task(request: PageRequest, trace_id: str) -> HttpResponse:
 
 def _offer(request: PageRequest, trajectory: Any) -> dict[str, Any]:
     environments = list(taking_failures(request.project).order_by("name"))
+    environments.sort(key=lambda row: KINDS[row.kind].is_world)  # a world, which may lack the tools, is chosen last
     # Made of it, or asking the very same.
     tasks = Task.objects.filter(Q(source=trajectory) | Q(also__trajectory=trajectory), project=trajectory.project_id)
     own = next((row for row in environments if row.agent_id and row.agent_id == trajectory.agent_id), None)

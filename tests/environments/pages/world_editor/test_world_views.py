@@ -19,7 +19,9 @@ from flywheel.environments.playground import episode_moves, played_targets
 from flywheel.environments.tasks import own_tasks
 from tests.conftest import TOOLS, Build, Cast
 from tests.environments.shop import CANCELLED, OWN, shop, work
+from tests.environments.tasks.test_replay_tasks import failed, run
 from tests.pages import page_of
+from tests.workers.jobs.test_task_proofs_recorded import CANCEL, recorded
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SignIn = Callable[[User], Client]
@@ -60,6 +62,50 @@ def test_an_environment_is_made_of_the_source(cast: Cast, sign_in: SignIn) -> No
     page = page_of(sign_in(cast.builder).get(url(cast, "environment", "shop")))
     assert "Write a task" in page
     assert "find_orders" in page
+
+
+def test_a_world_that_began_with_the_tools_of_an_agent_takes_its_failures(
+    cast: Cast, build: Build, sign_in: SignIn, key: Keys, client: Client
+) -> None:
+    version = build.version(tools=TOOLS)
+    sent = {"name": "shop", "source": STARTER, "start": "extend", "max_turns": "8", "held_out_share": "0.4"}
+    sign_in(cast.builder).post(url(cast, "create") + f"?kind=world&of={version.pk}", sent)
+    assert Environment.objects.get().agent == version.agent
+    wanted = {"kind": "world", "config": {"source": STARTER}}
+    for name, more, agent in (("own", {}, None), ("of", {"version": str(version)}, version.agent)):
+        answer = client.post(
+            "/api/v1/environments", {"name": name, **wanted, **more}, "application/json", headers=key(Scope.BUILD)
+        )
+        assert answer.status_code == 201, answer.content
+        made = Environment.objects.get(name=name)
+        assert (made.agent, made.latest.config) == (agent, {"source": STARTER})
+
+
+def test_a_failure_becomes_a_task_whose_page_tells_how_far_the_world_agrees(
+    cast: Cast, build: Build, sign_in: SignIn, key: Keys, client: Client
+) -> None:
+    row = run(build, recorded(), metadata={"state": OWN})
+    failed(cast, row, CANCEL, "s4")
+    shop(cast)
+    page = page_of(sign_in(cast.builder).get(url(cast, "make", row.trace_id)))
+    assert "in shop" in page
+    answer = sign_in(cast.builder).post(
+        url(cast, "make_task", row.trace_id), {"environment": "shop"}, headers={"HX-Request": "true"}
+    )
+    assert "waits for a worker's proof" in " ".join(page_of(answer).split())
+    work()
+    task = Task.objects.get()
+    page = page_of(sign_in(cast.builder).get(url(cast, "task", "shop", task.number)))
+    assert "1 of 1 answers are the recorded ones" in page
+    task.proof["recording"] |= {"same": 0, "first": "get_order: <b>", "refused": "cancel: Error"}
+    task.save()
+    page = page_of(sign_in(cast.builder).get(url(cast, "task", "shop", task.number)))
+    assert "The first that differs: get_order: &lt;b&gt;." in page
+    assert "This world refuses a wanted call." in page
+    assert "! look" in page
+    sent = {"trace_id": row.trace_id}
+    again = client.post("/api/v1/environments/shop/tasks", sent, "application/json", headers=key(Scope.BUILD))
+    assert (again.status_code, again.json()["number"]) == (200, task.number)
 
 
 def test_what_is_wrong_with_the_source_is_said_at_it_and_nothing_is_lost(cast: Cast, sign_in: SignIn) -> None:
