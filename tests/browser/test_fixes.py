@@ -107,7 +107,7 @@ def test_a_fix_is_tried_from_its_bucket_and_becomes_a_candidate(
     expect(page.locator("#draft-2")).to_have_count(0)
     page.locator("#draft-1").get_by_role("button", name="Remove draft").click()
     expect(page.locator("#draft-1")).to_have_count(0)
-    page.locator("#draft-0 details summary").click()
+    page.locator("#draft-0 details summary", has_text="Descriptions").click()
     page.fill("#draft-0 textarea[name=draft-0-tool-1]", "Send one email.")
     tab.click("Add a draft")
     page.fill("#draft-1 textarea[name=draft-1-system_prompt]", f"{SYSTEM} Be polite.")
