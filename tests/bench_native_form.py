@@ -7,9 +7,9 @@ people with other names ask of production, and each answer is read as it would b
 policy before the training. Shares come with their 95 % interval (Wilson).
 
 What it shows is whether what is taught, rendered, generated and parsed is one form; it says nothing of larger models.
-The aim is 99%. With these defaults it is 61% [55, 66] of 300 answers, none of them right (12 minutes on two cores):
-the policy was built on prompts of a hundred tokens, and this template with its tools makes nine hundred of each. A base
-that has read such prompts is what is missing.
+The aim is 99%. With these defaults it was 61% [55, 66] of 300 answers, none of them right, after 12 minutes of training
+on two busy cores: the policy was built on prompts of a hundred tokens, and this template with its tools makes nine
+hundred of each. A base that has read such prompts is what is missing.
 """
 
 import argparse

@@ -11,12 +11,11 @@ from tests.workbench.unlabelled_failures import NOTHING, Tried, correction, depa
 
 PAGE = Path(__file__).parents[2] / "docs/design/replay.md"
 EVERY = 6
-DELETE: dict[str, Any]
-SEND: dict[str, Any]
-DELETE, SEND = (
-    {"tool": "calendar.delete_event", "arguments": {"event_id": "1"}},
-    {"tool": "email.send_email", "arguments": {"recipient": "a@b.c", "subject": "Hello", "body": "Hi"}},
-)
+DELETE: dict[str, Any] = {"tool": "calendar.delete_event", "arguments": {"event_id": "1"}}
+SEND: dict[str, Any] = {
+    "tool": "email.send_email",
+    "arguments": {"recipient": "a@b.c", "subject": "Hello", "body": "Hi"},
+}
 LOOK: dict[str, Any] = {"tool": "calendar.search_events", "arguments": {"query": "Hello"}}
 
 

@@ -109,7 +109,8 @@ def _read(
 
 
 def _made(place: int, function: Mapping[str, Any]) -> ToolCall:
-    """Raise KeyError or TypeError for what names no tool, or has arguments that are none."""
+    """The call that a response template found. Raises KeyError or TypeError where it names no tool, or has arguments
+    that are none."""
     call = _called(function)
     name, arguments = call["name"], call["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict | str):

@@ -10,7 +10,7 @@ from flywheel.accounts.models import Scope
 from flywheel.edge.answers import JobOut
 from flywheel.edge.refusals import one
 from flywheel.trajectories.models import Reread
-from flywheel.trajectories.operations import repricing
+from flywheel.trajectories.operations import rereads
 
 router = Router(tags=["trajectories"])
 
@@ -24,7 +24,7 @@ class CostsOut(JobOut):
 def derive_costs(request: HttpRequest) -> Status[Reread]:
     """Derive the costs that no sender stated by today's prices; the job that is under way, where there is one."""
     asked = keyed(request)
-    return Status(202, repricing.start(asked.project, asked.actor, uuid.uuid4()))
+    return Status(202, rereads.start(asked.project, asked.actor, uuid.uuid4(), is_of_costs=True))
 
 
 @router.get("/prices/derivations/{pk}", response=CostsOut, auth=Key(Scope.ADMIN))

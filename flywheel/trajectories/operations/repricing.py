@@ -5,16 +5,12 @@ each cost was derived. So only that is looked at: a cost that is stated stays, a
 which never changes, and a rollout's, which its eval measured. It may stop anywhere, and be done again.
 """
 
-import uuid
-
 from django.db import transaction
 from django.db.models import Q
 
-from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings import model_prices
-from flywheel.edge.jobs import FINISHED
-from flywheel.trajectories.models import Reread, Source, Step, Trajectory
+from flywheel.trajectories.models import Source, Step, Trajectory
 from flywheel.trajectories.store.aggregates import derived_costs, running_totals
 from flywheel.trajectories.store.rows import trajectory_rows
 
@@ -22,23 +18,6 @@ STEPS_AT_ONCE = 500
 DERIVED = Q(priced_by__startswith="table:") | Q(priced_by__startswith="list:")
 OPEN = Q(cost_usd=None, priced_by=None, kind="assistant", tokens_in__isnull=False, tokens_out__isnull=False)
 """A call that has no cost, and may have a price now."""
-
-
-def latest(project: Project) -> Reread | None:
-    """The last time that somebody asked for it."""
-    return Reread.objects.filter(project=project, is_of_costs=True).order_by("-pk").first()
-
-
-def start(project: Project, actor: Actor, key: uuid.UUID) -> Reread:
-    """Let a worker derive every cost again, once for each key; the one that is under way, where there is one."""
-    running = Reread.objects.filter(project=project, is_of_costs=True).exclude(state__in=FINISHED).first()
-    if running is not None:
-        return running
-    about = {"subject": "every derived cost"}
-    job, _ = Reread.submit(
-        key=key, actor=actor, entry="trajectories.derive_costs", about=about, project=project, is_of_costs=True
-    )
-    return job
 
 
 def derive_again(project: Project, key: int, table: model_prices.Table | None = None) -> bool:

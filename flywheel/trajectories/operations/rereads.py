@@ -9,6 +9,7 @@ Of a trajectory's own columns, only what its spans said is taken back and read a
 spans (imported steps, feedback) is kept as it was said.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
+from flywheel.accounts.actors import Actor
 from flywheel.accounts.models import Project
 from flywheel.accounts.project_settings import model_prices
 from flywheel.trajectories.formats.semantics import otlp_traces
-from flywheel.trajectories.models import Event, Feedback, Source, Step, Trajectory
+from flywheel.trajectories.models import Event, Feedback, Reread, Source, Step, Trajectory
 from flywheel.trajectories.store import attachments
 from flywheel.trajectories.store.aggregates import agent_resolution, claims, derived_costs, running_totals
 from flywheel.trajectories.store.arrivals.incoming_steps import Arrival, Reader, Said
@@ -50,23 +52,21 @@ class Progress:
     """Key of the last trajectory that was read."""
 
 
-def reread(project: Project, after: int = 0, read: Read | None = None) -> Iterator[Progress]:
-    """Read the trajectories of a project from that key on, a few at a time, by the prices of its beginning; yields
-    between them, where it may stop."""
-    read = read or read_again
-    progress = Progress(at=after)
-    table = model_prices.table_of(project.pk)
-    every = Trajectory.objects.filter(project=project)
-    while True:
-        further = every.filter(pk__gt=progress.at).order_by("pk")
-        keys = list(further.values_list("pk", flat=True)[:TRAJECTORIES_AT_ONCE])
-        if not keys:
-            return
-        for key in keys:
-            progress.done += 1
-            progress.changed += read(project, key, table)
-            progress.at = key
-        yield progress
+def latest(project: Project, *, is_of_costs: bool = False) -> Reread | None:
+    """The last time that somebody asked for it."""
+    return Reread.objects.filter(project=project, is_of_costs=is_of_costs).order_by("-pk").first()
+
+
+def start(project: Project, actor: Actor, key: uuid.UUID, *, is_of_costs: bool = False) -> Reread:
+    """Let a worker read every stored span again, or derive every cost again, once for each key; the job that is under
+    way, where there is one."""
+    running = latest(project, is_of_costs=is_of_costs)
+    if running is not None and not running.is_finished:
+        return running
+    entry = "trajectories.derive_costs" if is_of_costs else "trajectories.reread"
+    about = {"subject": "every derived cost" if is_of_costs else "every stored span"}
+    job, _ = Reread.submit(key=key, actor=actor, entry=entry, about=about, project=project, is_of_costs=is_of_costs)
+    return job
 
 
 def read_again(project: Project, key: int, table: model_prices.Table | None = None) -> bool:
@@ -96,6 +96,24 @@ def read_again(project: Project, key: int, table: model_prices.Table | None = No
             # Detectors read what is new to them.
             Trajectory.objects.filter(pk=key).update(detected_at=None)
     return is_other or bool(moved)
+
+
+def reread(project: Project, after: int = 0, read: Read = read_again) -> Iterator[Progress]:
+    """Read the trajectories of a project from that key on, a few at a time, by the prices of its beginning; yields
+    between them, where it may stop."""
+    progress = Progress(at=after)
+    table = model_prices.table_of(project.pk)
+    every = Trajectory.objects.filter(project=project)
+    while True:
+        further = every.filter(pk__gt=progress.at).order_by("pk")
+        keys = list(further.values_list("pk", flat=True)[:TRAJECTORIES_AT_ONCE])
+        if not keys:
+            return
+        for key in keys:
+            progress.done += 1
+            progress.changed += read(project, key, table)
+            progress.at = key
+        yield progress
 
 
 def _steps(row: Trajectory, said: list[Said], names: set[str], table: model_prices.Table | None) -> set[str]:

@@ -13,13 +13,13 @@ from flywheel.edge import job_pages
 from flywheel.edge.numbers import form_key
 from flywheel.edge.polling import progress
 from flywheel.trajectories.models import Reread
-from flywheel.trajectories.operations import repricing
+from flywheel.trajectories.operations import rereads
 
 
 @require_POST
 @requires(Permission.ADMIN)
 def start_costs(request: PageRequest) -> HttpResponse:
-    repricing.start(request.project, request.actor, form_key(request.POST.get("key", "")))
+    rereads.start(request.project, request.actor, form_key(request.POST.get("key", "")), is_of_costs=True)
     return redirect(reverse("settings:prices", args=[request.project.slug]) + "#costs")
 
 
@@ -27,7 +27,7 @@ def start_costs(request: PageRequest) -> HttpResponse:
 @requires(Permission.ADMIN)
 def costs(request: PageRequest) -> HttpResponse:
     """Fragment: how far it is."""
-    row = repricing.latest(request.project)
+    row = rereads.latest(request.project, is_of_costs=True)
     context = {"job": row, "costs_key": uuid.uuid4()}
     return progress(request, "trajectories/_costs.html", context, is_over=row is None or row.is_finished)
 

@@ -16,8 +16,8 @@ from flywheel.edge.numbers import form_key, key
 from flywheel.edge.paging import page_at
 from flywheel.edge.polling import progress
 from flywheel.templatetags.numbers import count
-from flywheel.trajectories.models import Quarantined, Reread
-from flywheel.trajectories.operations import quarantine
+from flywheel.trajectories.models import Quarantined
+from flywheel.trajectories.operations import quarantine, rereads
 
 PAGE = 50
 STATES = (
@@ -51,7 +51,7 @@ def index(request: PageRequest) -> HttpResponse:
         "state": state,
         "states": STATES,
         "is_empty": not page.items and not every.exists(),
-        "reread": _reread(request),
+        "reread": rereads.latest(request.project),
         "reread_key": uuid.uuid4(),
     }
     return render(request, "trajectories/quarantine.html", context)
@@ -132,10 +132,7 @@ def dismiss_group(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def start_reread(request: PageRequest) -> HttpResponse:
     """Let a worker read every stored span again, once for each form and while no other reading is under way."""
-    key = form_key(request.POST.get("key", ""))
-    if (running := _reread(request)) is None or running.is_finished:
-        about = {"subject": "every stored span"}
-        Reread.submit(key=key, actor=request.actor, entry="trajectories.reread", about=about, project=request.project)
+    rereads.start(request.project, request.actor, form_key(request.POST.get("key", "")))
     return redirect(reverse("trajectories:quarantine", args=[request.project.slug]) + "#reread")
 
 
@@ -143,13 +140,9 @@ def start_reread(request: PageRequest) -> HttpResponse:
 @requires(Permission.BUILD)
 def reread(request: PageRequest) -> HttpResponse:
     """Fragment: how far the latest reading is."""
-    row = _reread(request)
+    row = rereads.latest(request.project)
     context = {"reread": row, "reread_key": uuid.uuid4()}
     return progress(request, "trajectories/_reread.html", context, is_over=row is None or row.is_finished)
-
-
-def _reread(request: PageRequest) -> Reread | None:
-    return Reread.objects.filter(project=request.project, is_of_costs=False).order_by("-id").first()
 
 
 def _find(request: PageRequest, pk: int) -> Quarantined:

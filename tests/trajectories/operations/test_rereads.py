@@ -77,6 +77,18 @@ def test_another_price_is_no_news_to_detectors(cast: Cast, send: Callable[..., A
     assert set(Trajectory.objects.values_list("detected_at", flat=True)) == {None}
 
 
+def test_what_is_told_twice_is_counted_once_when_it_is_read_again(cast: Cast, send: Callable[..., Any]) -> None:
+    chat: dict[str, Any] = {
+        "gen_ai__operation__name": "chat",
+        "gen_ai__usage__input_tokens": 100,
+        "gen_ai__usage__output_tokens": 10,
+    }
+    send(body_of([span(1, **chat), span(2, parent=1, at_ms=1, took_ms=5, **chat)]))
+    Step.objects.filter(kind="assistant").update(model="former")
+    assert read_all(cast) == (1, 1)
+    assert Trajectory.objects.get().tokens_in == 100
+
+
 def test_prices_are_read_once_for_all_of_them(
     cast: Cast, send: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
