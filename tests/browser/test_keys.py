@@ -364,6 +364,7 @@ def test_a_draft_of_another_kind_comes_back(desk: Desk) -> None:
     begins(desk, "shift+r")
     desk.page.keyboard.type("I must not.")
     desk.press("Escape")
+    desk.page.wait_for_function("() => Object.values(sessionStorage).some((draft) => draft.includes('I must not.'))")
     desk.page.reload()
     words = desk.page.locator("#correction[data-kind=refuse] textarea[name=text]")
     expect(words).to_have_value("I must not.")
