@@ -199,8 +199,8 @@
     });
   }
   document.addEventListener("htmx:afterRequest", ({ detail }) => {
-    const form = detail.elt.closest?.("form[data-draft]");
-    if (form && detail.successful && detail.elt === form) forget(form);
+    const asked = detail.requestConfig.elt; // detail.elt is what of it still stands: the form, for a part that was redrawn
+    if (detail.successful && asked.matches("form[data-draft]")) forget(asked);
   });
   document.addEventListener("submit", ({ target }) => {
     if (target.matches("form[data-draft]") && !window.htmx) forget(target);

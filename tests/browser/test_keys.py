@@ -363,12 +363,28 @@ def test_calls_are_added_and_removed_by_keys(desk: Desk) -> None:
 def test_a_draft_of_another_kind_comes_back(desk: Desk) -> None:
     begins(desk, "shift+r")
     desk.page.keyboard.type("I must not.")
+    desk.page.evaluate("document.getElementById('correction').dataset.stale = ''")
     desk.press("Escape")
-    desk.page.wait_for_function("() => Object.values(sessionStorage).some((draft) => draft.includes('I must not.'))")
+    drawn = desk.page.locator("#correction[data-kind=refuse]:not([data-stale])")  # anew, as its words are others
+    expect(drawn).to_have_count(1)
     desk.page.reload()
     words = desk.page.locator("#correction[data-kind=refuse] textarea[name=text]")
     expect(words).to_have_value("I must not.")
     assert desk.tab.problems == []
+
+
+def test_what_was_saved_is_no_draft_any_more(desk: Desk) -> None:
+    begins(desk, "shift+r")
+    desk.page.keyboard.type("I must not.")
+    desk.press("Escape")
+    assert desk.page.evaluate(DRAFTS)
+    desk.away("mod+Enter")
+    assert desk.decision.corrected == {"refuse": "I must not."}
+    desk.page.wait_for_function(f"() => !({DRAFTS})")
+    assert desk.tab.problems == []
+
+
+DRAFTS = "Object.keys(sessionStorage).some((name) => name.startsWith('flywheel.draft.'))"
 
 
 def begins(desk: Desk, key: str) -> None:
