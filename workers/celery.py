@@ -24,6 +24,8 @@ from celery.exceptions import WorkerTerminate
 from celery.signals import beat_init, worker_init, worker_ready
 from celery.worker import consumer
 from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from flywheel.system import env
 from flywheel.system.broker import app as broker_app
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 PULSE_EVERY_S = 5.0
 SANDBOX_AFTER_S, SANDBOX_EVERY_S = 5.0, 3600.0
 """A worker that starts first takes what waits."""
+IDLE_FOR_S = 120
+"""Of silence inside a transaction. An owner's writes of its job have a lease of it (`Lease.guard`)."""
 GIVE_BACK_S = 10.0
 """What the processes of a pool have to give back their jobs before the worker ends without them."""
 NICENESS = 5
@@ -93,6 +97,19 @@ class Housekeeper(Scheduler):  # type: ignore[misc]
 def _write_privately(**_: Any) -> None:
     """The processes of the pool, trainers and models inherit it."""
     env.prepare_home()
+
+
+@beat_init.connect  # type: ignore[untyped-decorator]
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _hold_no_lock_while_stopped(**_: Any) -> None:
+    connection_created.connect(end_when_idle)
+
+
+def end_when_idle(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """Let PostgreSQL end a session that stands still in a transaction: a process that was stopped there would hold its
+    locks for as long, and whoever waits for them would hang without a word."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", [f"{IDLE_FOR_S}s"])
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

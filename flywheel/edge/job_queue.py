@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from django.apps import apps
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
@@ -48,8 +49,11 @@ def sweep() -> int:
     for model in kinds():
         silent = Q(state=State.RUNNING, lease_until__lt=Now())
         waiting = model._default_manager.filter(Q(state=State.QUEUED) & stale | silent)
-        announced = list(waiting.order_by("id")[:WAKE_UPS_AT_ONCE])
-        count += waiting.update(nudged_at=Now())
+        with transaction.atomic():
+            # A locked row is skipped: who has it writes just now, or was stopped, and nothing may stand still for that.
+            free = list(waiting.select_for_update(skip_locked=True).order_by("id").values_list("pk", flat=True))
+            count += model._default_manager.filter(pk__in=free).update(nudged_at=Now())
+        announced = model._default_manager.filter(pk__in=free[:WAKE_UPS_AT_ONCE]).order_by("id")
         for job in announced:
             job.nudge()
     return count

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.utils import timezone
@@ -358,6 +359,23 @@ def test_the_sweeper_wakes_for_what_waits_and_for_what_lost_its_owner(
     assert job_queue.sweep() == 2
     assert set(woken) == {waiting.pk, lease.job.pk}
     assert job_queue.sweep() == 1, "the one that waits was announced; the other is still without an owner"
+
+
+def test_the_sweeper_does_not_wait_for_a_job_that_somebody_holds(submit: Callable[..., EvalRun]) -> None:
+    held, free = submit(), submit()
+    EvalRun.objects.update(nudged_at=timezone.now() - timedelta(minutes=1))
+    with psycopg.connect(broker.conninfo()) as stopped:
+        stopped.execute("SELECT FROM evals_evalrun WHERE id = %s FOR UPDATE", [held.pk])
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '1s'")
+        try:
+            assert job_queue.sweep() == 1
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("RESET lock_timeout")
+    free.refresh_from_db()
+    assert free.nudged_at > timezone.now() - timedelta(seconds=50)
+    assert job_queue.sweep() == 1, "the held one is announced as soon as it is free"
 
 
 def test_many_waiting_jobs_cost_few_messages(submit: Callable[..., EvalRun], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.conftest import Build
 from tests.edge.test_jobs import training_run
 from tests.waiting import PATIENCE_S
 from tests.worker import Worker, empty_broker
-from workers.celery import GIVE_BACK_S
+from workers.celery import GIVE_BACK_S, IDLE_FOR_S, end_when_idle
 
 pytestmark = [pytest.mark.worker, pytest.mark.django_db(transaction=True)]
 
@@ -161,6 +161,17 @@ def test_a_stopped_and_continued_owner_cannot_write(
     assert (run.state, run.done, run.fence, run.attempt) == (State.SUCCEEDED, 40, fence, 2)
     marks = list(run.events.values_list("text", flat=True))
     assert len([mark for mark in marks if mark.startswith("attempt")]) == 2, marks
+
+
+def test_a_session_of_a_worker_ends_when_it_stands_still_in_a_transaction() -> None:
+    fresh = connection.copy()
+    try:
+        end_when_idle(fresh)
+        with fresh.cursor() as cursor:
+            cursor.execute("SHOW idle_in_transaction_session_timeout")
+            assert cursor.fetchone() == (f"{IDLE_FOR_S // 60}min",)
+    finally:
+        fresh.close()
 
 
 def test_a_worker_that_is_told_to_stop_gives_its_job_to_the_next(
